@@ -1,0 +1,112 @@
+"""`check(name)` in a notebook: the judge's comparison, in this process, on the visible cases.
+
+It answers at once and its word counts for nothing: points come from the judge, on data of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from autograder import report
+from autograder.exercise import Exercise, upcast
+from autograder.exercises import locate
+from autograder.judge import Case, Failure, draw_cases, read_case, verdict_from
+from autograder.lesson import load_lesson
+from autograder.verdict import Outcome, Verdict
+from autograder.worker import running
+
+VISIBLE_SEED = "visible"
+
+
+class CheckFailed(AssertionError):
+    """The function is not right yet. The message is the first thing that is wrong."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"CheckFailed: {self}"]
+
+
+def check(name: str) -> None:
+    """Check the function or class `name` of the calling notebook on the exercise's visible cases and show what is wrong.
+
+    Raises CheckFailed unless everything is right, UnknownExercise for a name that no exercise has.
+    """
+    namespace = inspect.currentframe().f_back.f_globals
+    lesson, exercise = locate(name)
+    entry = namespace.get(name)
+    if not callable(entry):
+        raise CheckFailed(f"there is no function or class {name} yet: run the cell above that defines it")
+    cases = draw_cases(exercise, VISIBLE_SEED, hidden=False)
+    with supplied(namespace, lesson, exercise):
+        results = [run_case(exercise, entry, case) for case in cases]
+    failures = {n: failure for n, (failure, _) in enumerate(results) if failure}
+    verdict = verdict_from(exercise, cases, failures)
+    first = min(failures, default=None)
+    picture = "" if first is None else _picture(exercise, cases[first], results[first][1])
+    show(verdict, picture)
+    if verdict.outcome is not Outcome.PASSED:
+        raise CheckFailed(verdict.reason)
+
+
+def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[Failure | None, Any]:
+    """Call the entry on one case; return what is wrong, if anything, and the result."""
+    given = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in case.arguments.items()}
+    result = None
+    try:
+        with running.forbidding(exercise.forbidden):
+            result = running.DRIVERS[exercise.driver](entry, given)
+        message = {"result": result, "changed": running.changed(case.arguments, given)}
+    except Exception as error:
+        message = {"error": running.describe_error(error)}
+    return read_case(exercise, case, message), result
+
+
+@contextmanager
+def supplied(namespace: dict[str, Any], lesson: str, exercise: Exercise) -> Iterator[None]:
+    """Put the right solutions of the exercises that this one needs into `namespace`, for a while."""
+    if not exercise.needs:
+        yield
+        return
+    plan = load_lesson(lesson)
+    scratch: dict[str, Any] = {"__name__": "reference"}
+    for cell in (*plan.setup, *plan.references(exercise.needs)):
+        running.run_cell(cell.name, cell.source, scratch)
+    absent = object()
+    before = {name: namespace.get(name, absent) for name in exercise.needs}
+    namespace.update({name: scratch[name] for name in exercise.needs})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is absent:
+                namespace.pop(name, None)
+            else:
+                namespace[name] = value
+
+
+def show(verdict: Verdict, picture: str = "") -> None:
+    """Display a verdict: HTML in a notebook, text elsewhere."""
+    from IPython import get_ipython
+    from IPython.display import display
+
+    if get_ipython() is None:
+        print(report.as_text(verdict))
+    else:
+        data = {"text/html": report.as_html(verdict, picture), "text/plain": report.as_text(verdict)}
+        display(data, raw=True)
+
+
+def _picture(exercise: Exercise, case: Case, result: Any) -> str:
+    """Return a picture of the error where the first output is a tensor of the right shape but not right."""
+    expected = exercise.oracle(**upcast(case.arguments))
+    if isinstance(expected, tuple) and isinstance(result, tuple | list) and expected and result:
+        expected, result = expected[0], result[0]
+    if not isinstance(expected, torch.Tensor) or not isinstance(result, torch.Tensor):
+        return ""
+    if expected.shape != result.shape or expected.numel() == 0 or not result.is_floating_point():
+        return ""
+    return report.error_picture(result.detach().cpu(), expected, exercise.returns[0])

@@ -1,0 +1,127 @@
+"""What an exercise is: data that the check in the notebook, the judge, the build and the documentation all read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import torch
+
+from autograder.sandbox import Limits
+
+Params = Mapping[str, Any]
+Arguments = dict[str, Any]
+
+RELATIVE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A share of an exercise's points, earned when every one of its cases passes.
+
+    `visible` are the cases that the notebook's check runs. The judge runs them too, on data of its own, and those that
+    `hidden` draws. A case is the keyword arguments of the exercise's `inputs`.
+    """
+
+    name: str
+    points: float
+    visible: Sequence[Params]
+    hidden: Callable[[Random], Sequence[Params]] = lambda rng: ()
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong answer that has a name: when an output matches `oracle`, the verdict says `message`."""
+
+    name: str
+    message: str
+    oracle: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One task of a lesson.
+
+    Attributes
+    ----------
+    name : str
+        The name the student defines, and that `check(name)` takes.
+    title : str
+        A few words for scoreboards.
+    parts : sequence of Part
+        Points and cases.
+    inputs : callable
+        `inputs(generator, **case)` returns the arguments by name, in the order of the student's signature.
+    oracle : callable
+        The right answer from those arguments, which reach it in float64. It returns what the student returns.
+    returns : tuple of str
+        Names of the returned tensors, for messages.
+    mistakes : sequence of Mistake
+        Their oracles take the same arguments.
+    tolerance : float or None
+        Bound on the relative error ‖out−ref‖/‖ref‖; None takes it from the dtype of the inputs. A row (the last axis)
+        may be ten times as far off, relative to the larger of its own norm and the typical row's.
+    driver : str
+        How the entry is called: "call" with the arguments in order, "session" for a class (see `worker.running`).
+    needs : tuple of str
+        Earlier exercises of the lesson whose entries this one calls; the judge supplies the right ones.
+    forbidden : tuple of str
+        Torch operators that may not be called, by part of their name.
+    may_change : tuple of str
+        Arguments that the function is asked to change in place.
+    """
+
+    name: str
+    title: str
+    parts: Sequence[Part]
+    inputs: Callable[..., Arguments]
+    oracle: Callable[..., Any]
+    returns: tuple[str, ...] = ("out",)
+    mistakes: Sequence[Mistake] = ()
+    tolerance: float | None = None
+    driver: str = "call"
+    needs: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
+    may_change: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def points(self) -> float:
+        """The sum of the parts' points."""
+        return sum(part.points for part in self.parts)
+
+
+def upcast(value: Any) -> Any:
+    """Return the value with every floating-point tensor in it in float64."""
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.is_floating_point() else value.clone()
+    if isinstance(value, dict):
+        return {k: upcast(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(upcast(v) for v in value)
+    return value
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors of a nested value, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [t for v in value for t in tensors_in(v)] if isinstance(value, list | tuple) else []
+
+
+def relative_tolerance(exercise: Exercise, arguments: Arguments) -> float:
+    """Return the exercise's tolerance, or the loosest that the dtypes of the arguments call for."""
+    if exercise.tolerance is not None:
+        return exercise.tolerance
+    return max((RELATIVE[t.dtype] for t in tensors_in(arguments) if t.is_floating_point()), default=1e-6)
+
+
+def randn(
+    generator: torch.Generator, *shape: int, scale: float = 1.0, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Return normal random numbers of standard deviation `scale`."""
+    return (torch.randn(shape, generator=generator, dtype=torch.float64) * scale).to(dtype)

@@ -1,0 +1,188 @@
+"""Grade notebooks of a classroom: which program to judge for each exercise, and what is known of it already."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import json
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from nbformat import NotebookNode
+
+from autograder import compare, exercise, judge, program, sandbox
+from autograder.exercise import Exercise
+from autograder.exercises import exercises
+from autograder.lesson import Lesson
+from autograder.program import Cell, build_program
+from autograder.sandbox import Sandbox
+from autograder.submission import REMARKS, code_cells
+from autograder.verdict import Outcome, Verdict, VerdictStore, write_atomically
+from autograder.worker import running, server, wire
+
+
+@dataclass(frozen=True)
+class Job:
+    """One exercise of one notebook: what to run, or the verdict that needs no run."""
+
+    exercise: Exercise
+    program: tuple[Cell, ...]
+    key: str
+    settled: Verdict | None = None
+
+
+class Grader:
+    """Verdicts for notebooks, from the store or from the judge.
+
+    Parameters
+    ----------
+    classroom
+        Folder that holds the secret seed and the verdicts; made if absent. None keeps nothing and draws a fresh seed.
+    seconds
+        Wall-clock limit an exercise, in place of the exercises' own.
+    isolation
+        "bubblewrap" or "process"; by default the best there is.
+    """
+
+    def __init__(self, classroom: Path | None, seconds: float | None = None, isolation: str | None = None):
+        self.seconds = seconds
+        self.isolation = isolation or sandbox.default_isolation()
+        self.seed = read_seed(classroom) if classroom else secrets.token_hex(16)
+        self.store = VerdictStore(classroom / "verdicts") if classroom else None
+        self._memory: dict[str, Verdict] = {}
+        self._local = threading.local()
+        self._sandboxes: list[Sandbox] = []
+
+    def __enter__(self) -> Grader:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers."""
+        for box in self._sandboxes:
+            box.close()
+        self._sandboxes.clear()
+        self._local = threading.local()
+
+    def jobs(self, lesson: Lesson, notebook: NotebookNode) -> list[Job]:
+        """Return the jobs of a restored notebook, one an exercise."""
+        remarks = notebook.metadata.get(REMARKS, {})
+        cells = code_cells(notebook, lesson)
+        return [self._job(lesson, each, cells, remarks) for each in exercises(lesson.name)]
+
+    def reference_job(self, lesson: Lesson, name: str) -> Job:
+        """Return the job that judges the lesson's own solution of an exercise."""
+        each = next(e for e in exercises(lesson.name) if e.name == name)
+        return self._job(lesson, each, [Cell(n, s) for n, s in lesson.solutions.items()], {}, "the solution")
+
+    def _job(self, lesson: Lesson, each: Exercise, cells: list[Cell], remarks: dict, who: str = "") -> Job:
+        if self.seconds is not None:
+            each = replace(each, limits=replace(each.limits, seconds=self.seconds))
+        if remarks.get("outcome") in (Outcome.ABSENT, Outcome.UNREADABLE):
+            return Job(each, (), "", judge.zero(each, Outcome(remarks["outcome"]), str(remarks.get("reason", ""))))
+        if each.name in remarks.get("missing", []):
+            return Job(
+                each, (), "", judge.zero(each, Outcome.MISSING, f"the cell of {each.name} is not in the notebook")
+            )
+        source = next(cell.source for cell in cells if cell.name == each.name)
+        if source.strip() == lesson.starter(each.name).strip():
+            return Job(each, (), "", judge.zero(each, Outcome.UNFINISHED, "the cell is as it was handed out"))
+        solution = Cell(each.name, source)
+        cut = tuple(build_program(lesson.setup, lesson.references(each.needs), cells, solution))
+        words = (
+            [[c.name, c.source] for c in cut],
+            each.name,
+            version(lesson.name),
+            self.seed,
+            self.isolation,
+            str(each.limits),
+        )
+        return Job(each, cut, hashlib.sha256(json.dumps([words, who]).encode()).hexdigest())
+
+    def verdict(self, lesson: Lesson, job: Job) -> Verdict:
+        """Return the verdict of a job: known, or reached now in this thread's sandbox.
+
+        Before the first verdict on an exercise its own solution is judged; unless that earns every point, the fault lies
+        with the grader and no student is given a score.
+        """
+        if job.settled:
+            return job.settled
+        if known := self.known(job):
+            return known
+        control = self.reference_job(lesson, job.exercise.name)
+        if job.key != control.key:
+            check = self.verdict(lesson, control)
+            if check.outcome is not Outcome.PASSED:
+                return judge.fault(
+                    job.exercise, f"the lesson's own solution of {job.exercise.name} is {check.outcome}: {check.reason}"
+                )
+        verdict = judge.judge(job.exercise, job.program, self.seed, self._sandbox())
+        self._memory[job.key] = verdict
+        if self.store:
+            self.store.put(job.key, verdict)
+        return verdict
+
+    def known(self, job: Job) -> Verdict | None:
+        """Return the verdict of a job if no run is needed for it."""
+        return job.settled or self._memory.get(job.key) or (self.store.get(job.key) if self.store else None)
+
+    def verdicts(self, lesson: Lesson, notebook: NotebookNode) -> dict[str, Verdict]:
+        """Return the verdicts on a restored notebook by exercise."""
+        return {job.exercise.name: self.verdict(lesson, job) for job in self.jobs(lesson, notebook)}
+
+    def judge_all(self, work: Iterable[tuple[Lesson, Job]], workers: int, done: Callable[[], None]) -> None:
+        """Reach the verdicts of many jobs at once, and call `done` after each."""
+
+        def one(item: tuple[Lesson, Job]) -> None:
+            self.verdict(*item)
+            done()
+
+        work = list(work)
+        controls = {(lesson.name, job.exercise.name): lesson for lesson, job in work if not self.known(job)}
+        with ThreadPoolExecutor(workers) as pool:
+            # the solutions first, so that two threads do not both judge one
+            list(
+                pool.map(lambda item: self.verdict(item[1], self.reference_job(item[1], item[0][1])), controls.items())
+            )
+            list(pool.map(one, work))
+
+    def _sandbox(self) -> Sandbox:
+        if not hasattr(self._local, "sandbox"):
+            self._local.sandbox = Sandbox(self.isolation)
+            self._sandboxes.append(self._local.sandbox)
+        return self._local.sandbox
+
+
+def read_seed(classroom: Path) -> str:
+    """Return the classroom's secret seed; draw it on first use."""
+    path = classroom / "seed"
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        write_atomically(path, secrets.token_hex(16) + "\n")
+        os.chmod(path, 0o600)
+        return path.read_text().strip()
+
+
+@functools.cache
+def version(lesson: str) -> str:
+    """Return a digest of everything that decides a lesson's verdicts: its exercises, the judge, and torch."""
+    modules = [compare, exercise, judge, program, running, server, wire]
+    modules += [inspect.getmodule(each.inputs) for each in exercises(lesson)[:1]]
+    sources = [inspect.getsource(module) for module in modules if module]
+    return hashlib.sha256("\0".join([*sources, torch.__version__]).encode()).hexdigest()
+
+
+@functools.cache
+def shared(classroom: str, seconds: float | None) -> Grader:
+    """Return the one grader of a classroom in this process, with nbgrader's preprocessors as its users."""
+    return Grader(Path(classroom), seconds)

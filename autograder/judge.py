@@ -1,0 +1,221 @@
+"""Reach a verdict on one exercise: draw the cases, run the student's program elsewhere, compare, say why.
+
+This is the trusted side. It holds the seed, the oracle and the clock, and sees of the student's code only bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import torch
+
+from autograder.compare import assess
+from autograder.exercise import Arguments, Exercise, Params
+from autograder.program import Cell
+from autograder.sandbox import Reply, Sandbox, SandboxError, ServerLost
+from autograder.verdict import Outcome, PartVerdict, Verdict
+
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "cannot allocate memory")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call to make: the part it counts for, its parameters, and the arguments drawn for it."""
+
+    part: int
+    params: Params
+    arguments: Arguments
+
+    def __str__(self) -> str:
+        return ", ".join(f"{k}={_plain(v)}" for k, v in self.params.items())
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a case was not passed."""
+
+    outcome: Outcome
+    reason: str
+    mistake: str | None = None
+    case: str = ""
+
+
+def draw_cases(exercise: Exercise, seed: str, hidden: bool = True) -> list[Case]:
+    """Return the exercise's cases with data drawn from `seed`: the visible ones and, if asked, hidden ones."""
+    rng = Random(_digest(seed, exercise.name, "shapes"))
+    cases = []
+    for index, part in enumerate(exercise.parts):
+        chosen = [*part.visible, *(part.hidden(rng) if hidden else ())]
+        for number, params in enumerate(chosen):
+            generator = torch.Generator().manual_seed(_digest(seed, exercise.name, part.name, str(number)))
+            cases.append(Case(index, params, exercise.inputs(generator, **params)))
+    return cases
+
+
+def judge(exercise: Exercise, program: Sequence[Cell], seed: str, sandbox: Sandbox) -> Verdict:
+    """Run `program` in the sandbox on cases drawn from `seed` and return the verdict.
+
+    Never raises for what the program does. A fault of the grader is a verdict too, without a score.
+    """
+    started = time.monotonic()
+    cases = draw_cases(exercise, seed)
+    request = {
+        "program": [{"name": c.name, "source": c.source, "required": c.required} for c in program],
+        "entry": exercise.name,
+        "driver": exercise.driver,
+        "forbidden": list(exercise.forbidden),
+        "cases": [case.arguments for case in cases],
+    }
+    try:
+        reply = _run(sandbox, request, exercise)
+    except ServerLost:
+        reply = Reply("exit", 9)
+    except SandboxError as error:
+        return fault(exercise, str(error))
+    try:
+        failures, notes = read_reply(exercise, cases, reply)
+    except Exception as error:  # whatever the comparison trips over, it is not the student's zero
+        return fault(exercise, f"the comparison failed: {error!r}")
+    verdict = verdict_from(exercise, cases, failures, notes)
+    return replace(verdict, seconds=round(time.monotonic() - started, 4))
+
+
+def _run(sandbox: Sandbox, request: dict[str, Any], exercise: Exercise) -> Reply:
+    """Run the request; if the server is lost, once more on a fresh one. ServerLost then lies with the program."""
+    try:
+        return sandbox.run(request, exercise.limits)
+    except ServerLost:
+        pass
+    try:
+        return sandbox.run(request, exercise.limits)
+    except ServerLost:
+        idle = {"program": [], "entry": "none", "driver": "call", "forbidden": [], "cases": []}
+        try:
+            sandbox.run(idle, exercise.limits)
+        except ServerLost as error:
+            raise SandboxError(f"the sandbox fails without any student code: {error}") from error
+        raise
+
+
+def fault(exercise: Exercise, reason: str) -> Verdict:
+    """Return the verdict for a fault of the grader: no score."""
+    return Verdict(exercise.name, exercise.points, None, Outcome.FAULT, f"the grader failed: {reason}")
+
+
+def zero(exercise: Exercise, outcome: Outcome, reason: str) -> Verdict:
+    """Return a verdict of no points, reached without running anything."""
+    parts = tuple(PartVerdict(part.name, part.points, 0.0, reason) for part in exercise.parts)
+    return Verdict(exercise.name, exercise.points, 0.0, outcome, reason, parts=parts)
+
+
+def read_reply(exercise: Exercise, cases: Sequence[Case], reply: Reply) -> tuple[dict[int, Failure], list[str]]:
+    """Return the failed cases by number and remarks for the feedback. Whatever the reply holds, a case without a
+    right answer has failed."""
+    failures: dict[int, Failure] = {}
+    notes: list[str] = []
+    answered: set[int] = set()
+    stop: Failure | None = None
+    for message in reply.messages:
+        event, index = message.get("event"), message.get("index")
+        if event == "case" and type(index) is int and 0 <= index < len(cases) and index not in answered:
+            answered.add(index)
+            if failure := read_case(exercise, cases[index], message):
+                failures[index] = failure
+        elif event == "missing":
+            stop = Failure(Outcome.MISSING, f"the cell defines no function or class called {exercise.name}")
+        elif event == "cell":
+            failure = _read_error(exercise, message.get("error"))
+            if str(message.get("cell")) == exercise.name:
+                stop = failure
+            else:
+                notes.append(f"a cell that {exercise.name} needs failed: {failure.reason}")
+    stop = stop or _how_it_ended(exercise, reply)
+    for index in range(len(cases)):
+        if index not in answered:
+            failures[index] = stop
+    return failures, notes
+
+
+def _how_it_ended(exercise: Exercise, reply: Reply) -> Failure:
+    limits = exercise.limits
+    if reply.malformed:
+        return Failure(Outcome.ENDED, f"the worker's reply could not be read: {reply.malformed}")
+    if reply.ended == "time" or reply.signal == 24:  # SIGXCPU
+        return Failure(Outcome.TIME, f"no answer within {limits.seconds:g} s: is there a loop that does not end?")
+    if reply.ended == "flood":
+        return Failure(Outcome.MEMORY, f"the results exceed {limits.reply_bytes >> 20} MiB")
+    if reply.signal:
+        return Failure(Outcome.ENDED, f"the process died (signal {reply.signal}) before it gave an answer")
+    return Failure(Outcome.ENDED, "the process ended before it gave an answer: does the code call exit?")
+
+
+def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failure | None:
+    """Return what is wrong with the message about one case, or None."""
+    if "error" in message:
+        return replace(_read_error(exercise, message["error"]), case=str(case))
+    if "unsupported" in message:
+        names = ", ".join(exercise.returns)
+        reason = f"the result is {str(message['unsupported'])[:200]}, expected {names}"
+        return Failure(Outcome.WRONG, reason, case=str(case))
+    touched = message.get("changed")
+    touched = sorted({str(name) for name in touched} - set(exercise.may_change)) if isinstance(touched, list) else []
+    if touched:
+        return Failure(Outcome.WRONG, f"it changed its argument {', '.join(touched)} in place", case=str(case))
+    found = assess(exercise, case.arguments, message.get("result"))
+    return Failure(Outcome.WRONG, found.reason, found.mistake, str(case)) if found else None
+
+
+def _read_error(exercise: Exercise, error: Any) -> Failure:
+    """Turn a reported exception into a sentence. The report comes from the student's process, so nothing in it is
+    taken for granted."""
+    error = error if isinstance(error, dict) else {}
+    kind, text = str(error.get("type", "error"))[:80], str(error.get("message", ""))[:500]
+    where = error.get("where")
+    place = ""
+    if isinstance(where, dict):
+        place = f" in line {where.get('line')}"
+        if where.get("cell") and where["cell"] != exercise.name:
+            place += f" of cell {where['cell']}"
+        if where.get("source"):
+            place += f" (`{str(where['source'])[:120]}`)"
+    if kind == "MemoryError" or any(mark in text.lower() for mark in OUT_OF_MEMORY):
+        return Failure(Outcome.MEMORY, f"more than {exercise.limits.memory >> 20} MiB of memory were asked for{place}")
+    if kind == "NotImplementedError":
+        return Failure(Outcome.UNFINISHED, f"not finished: NotImplementedError{place}")
+    if kind == "ForbiddenCall":
+        return Failure(Outcome.WRONG, text)
+    return Failure(Outcome.ERROR, f"{kind}{place}: {text}" if text else f"{kind}{place}")
+
+
+def verdict_from(
+    exercise: Exercise, cases: Sequence[Case], failures: dict[int, Failure], notes: Sequence[str] = ()
+) -> Verdict:
+    """Add up the parts: each is earned when none of its cases failed."""
+    parts = []
+    for index, part in enumerate(exercise.parts):
+        first = next((failures[n] for n, case in enumerate(cases) if case.part == index and n in failures), None)
+        parts.append(
+            PartVerdict(part.name, part.points, 0.0, first.reason, first.case)
+            if first
+            else PartVerdict(part.name, part.points, part.points)
+        )
+    score = sum(part.score for part in parts)
+    if not failures:
+        return Verdict(exercise.name, exercise.points, score, Outcome.PASSED, parts=tuple(parts))
+    worst = failures[min(failures)]
+    outcome = Outcome.PARTIAL if score and worst.outcome is Outcome.WRONG else worst.outcome
+    reason = f"{worst.reason} (at {worst.case})" if worst.case else worst.reason
+    return Verdict(exercise.name, exercise.points, score, outcome, reason, worst.mistake, tuple(parts), tuple(notes))
+
+
+def _plain(value: Any) -> str:
+    return str(value).removeprefix("torch.")
+
+
+def _digest(*words: str) -> int:
+    return int.from_bytes(hashlib.sha256("\0".join(words).encode()).digest()[:8], "big") >> 1

@@ -1,0 +1,93 @@
+"""Show a verdict: as HTML in notebooks and feedback pages, as text in terminals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+import torch
+
+from autograder.verdict import Outcome, Verdict
+
+COLOURS = {Outcome.PASSED: "#1a7f37", Outcome.PARTIAL: "#9a6700", Outcome.FAULT: "#57606a"}
+RED = "#b42318"
+
+
+def number(value: float | None) -> str:
+    """Return points without needless decimals; a dash for no score."""
+    return "–" if value is None else f"{value:g}"
+
+
+def headline(verdict: Verdict) -> str:
+    """Return the verdict in one line: exercise, outcome, points."""
+    return f"{verdict.exercise}: {verdict.outcome}, {number(verdict.score)} of {number(verdict.points)} points"
+
+
+def as_text(verdict: Verdict) -> str:
+    """Return the verdict as a few lines of text."""
+    lines = [headline(verdict)]
+    for part in verdict.parts:
+        line = f"  {part.name}: {number(part.score)}/{number(part.points)}"
+        if part.reason:
+            line += f"  {part.reason}" + (f" (at {part.case})" if part.case else "")
+        lines.append(line)
+    if not verdict.parts and verdict.reason:
+        lines.append(f"  {verdict.reason}")
+    lines += [f"  note: {note}" for note in verdict.notes]
+    return "\n".join(lines)
+
+
+def as_html(verdict: Verdict, picture: str = "") -> str:
+    """Return the verdict as HTML. Text from the student's process is escaped."""
+    colour = COLOURS.get(verdict.outcome, RED)
+    rows = "".join(
+        f"<tr><td style='text-align:left'>{escape(part.name)}</td>"
+        f"<td>{number(part.score)} / {number(part.points)}</td>"
+        f"<td style='text-align:left'>{_reason(part.reason, part.case)}</td></tr>"
+        for part in verdict.parts
+    )
+    table = f"<table><tr><th>part</th><th>points</th><th>what was found</th></tr>{rows}</table>" if rows else ""
+    notes = "".join(
+        f"<p>{escape(note)}</p>" for note in ([] if rows else [verdict.reason]) + list(verdict.notes) if note
+    )
+    return (
+        f"<div style='border-left:4px solid {colour};padding:2px 10px;margin:4px 0'>"
+        f"<b style='color:{colour}'>{escape(headline(verdict))}</b>{table}{notes}{picture}</div>"
+    )
+
+
+def _reason(reason: str, case: str) -> str:
+    if not reason:
+        return "right"
+    return escape(reason) + (f"<br><small>at {escape(case)}</small>" if case else "")
+
+
+def error_picture(result: torch.Tensor, expected: torch.Tensor, name: str, cells: tuple[int, int] = (24, 64)) -> str:
+    """Return an SVG of |result − expected| over the last two axes (the largest over the others), dark where it is large.
+
+    Long axes are shown in blocks. Both tensors have one shape and at least one element.
+    """
+    error = (result.double() - expected.double()).abs().nan_to_num(nan=math.inf)
+    error = error.reshape(-1, error.shape[-2] if error.dim() > 1 else 1, error.shape[-1] if error.dim() else 1).amax(0)
+    error = _blocks(_blocks(error, cells[0], 0), cells[1], 1)
+    scale = max(expected.double().abs().nan_to_num(posinf=0.0, neginf=0.0).max().item(), 1e-30)
+    shade = ((error / scale).clamp(1e-6, 1.0).log10() / 6 + 1).tolist()
+    squares = "".join(
+        f"<rect x='{9 * x}' y='{9 * y}' width='8' height='8' fill='rgb({_grey(s)})'/>"
+        for y, row in enumerate(shade)
+        for x, s in enumerate(row)
+    )
+    width, height = 9 * error.shape[1], 9 * error.shape[0]
+    caption = f"error of {escape(name)} over its last two axes: white is right, black as large as the values themselves"
+    return f"<svg width='{width}' height='{height}' role='img'>{squares}</svg><br><small>{caption}</small>"
+
+
+def _blocks(error: torch.Tensor, count: int, axis: int) -> torch.Tensor:
+    chunks: Sequence[torch.Tensor] = error.tensor_split(min(count, error.shape[axis]), dim=axis)
+    return torch.stack([chunk.amax(axis) for chunk in chunks], axis)
+
+
+def _grey(shade: float) -> str:
+    level = round(235 * (1 - shade)) + 5
+    return f"{level},{level},{level}"

@@ -1,0 +1,98 @@
+"""Run a student's program and call what it defines. The same code serves the notebook and the sandbox."""
+
+from __future__ import annotations
+
+import builtins
+import linecache
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+CELL = "<cell {}>"
+
+
+def run_cell(name: str, source: str, namespace: dict[str, Any]) -> None:
+    """Execute a cell's source in `namespace`, with its lines known to tracebacks and `inspect` (so to `@triton.jit`)."""
+    filename = CELL.format(name)
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    exec(builtins.compile(source, filename, "exec"), namespace)
+
+
+def call(entry: Callable, arguments: dict[str, Any]) -> Any:
+    """Call a function with the arguments in order."""
+    return entry(*arguments.values())
+
+
+def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
+    """Build an object and call methods on it in turn: `{"init": [...], "steps": [[method, [argument, ...]], ...]}`.
+
+    Returns one result a step. A step that raises ValueError gives the string "ValueError", so that refusals can be
+    asked for.
+    """
+    instance = entry(*arguments["init"])
+    results = []
+    for method, values in arguments["steps"]:
+        try:
+            results.append(getattr(instance, method)(*values))
+        except ValueError:
+            results.append("ValueError")
+    return results
+
+
+DRIVERS: dict[str, Callable[[Callable, dict[str, Any]], Any]] = {"call": call, "session": session}
+
+
+class ForbiddenCall(RuntimeError):
+    """An operation that the exercise asks the student to write was called instead."""
+
+
+class _Forbid(TorchDispatchMode):
+    def __init__(self, forbidden: tuple[str, ...]):
+        super().__init__()
+        self.forbidden = forbidden
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        if any(word in name for word in self.forbidden):
+            raise ForbiddenCall(f"this exercise may not call {name.strip('_')}: write it out")
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def forbidding(words: list[str] | tuple[str, ...]) -> Iterator[None]:
+    """Raise ForbiddenCall when a torch operator whose name contains one of `words` runs."""
+    if not words:
+        yield
+        return
+    with _Forbid(tuple(words)):
+        yield
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Return the names of the tensors that a call changed in place."""
+    return [
+        name
+        for name, tensor in before.items()
+        if isinstance(tensor, torch.Tensor) and not torch.equal(tensor, after[name])
+    ]
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """Return the type, message and place of an exception: the last line of the student's own that it passed through."""
+    where = None
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename.startswith("<cell ") or "ipykernel_" in frame.filename:
+            where = _place(frame.filename, frame.lineno, frame.line)
+    if where is None and isinstance(error, SyntaxError):
+        where = _place(error.filename, error.lineno, error.text)
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    return {"type": type(error).__name__, "message": message[:2000], "where": where}
+
+
+def _place(filename: str | None, line: int | None, source: str | None) -> dict[str, Any]:
+    cell = filename[6:-1] if filename and filename.startswith("<cell ") else ""
+    return {"cell": cell, "line": line or 0, "source": (source or "").strip()[:200]}
