@@ -31,7 +31,7 @@ class CheckFailed(AssertionError):
 
 
 def check(name: str) -> None:
-    """Check the function or class `name` of the calling notebook on the exercise's visible cases and show what is wrong.
+    """Check the function or class `name` of the calling notebook on the visible cases and show what is wrong.
 
     Raises CheckFailed unless everything is right, UnknownExercise for a name that no exercise has.
     """

@@ -1,0 +1,227 @@
+"""The command line `mla-course`. Exit status: 0 fine, 1 problems were found, 2 the command could not run."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+app = typer.Typer(
+    help="Build, check and grade the course on Multi-head Latent Attention kernels.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+out, err = Console(), Console(stderr=True)
+
+Folder = Annotated[Path, typer.Option("--classroom", help="The class's folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Seconds = Annotated[float | None, typer.Option(help="Time limit an exercise, in place of its own.", min=0.1)]
+Workers = Annotated[int, typer.Option(help="Exercises judged at a time.", min=1)]
+Lessons = Annotated[list[str] | None, typer.Argument(help="Lessons, such as 01_mha; all by default.")]
+CLASSROOM, COURSE = Path("classroom"), Path("course")
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@app.command()
+def build(
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if course/ is out of date.")] = False,
+    course: Annotated[Path, typer.Option(help="Where the notebooks go.")] = COURSE,
+    as_json: Json = False,
+) -> None:
+    """Turn the scripts in solutions/ into the students' notebooks in course/."""
+    from autograder.build import build as write
+    from autograder.build import find_drift
+    from autograder.lesson import LessonError, lesson_names
+
+    names = lesson_names()
+    with steps("checking" if check else "building", len(names), as_json) as step:
+        if not names:
+            raise LessonError("there is no lesson in solutions/")
+        drift = find_drift(course, step=step) if check else write(names, course, step=step) or []
+    if as_json:
+        print(json.dumps({"lessons": names, "drift": drift}))
+    else:
+        for line in drift:
+            out.print(line, highlight=False)
+        out.print("course/ is out of date: run `mla-course build`" if drift else f"{len(names)} lessons are up to date")
+    raise typer.Exit(1 if drift else 0)
+
+
+@app.command()
+def check(
+    notebook: Annotated[Path, typer.Argument(help="A lesson's notebook, solved or in part.")],
+    lesson: Annotated[str | None, typer.Option(help="The lesson, if the file has another name.")] = None,
+    seconds: Seconds = None,
+    as_json: Json = False,
+) -> None:
+    """Judge a notebook as the instructor's grader would, on data drawn afresh, and print the verdicts."""
+    from autograder import report
+    from autograder.grading import Grader
+    from autograder.lesson import load_lesson
+    from autograder.submission import read_cells, restore
+    from autograder.verdict import Outcome
+
+    plan = load_lesson(lesson or notebook.stem)
+    restored = restore(plan, read_cells(notebook))
+    with Grader(None, seconds) as grader, steps("judging", len(plan.checks), as_json) as step:
+        verdicts = []
+        for job in grader.jobs(plan, restored):
+            step(job.exercise.name)
+            verdicts.append(grader.verdict(plan, job))
+    if as_json:
+        print(json.dumps([verdict.to_json() for verdict in verdicts]))
+    else:
+        for verdict in verdicts:
+            out.print(report.as_text(verdict), highlight=False, markup=False, soft_wrap=True)
+        total = sum(verdict.score or 0 for verdict in verdicts)
+        out.print(f"{plan.name}: {report.number(total)} of {report.number(sum(v.points for v in verdicts))} points")
+    raise typer.Exit(0 if all(verdict.outcome is Outcome.PASSED for verdict in verdicts) else 1)
+
+
+@app.command()
+def grade(
+    lessons: Lessons = None,
+    classroom: Folder = CLASSROOM,
+    seconds: Seconds = None,
+    workers: Workers = CORES,
+    again: Annotated[bool, typer.Option("--again", help="Also what has not changed since it was graded.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Grade what is in classroom/submitted and enter it in the gradebook. What is graded already stays as it is."""
+    from autograder.classroom import Classroom
+    from autograder.scoreboard import as_rows, print_scoreboard
+
+    room = Classroom(classroom.resolve(), seconds)
+    _, strange = room.found()
+    with bars(as_json) as progress:
+        results = room.grade(lessons or (), workers, again, progress)
+    if as_json:
+        print(json.dumps({"results": as_rows(results), "left_alone": strange}))
+    else:
+        if not results:
+            out.print(f"nothing to grade: {room.submitted}/STUDENT/LESSON/LESSON.ipynb holds the submissions")
+        print_scoreboard(out, results)
+        for line in strange:
+            out.print(line, highlight=False)
+    raise typer.Exit(1 if any(result.problem or result.score is None for result in results) else 0)
+
+
+@app.command()
+def feedback(lessons: Lessons = None, classroom: Folder = CLASSROOM, as_json: Json = False) -> None:
+    """Write a feedback page for every graded submission to classroom/feedback."""
+    from autograder.classroom import Classroom
+
+    with bars(as_json) as progress:
+        pages, problems = Classroom(classroom.resolve()).feedback(lessons or (), progress)
+    if as_json:
+        print(json.dumps({"pages": [str(page) for page in pages], "problems": problems}))
+    else:
+        out.print(f"{len(pages)} feedback pages in {classroom / 'feedback'}")
+        for line in problems:
+            out.print(line, highlight=False, markup=False)
+    raise typer.Exit(1 if problems else 0)
+
+
+@app.command()
+def export(
+    target: Annotated[Path, typer.Argument(help="The CSV file to write.")] = Path("grades.csv"),
+    classroom: Folder = CLASSROOM,
+    exercises: Annotated[bool, typer.Option("--exercises", help="A row an exercise, in place of a lesson.")] = False,
+) -> None:
+    """Write the gradebook as CSV. A score that needs a person's look is left blank."""
+    from autograder.classroom import Classroom
+
+    rows = Classroom(classroom.resolve()).export(target, exercises)
+    out.print(f"{rows} rows in {target}")
+
+
+@app.command()
+def demo(classroom: Folder = CLASSROOM, workers: Workers = CORES, as_json: Json = False) -> None:
+    """Grade a class of made-up students with known scores, and show that each gets the score it should."""
+    from autograder.demo import run
+
+    with bars(as_json) as progress:
+        result = run(classroom.resolve(), workers, progress)
+    if as_json:
+        print(json.dumps(result.to_json()))
+    else:
+        result.show(out)
+    raise typer.Exit(0 if result.as_expected else 1)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine has, what is missing, and what to do about it."""
+    from autograder.doctor import examine
+
+    findings = examine()
+    if as_json:
+        print(json.dumps([vars(finding) for finding in findings]))
+    else:
+        for finding in findings:
+            out.print(f"{finding.status:8} {finding.subject}: {finding.detail}", highlight=False, markup=False)
+    raise typer.Exit(1 if any(finding.status == "missing" for finding in findings) else 0)
+
+
+@contextmanager
+def bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a progress bar for every stage of some work, on the error stream."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=err, disable=quiet) as progress:
+        tasks: dict[str, Any] = {}
+
+        def update(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = progress.add_task(stage, total=total)
+            progress.update(tasks[stage], completed=done, total=total)
+
+        yield update
+
+
+@contextmanager
+def steps(stage: str, total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Show one progress bar that advances with every call."""
+    with bars(quiet) as update:
+        names: list[str] = []
+
+        def step(name: str) -> None:
+            names.append(name)
+            update(stage, len(names), total)
+
+        yield step
+
+
+def main() -> None:
+    """Run the command line; turn the errors that a user can act on into a sentence and exit status 2."""
+    from autograder.build import BuildError
+    from autograder.exercises import UnknownExercise
+    from autograder.lesson import LessonError
+    from autograder.sandbox import SandboxError
+    from autograder.submission import SubmissionError
+
+    try:
+        app()
+    except (BuildError, LessonError, SandboxError, SubmissionError, UnknownExercise, OSError) as error:
+        err.print(f"mla-course: {error}", style="red", highlight=False, markup=False)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("nbgrader", "jupyterlab"):
+            raise
+        err.print(
+            f"mla-course: this command needs {error.name}: install the extra with `pip install mla-course[grading]`"
+        )
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -28,7 +28,7 @@ class Difference:
 
 
 def assess(exercise: Exercise, arguments: Arguments, result: Any) -> Difference | None:
-    """Return None if `result` is the right answer to `arguments`, else the difference, named if it is a known mistake."""
+    """Return None if `result` is right, else the difference, named if it is a known mistake."""
     tolerance = relative_tolerance(exercise, arguments)
     expected = exercise.oracle(**upcast(arguments))
     found = difference(result, expected, exercise.returns, tolerance)

@@ -111,8 +111,8 @@ class Grader:
     def verdict(self, lesson: Lesson, job: Job) -> Verdict:
         """Return the verdict of a job: known, or reached now in this thread's sandbox.
 
-        Before the first verdict on an exercise its own solution is judged; unless that earns every point, the fault lies
-        with the grader and no student is given a score.
+        Before the first verdict on an exercise its own solution is judged; unless that earns every point, the fault
+        lies with the grader and no student is given a score.
         """
         if job.settled:
             return job.settled

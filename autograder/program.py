@@ -48,8 +48,7 @@ def build_program(setup: Sequence[Cell], references: Sequence[Cell], own: Sequen
     setup, references
         Trusted cells: the lesson's set-up, and solutions of the exercises that this one needs.
     own
-        All code cells of the student but the solution's, in order; `solution` is placed after those that stood before it
-        (cells named alike are the same cell).
+        The student's code cells in order, `solution` among them: cells of one name are the same cell.
     """
     trusted = [*setup, *references]
     given = set().union(*(names_bound(cell.source) for cell in trusted), dir(builtins))

@@ -64,7 +64,7 @@ def _reason(reason: str, case: str) -> str:
 
 
 def error_picture(result: torch.Tensor, expected: torch.Tensor, name: str, cells: tuple[int, int] = (24, 64)) -> str:
-    """Return an SVG of |result − expected| over the last two axes (the largest over the others), dark where it is large.
+    """Return an SVG of |result − expected| over the last two axes (the largest over the others), dark where large.
 
     Long axes are shown in blocks. Both tensors have one shape and at least one element.
     """

@@ -155,7 +155,7 @@ def _read_reply(answer: dict[str, Any]) -> Reply:
 
 
 def stage_packages(stage: Path) -> None:
-    """Copy what may be imported beside a student's code: the helpers of `mla_ref`, the worker, and a stub of `check`."""
+    """Copy what may be imported beside a student's code: helpers of `mla_ref`, the worker, a stub of `check`."""
     source = Path(mla_ref.__file__).parent
     package = stage / "mla_ref"
     package.mkdir()

@@ -84,8 +84,8 @@ def _clean(cells: Sequence[Any]) -> Iterator[StudentCell]:
 def restore(lesson: Lesson, cells: Sequence[StudentCell], remarks: dict[str, Any] | None = None) -> NotebookNode:
     """Return the lesson's notebook with the student's solutions, and the student's own cells where they stood.
 
-    A solution cell is found by its id or its nbgrader name, wherever it stands; failing both, by the name it defines. Of
-    several, the last one that is not the untouched starter counts. What was repaired is listed in the notebook's
+    A solution cell is found by its id or its nbgrader name, wherever it stands; failing both, by the name it defines.
+    Of several, the last one that is not the untouched starter counts. What was repaired is listed in the notebook's
     metadata under "mla_course".
     """
     notebook = nbformat.from_dict(lesson.notebook)

@@ -1,6 +1,6 @@
 """A class of made-up students with known scores: it shows the grader at work, and it tests it.
 
-Submissions are small patches on a lesson's solution. `sample/lesson_01_mha.py` holds those of lesson 01 as `SUBMISSIONS`.
+A submission is a few small patches on a lesson's solution. `sample/lesson_01_mha.py` holds those of lesson 01.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Submission:
-    """What one student hands in: the solution with `patches` applied in order. Exercises not in `expect` get full marks."""
+    """What one student hands in: the solution with `patches` applied. Exercises not in `expect` get full marks."""
 
     student: str
     about: str
@@ -98,8 +98,10 @@ def sample_lessons() -> list[str]:
 
 
 def submissions(lesson: str) -> tuple[Submission, ...]:
-    """Return the sample submissions of a lesson."""
-    return importlib.import_module(f"{__name__}.lesson_{lesson}").SUBMISSIONS
+    """Return the sample submissions of a lesson; one lesson has those that trouble a grader too."""
+    own = importlib.import_module(f"{__name__}.lesson_{lesson}").SUBMISSIONS
+    trouble = importlib.import_module(f"{__name__}.trouble")
+    return (*own, *trouble.SUBMISSIONS) if lesson == trouble.LESSON else own
 
 
 def expected(lesson: str, submission: Submission) -> dict[str, Expected]:

@@ -16,7 +16,7 @@ CELL = "<cell {}>"
 
 
 def run_cell(name: str, source: str, namespace: dict[str, Any]) -> None:
-    """Execute a cell's source in `namespace`, with its lines known to tracebacks and `inspect` (so to `@triton.jit`)."""
+    """Execute a cell in `namespace`, with its lines known to tracebacks and `inspect` (so to `@triton.jit`)."""
     filename = CELL.format(name)
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     exec(builtins.compile(source, filename, "exec"), namespace)

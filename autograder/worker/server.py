@@ -1,7 +1,7 @@
 """The fork server: imports torch once, then forks a fresh process for every exercise that is judged.
 
 It holds no secret. It reads a request from the judge, forks, lets the child run the student's program under limits of
-time and memory, kills whatever is left, and passes on the bytes the child wrote. What those bytes mean is for the judge.
+time and memory, kills whatever is left, and passes on the bytes the child wrote. The judge makes sense of them.
 """
 
 from __future__ import annotations

@@ -1,0 +1,40 @@
+# Everything runs from .venv; nothing needs it to be activated.
+PYTHON ?= python3
+BIN := .venv/bin
+TORCH := torch==2.13.0
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+STAMP := .venv/.installed
+
+.PHONY: demo test lab build check clean
+
+demo: $(STAMP)  ## build the course, grade the sample class, print the scoreboard
+	$(BIN)/mla-course build
+	$(BIN)/mla-course demo
+
+test: $(STAMP)  ## lint, drift, and the tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mla-course build --check
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lab: $(STAMP)  ## JupyterLab, with nbgrader's formgrader in its menu
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab
+
+build: $(STAMP)
+	$(BIN)/mla-course build
+
+clean:
+	rm -rf .venv
+
+# A CUDA build of torch where there is an NVIDIA driver or no choice; else the CPU build, a tenth of the size.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -c "import torch" 2>/dev/null || { \
+	  if [ "$$(uname)" = Linux ] && ! nvidia-smi >/dev/null 2>&1; then \
+	    $(BIN)/python -m pip install --quiet --retries 0 --timeout 5 --constraint constraints.txt \
+	      --index-url $(CPU_INDEX) $(TORCH) 2>/dev/null; \
+	  fi; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(TORCH)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[lab,grading,dev]"
+	touch $@
