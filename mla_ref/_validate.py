@@ -1,0 +1,115 @@
+"""Argument checks at the boundary of public functions: what came, what was expected, what to do about it."""
+
+import torch
+from torch import Tensor
+
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGER = (torch.int32, torch.int64)
+
+
+def check_tensors(**named: tuple[Tensor, str]) -> dict[str, int]:
+    """Check tensors that meet in one computation: shapes by pattern, one floating dtype, one device.
+
+    Parameters
+    ----------
+    **named
+        ``name=(tensor, pattern)``. A pattern lists one symbol or integer per dimension, ``"B S H 64"``. A
+        symbol has the size that the first tensor gives it, ``_`` matches any size, and a leading ``...`` any
+        number of dimensions.
+
+    Returns
+    -------
+    dict
+        Size of each symbol.
+
+    Raises
+    ------
+    TypeError
+        Not a tensor, a dtype that is not supported, or two dtypes.
+    ValueError
+        A shape that does not match, or two devices.
+    """
+    sizes: dict[str, int] = {}
+    giver: dict[str, str] = {}
+    first, reference = None, None
+    for name, (tensor, pattern) in named.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__}, expected a torch.Tensor [{_list(pattern)}]")
+        if tensor.dtype not in FLOATING:
+            raise TypeError(f"{name} has dtype {tensor.dtype}, expected one of {_list(FLOATING)}: convert it first")
+        if first is None:
+            first, reference = name, tensor
+        if tensor.dtype != reference.dtype:
+            raise TypeError(f"{name} has dtype {tensor.dtype}, expected {reference.dtype} as {first} has: convert one")
+        if tensor.device != reference.device:
+            raise ValueError(f"{name} is on {tensor.device}, expected {reference.device} as {first} is: move one")
+        _bind(name, tensor, pattern, sizes, giver)
+    return sizes
+
+
+def _bind(name, tensor, pattern, sizes, giver):
+    symbols = pattern.split()
+    shape = list(tensor.shape)
+    if symbols[0] == "...":
+        symbols = symbols[1:]
+        shape = shape[max(0, len(shape) - len(symbols)) :]
+    if len(shape) != len(symbols):
+        raise ValueError(
+            f"{name} has shape {list(tensor.shape)}, expected {len(symbols)} dimensions [{_list(pattern)}]"
+        )
+    for size, symbol in zip(shape, symbols, strict=True):
+        if symbol == "_":
+            continue
+        expected = int(symbol) if symbol.isdecimal() else sizes.setdefault(symbol, size)
+        if size != expected:
+            source = f" from {giver[symbol]}" if symbol in giver else ""
+            raise ValueError(
+                f"{name} has shape {list(tensor.shape)}, expected [{_list(pattern)}] with {symbol} = {expected}{source}"
+            )
+        giver.setdefault(symbol, name)
+
+
+def check_counts(name: str, counts, *, batch: int, low: int, high: int, device: torch.device) -> Tensor:
+    """Check a tensor of one count per sequence and return it as int64.
+
+    Reading the values waits for the device.
+
+    Parameters
+    ----------
+    name
+        What to call it in an error.
+    counts
+        int32 or int64 ``[batch]``, every entry between ``low`` and ``high`` inclusive.
+
+    Raises
+    ------
+    TypeError
+        Not an integer tensor.
+    ValueError
+        Wrong shape or device, or an entry out of range.
+    """
+    if not isinstance(counts, Tensor) or counts.dtype not in INTEGER:
+        what = f"dtype {counts.dtype}" if isinstance(counts, Tensor) else f"type {type(counts).__name__}"
+        raise TypeError(f"{name} has {what}, expected an int32 or int64 tensor [B] with B = {batch}")
+    if list(counts.shape) != [batch]:
+        raise ValueError(f"{name} has shape {list(counts.shape)}, expected [B] with B = {batch}")
+    if counts.device != device:
+        raise ValueError(f"{name} is on {counts.device}, expected {device}: move it with .to()")
+    outside = ((counts < low) | (counts > high)).nonzero()
+    if len(outside):
+        at = int(outside[0])
+        raise ValueError(f"{name}[{at}] is {int(counts[at])}, expected {low} <= {name} <= {high}")
+    return counts.long()
+
+
+def check_positive(**named: int) -> None:
+    """Raise TypeError or ValueError, naming the argument, unless every value is a positive int."""
+    for name, value in named.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}, expected a positive int")
+        if value < 1:
+            raise ValueError(f"{name} is {value}, expected a positive int")
+
+
+def _list(items) -> str:
+    return ", ".join(items.split() if isinstance(items, str) else map(str, items))
