@@ -244,22 +244,28 @@ class Classroom:
     def export(self, target: Path, per_exercise: bool = False) -> int:
         """Write the gradebook as CSV and return the number of rows. A score that is still open is left blank."""
         head = ["student", "lesson", *(["exercise"] if per_exercise else []), "score", "max_score", "status"]
-        rows = []
         with self.gradebook() as gradebook:
-            for lesson in lesson_names():
-                for submission in sorted(_submissions(gradebook, lesson), key=lambda s: s.student_id):
-                    grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
-                    if per_exercise:
-                        for grade in grades:
-                            name = grade.name.removeprefix("check-")
-                            rows.append([submission.student_id, lesson, name, *_score([grade])])
-                    else:
-                        rows.append(
-                            [submission.student_id, lesson, *_score(grades, submission.late_submission_penalty)]
-                        )
+            rows = [row for lesson in lesson_names() for row in _rows(gradebook, lesson, per_exercise)]
         with open(target, "w", newline="") as file:
             csv.writer(file).writerows([head, *rows])
         return len(rows)
+
+
+def _rows(gradebook: Any, lesson: str, per_exercise: bool) -> Iterator[list[Any]]:
+    """Yield the rows of a lesson; of a lesson that anybody handed in, also those of students who did not."""
+    found = {submission.student_id: submission for submission in _submissions(gradebook, lesson)}
+    for student in sorted(student.id for student in gradebook.students) if found else ():
+        submission = found.get(student)
+        if submission is None:
+            if not per_exercise:
+                yield [student, lesson, 0.0, gradebook.find_assignment(lesson).max_score, "not handed in"]
+            continue
+        grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
+        if per_exercise:
+            for grade in grades:
+                yield [student, lesson, grade.name.removeprefix("check-"), *_score([grade])]
+        else:
+            yield [student, lesson, *_score(grades, submission.late_submission_penalty)]
 
 
 def _submissions(gradebook: Any, lesson: str) -> list[Any]:

@@ -63,10 +63,13 @@ def run(folder: Path, workers: int, progress: Callable[[str, int, int], None]) -
     _prepare(folder)
     hand_in(folder / "submitted")
     room = Classroom(folder, SECONDS)
+    with room.gradebook() as gradebook:
+        for student in sorted({each.student for lesson in sample_lessons() for each in submissions(lesson)}):
+            gradebook.update_or_create_student(student, first_name=student.capitalize(), last_name="Sample")
     results = room.grade(sample_lessons(), workers, progress=progress)
     pages, problems = room.feedback(progress=progress)
     room.export(folder / "grades.csv")
-    return DemoResult(folder, results, [*compare(results), *problems], len(pages))
+    return DemoResult(folder, results, [*compare(results, sample_lessons()), *problems], len(pages))
 
 
 def _prepare(folder: Path) -> None:
@@ -81,11 +84,11 @@ def _prepare(folder: Path) -> None:
     (folder / MARK).touch()
 
 
-def compare(results: list[Graded]) -> list[str]:
-    """Return a sentence for every verdict of the sample class that differs from the expected one, or is missing."""
+def compare(results: list[Graded], lessons: list[str]) -> list[str]:
+    """Return a sentence for every verdict of the lessons' sample class that is missing or not the expected one."""
     found = {(result.student, result.lesson): result for result in results}
     surprises = []
-    for lesson in sample_lessons():
+    for lesson in lessons:
         for each in submissions(lesson):
             result = found.get((each.student, lesson))
             if result is None or result.problem:

@@ -135,6 +135,10 @@ class Grader:
         """Return the verdict of a job if no run is needed for it."""
         return job.settled or self._memory.get(job.key) or (self.store.get(job.key) if self.store else None)
 
+    def forget(self) -> None:
+        """Drop the verdicts held in memory; those in the store stay."""
+        self._memory.clear()
+
     def verdicts(self, lesson: Lesson, notebook: NotebookNode) -> dict[str, Verdict]:
         """Return the verdicts on a restored notebook by exercise."""
         return {job.exercise.name: self.verdict(lesson, job) for job in self.jobs(lesson, notebook)}

@@ -12,6 +12,7 @@ from autograder.verdict import Outcome, Verdict
 
 COLOURS = {Outcome.PASSED: "#1a7f37", Outcome.PARTIAL: "#9a6700", Outcome.FAULT: "#57606a"}
 RED = "#b42318"
+CELL = "style='text-align:left;vertical-align:top;padding:2px 12px 2px 0'"
 
 
 def number(value: float | None) -> str:
@@ -42,12 +43,13 @@ def as_html(verdict: Verdict, picture: str = "") -> str:
     """Return the verdict as HTML. Text from the student's process is escaped."""
     colour = COLOURS.get(verdict.outcome, RED)
     rows = "".join(
-        f"<tr><td style='text-align:left'>{escape(part.name)}</td>"
-        f"<td>{number(part.score)} / {number(part.points)}</td>"
-        f"<td style='text-align:left'>{_reason(part.reason, part.case)}</td></tr>"
+        f"<tr><td {CELL}>{escape(part.name)}</td>"
+        f"<td {CELL}>{number(part.score)} / {number(part.points)}</td>"
+        f"<td {CELL}>{_reason(part.reason, part.case)}</td></tr>"
         for part in verdict.parts
     )
-    table = f"<table><tr><th>part</th><th>points</th><th>what was found</th></tr>{rows}</table>" if rows else ""
+    head = "".join(f"<th {CELL}>{title}</th>" for title in ("part", "points", "what was found"))
+    table = f"<table><tr>{head}</tr>{rows}</table>" if rows else ""
     notes = "".join(
         f"<p>{escape(note)}</p>" for note in ([] if rows else [verdict.reason]) + list(verdict.notes) if note
     )

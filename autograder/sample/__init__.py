@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.exercises import exercises
-from autograder.lesson import Lesson, clear_solution, load_lesson
+from autograder.lesson import BEGIN, END, Lesson, clear_solution, load_lesson
 from autograder.verdict import Outcome
 
 Notebook = dict[str, Any]
@@ -117,6 +117,8 @@ def render(lesson: Lesson, submission: Submission) -> bytes | None:
     notebook: Notebook | bytes | None = json.loads(json.dumps(lesson.notebook))
     for patch in submission.patches:
         notebook = patch(notebook)
+    for cell in notebook["cells"] if isinstance(notebook, dict) else ():
+        cell["source"] = "\n".join(line for line in cell["source"].split("\n") if line.strip() not in (BEGIN, END))
     return json.dumps(notebook, indent=1).encode() if isinstance(notebook, dict) else notebook
 
 
