@@ -64,7 +64,9 @@ def _hand_in(submitted: Path, pairs: list[tuple[str, str]], lean: bool = False) 
         lesson = load_lesson(name)
         content = json.loads(render(lesson, next(s for s in submissions(name) if s.student == student)))
         if lean:
-            content["cells"] = [c for c in content["cells"] if "nbgrader" in c["metadata"] or c["id"].startswith("mine")]
+            content["cells"] = [
+                c for c in content["cells"] if "nbgrader" in c["metadata"] or c["id"].startswith("mine")
+            ]
         path = submitted / student / name / f"{name}.ipynb"
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(content))

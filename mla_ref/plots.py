@@ -151,6 +151,7 @@ def matrix(
 def _figure(title, height=4.0):
     import matplotlib.pyplot as plt
 
+    plt.draw_if_interactive()  # a backend that is loaded inside rc_context loses its interactive mode on leaving it
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7, height), layout="constrained")
         axes.set_title(title)
