@@ -11,6 +11,7 @@ import torch
 from autograder.exercise import Arguments, Exercise, relative_tolerance, upcast
 
 ROW_FACTOR = 10.0
+REFUSED = "ValueError"  # what a session (see `worker.running`) gives for a step that raised it
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ def difference(result: Any, expected: Any, names: tuple[str, ...], tolerance: fl
 
 
 def _value(result: Any, expected: Any, name: str, tolerance: float) -> Difference | None:
+    if isinstance(result, str) and result == REFUSED and not isinstance(expected, str):
+        return Difference(f"{name} raised ValueError, which it should not", error=math.inf, where=name)
     if isinstance(expected, torch.Tensor):
         return _tensor(result, expected, name, tolerance)
     if isinstance(expected, dict):
@@ -62,15 +65,15 @@ def _value(result: Any, expected: Any, name: str, tolerance: float) -> Differenc
                 return found
         return None
     if isinstance(expected, list | tuple):
-        names = [f"{name}, step {i + 1}" for i in range(len(expected))]
+        item = "step" if isinstance(expected, list) else "value"
+        names = [f"{name}, {item} {i + 1}" for i in range(len(expected))]
         return _sequence(result, expected, names, tolerance, f"{len(expected)} values")
     if isinstance(expected, str):
         if result == expected:
             return None
-        if expected == "ValueError":
-            return Difference(
-                f"{name} should have raised ValueError and returned {_kind(result)}", where=name, error=math.inf
-            )
+        if expected == REFUSED:
+            reason = f"{name} should have raised ValueError and returned {_kind(result)}"
+            return Difference(reason, error=math.inf, where=name)
         return Difference(f"{name} is {_short(result)}, expected {expected!r}", where=name, error=math.inf)
     if expected is None:
         return None
