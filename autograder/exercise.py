@@ -87,6 +87,11 @@ class Exercise:
     may_change: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
+    def __post_init__(self) -> None:
+        for field_name in ("returns", "needs", "forbidden", "may_change"):
+            if isinstance(getattr(self, field_name), str):
+                raise TypeError(f"exercise {self.name}: {field_name} is a string, expected a tuple of strings")
+
     @property
     def points(self) -> float:
         """The sum of the parts' points."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from autograder.classroom import Graded
@@ -30,9 +29,13 @@ def as_rows(results: Sequence[Graded]) -> list[dict[str, Any]]:
 
 
 def print_scoreboard(console: Console, results: Sequence[Graded]) -> None:
-    """Print a table of students by lessons, then a line for every exercise that did not earn all its points."""
+    """Print why points are missing, an exercise a line, then a table of students by lessons."""
     if not results:
         return
+    console.print("Why points are missing", style="bold")
+    for result in sorted(results, key=lambda r: (r.lesson, r.student)):
+        for line in _reasons(result):
+            console.print(f"{result.lesson} {result.student}: {line}", markup=False, highlight=False, soft_wrap=True)
     lessons = sorted({result.lesson for result in results})
     table = Table(title="Scores", title_justify="left")
     table.add_column("student")
@@ -44,32 +47,16 @@ def print_scoreboard(console: Console, results: Sequence[Graded]) -> None:
         by_student.setdefault(result.student, {})[result.lesson] = result
     for student in sorted(by_student):
         row = by_student[student]
-        table.add_row(student, *(number(row[x].score) if x in row else "" for x in lessons))
+        table.add_row(student, *(number(row[lesson].score) if lesson in row else "" for lesson in lessons))
     console.print(table)
-    reasons = Table(title="Why points are missing", title_justify="left")
-    for column in ("student", "lesson", "exercise", "points", "outcome"):
-        reasons.add_column(column, no_wrap=True)
-    reasons.add_column("reason")
-    for result in sorted(results, key=lambda r: (r.student, r.lesson)):
-        for row in _reasons(result):
-            reasons.add_row(result.student, result.lesson, *(escape(text) for text in row))
-    if reasons.row_count:
-        console.print(reasons)
 
 
-def _reasons(result: Graded) -> list[tuple[str, str, str, str]]:
-    """Return a row an exercise, or one row for all of them where they share their reason."""
+def _reasons(result: Graded) -> list[str]:
+    """Return a line for each exercise that lost points, or one line where all lost them for the same reason."""
     lost = [verdict for verdict in result.verdicts if verdict.outcome is not Outcome.PASSED]
     if result.problem:
-        return [("all", "–", "grader fault", result.problem)]
-    if len(lost) > 1 and len({verdict.reason for verdict in lost}) == 1 == len({v.outcome for v in lost}):
-        points = f"{number(result.score)}/{number(result.points)}"
-        return [
-            (
-                "all" if len(lost) == len(result.verdicts) else f"{len(lost)}",
-                points,
-                str(lost[0].outcome),
-                lost[0].reason,
-            )
-        ]
-    return [(v.exercise, f"{number(v.score)}/{number(v.points)}", str(v.outcome), v.reason) for v in lost]
+        return [result.problem]
+    if len(lost) > 1 and len({(verdict.outcome, verdict.reason) for verdict in lost}) == 1:
+        names = "all" if len(lost) == len(result.verdicts) else ", ".join(verdict.exercise for verdict in lost)
+        return [f"{names}: {lost[0].outcome}: {lost[0].reason}"]
+    return [f"{v.exercise} {number(v.score)}/{number(v.points)}, {v.outcome}: {v.reason}" for v in lost]

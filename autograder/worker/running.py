@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CELL = "<cell {}>"
@@ -50,25 +51,42 @@ class ForbiddenCall(RuntimeError):
     """An operation that the exercise asks the student to write was called instead."""
 
 
-class _Forbid(TorchDispatchMode):
+def _refuse(name: str, forbidden: tuple[str, ...]) -> None:
+    if any(word in name for word in forbidden):
+        raise ForbiddenCall(f"this exercise may not call {name.strip('_')}: write it out")
+
+
+class _ForbidFunction(TorchFunctionMode):
+    """Sees functions as they are called in Python, before torch takes them apart."""
+
+    def __init__(self, forbidden: tuple[str, ...]):
+        super().__init__()
+        self.forbidden = forbidden
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        _refuse(getattr(func, "__name__", ""), self.forbidden)
+        return func(*args, **(kwargs or {}))
+
+
+class _ForbidOperator(TorchDispatchMode):
+    """Sees operators as they run, however they were reached."""
+
     def __init__(self, forbidden: tuple[str, ...]):
         super().__init__()
         self.forbidden = forbidden
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        if any(word in name for word in self.forbidden):
-            raise ForbiddenCall(f"this exercise may not call {name.strip('_')}: write it out")
+        _refuse(func.overloadpacket.__name__, self.forbidden)
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
 def forbidding(words: list[str] | tuple[str, ...]) -> Iterator[None]:
-    """Raise ForbiddenCall when a torch operator whose name contains one of `words` runs."""
+    """Raise ForbiddenCall when a torch function or operator whose name contains one of `words` is called."""
     if not words:
         yield
         return
-    with _Forbid(tuple(words)):
+    with _ForbidFunction(tuple(words)), _ForbidOperator(tuple(words)):
         yield
 
 

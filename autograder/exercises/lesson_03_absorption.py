@@ -1,0 +1,677 @@
+"""Lesson 03: weight absorption. W_UK moves into the query, W_UV behind the softmax; what that costs and saves."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import torch
+
+from autograder.exercise import Arguments, Exercise, Mistake, Part, randn
+from autograder.sandbox import Limits
+from mla_ref.attention import latent_attention
+from mla_ref.config import MLAConfig
+from mla_ref.roofline import (
+    absorb_projection_cost,
+    attention_cost,
+    expansion_cost,
+    kv_cache_elements,
+    operand_cost,
+)
+
+V3 = dict(H=128, Dn=128, Dr=64, Dv=128, R=512)
+LITE = V3 | dict(H=16)
+
+# Where key and value differ in width, scaled_dot_product_attention runs as several operators, this one among them.
+SDPA = ("scaled_dot_product",)
+
+
+def _config(H: int, Dn: int, Dr: int, Dv: int, R: int, **_: int) -> MLAConfig:
+    return MLAConfig(
+        hidden_size=1,
+        num_attention_heads=H,
+        kv_lora_rank=R,
+        qk_nope_head_dim=Dn,
+        qk_rope_head_dim=Dr,
+        v_head_dim=Dv,
+    )
+
+
+def _numbers(generator: torch.Generator, **numbers: int) -> Arguments:
+    return dict(numbers)
+
+
+def _widths(r: Random) -> dict[str, int]:
+    """Widths of an MLA layer, all different, with 2R > Dn + Dv as in every published one."""
+    Dn, Dr, Dv = r.choice([24, 48, 96]), r.choice([8, 16, 32]), r.choice([40, 56, 112])
+    return dict(Dn=Dn, Dr=Dr, Dv=Dv, R=r.choice([128, 320, 448]))
+
+
+# predict_macs
+
+
+def _macs(H, Dn, Dr, Dv, R):
+    config = _config(H, Dn, Dr, Dv, R)
+    flops = {kind: attention_cost(kind, config, batch=1, context=1).flops for kind in ("naive", "absorb")}
+    return {
+        "naive_macs": flops["naive"] / 2,
+        "absorb_macs": flops["absorb"] / 2,
+        "naive_words": kv_cache_elements("naive", config),
+        "absorb_words": kv_cache_elements("absorb", config),
+    }
+
+
+def _slip(message: str, name: str, slip) -> Mistake:
+    """A mistake that puts other numbers in place of some of the right ones."""
+    return Mistake(name, message, lambda **a: _macs(**a) | slip(**a))
+
+
+PREDICT_MACS = Exercise(
+    name="predict_macs",
+    title="MACs and cached words of both forms",
+    parts=(
+        Part("DeepSeek-V3", 1, visible=[V3]),
+        Part(
+            "any layer",
+            1,
+            visible=[dict(H=3, Dn=16, Dr=8, Dv=12, R=32), LITE],
+            hidden=lambda r: [dict(H=r.randint(2, 96)) | _widths(r) for _ in range(3)],
+        ),
+    ),
+    inputs=_numbers,
+    oracle=_macs,
+    returns=("costs",),
+    tolerance=1e-6,
+    mistakes=(
+        Mistake(
+            "FLOPs for MACs",
+            "these are FLOPs: one multiply-accumulate is one MAC and two FLOPs, and MACs are asked for",
+            lambda **a: {k: v * (2 if "macs" in k else 1) for k, v in _macs(**a).items()},
+        ),
+        _slip(
+            "the RoPE part is missing: Dr counts once in the width of a query and a key, and is cached too",
+            "RoPE part left out",
+            lambda H, Dn, Dr, Dv, R: {
+                "naive_macs": H * (Dn + Dv),
+                "absorb_macs": H * 2 * R,
+                "naive_words": H * (Dn + Dv),
+                "absorb_words": R,
+            },
+        ),
+        _slip(
+            "the latent cache is counted once per head; all H heads read the same R+Dr words of a token",
+            "latent cached per head",
+            lambda H, Dn, Dr, Dv, R: {"absorb_words": H * (R + Dr)},
+        ),
+        _slip(
+            "the latent is counted twice, as key and as value; it is stored once, and the value is the first R words "
+            "of the key",
+            "latent cached twice",
+            lambda H, Dn, Dr, Dv, R: {"absorb_words": 2 * R + Dr},
+        ),
+        _slip(
+            "only the scores are counted; the weighted sum of the values takes as many MACs as a value is wide, in "
+            "every head",
+            "weighted sum left out",
+            lambda H, Dn, Dr, Dv, R: {"naive_macs": H * (Dn + Dr), "absorb_macs": H * (R + Dr)},
+        ),
+        _slip(
+            "absorb's value is counted as R+Dr wide; the RoPE part belongs to the key alone, so the value is R wide",
+            "value with RoPE part",
+            lambda H, Dn, Dr, Dv, R: {"absorb_macs": H * 2 * (R + Dr)},
+        ),
+        _slip(
+            "absorb's MACs are counted for one head; one key serves all heads, but each of the H query heads "
+            "multiplies with it",
+            "one query head",
+            lambda H, Dn, Dr, Dv, R: {"absorb_macs": 2 * R + Dr},
+        ),
+        _slip(
+            "the naive cache holds the RoPE part once; it stores each head's whole key, Dn+Dr wide, as attention reads "
+            "it",
+            "RoPE part cached once",
+            lambda H, Dn, Dr, Dv, R: {"naive_words": H * (Dn + Dv) + Dr},
+        ),
+    ),
+)
+
+
+# absorb_query and absorb_output
+
+
+def _per_head(x, w):
+    """Multiply each head of x [B, S, H, in] by its own matrix w [H, in, out], one head at a time."""
+    return torch.stack([x[:, :, h] @ w[h] for h in range(w.shape[0])], dim=2)
+
+
+def _by_position(x, w):
+    """What `x @ w` gives where S equals H: the matrix is picked by the query's position, not by its head."""
+    return x @ w if x.shape[1] in (1, w.shape[0]) or w.shape[0] == 1 else torch.zeros(())
+
+
+def _transposed(x, w):
+    return _per_head(x, w.mT) if w.shape[1] == w.shape[2] else torch.zeros(())
+
+
+def _query_inputs(g: torch.Generator, B: int, S: int, H: int, Dn: int, R: int, scale: float = 1.0) -> Arguments:
+    return {"q_nope": randn(g, B, S, H, Dn, scale=scale), "w_uk": randn(g, H, Dn, R, scale=R**-0.5)}
+
+
+def _query_shape(r: Random, S: int) -> dict[str, int]:
+    return dict(B=r.randint(1, 3), S=S, H=r.randint(1, 6), Dn=r.choice([5, 9, 16]), R=r.choice([7, 12, 33]))
+
+
+ABSORB_QUERY = Exercise(
+    name="absorb_query",
+    title="W_UK into the query",
+    parts=(
+        Part(
+            "square",
+            1,
+            visible=[dict(B=2, S=3, H=3, Dn=8, R=8)],
+            hidden=lambda r: [dict(B=r.randint(1, 3), S=4, H=4, Dn=6, R=6)],
+        ),
+        Part(
+            "any shape",
+            1,
+            visible=[dict(B=2, S=1, H=4, Dn=6, R=10), dict(B=1, S=5, H=2, Dn=8, R=5)],
+            hidden=lambda r: [
+                _query_shape(r, S=1),
+                _query_shape(r, S=r.randint(2, 7)),
+                _query_shape(r, S=2) | dict(scale=300.0),
+            ],
+        ),
+    ),
+    inputs=_query_inputs,
+    oracle=lambda q_nope, w_uk: _per_head(q_nope, w_uk),
+    returns=("q_latent",),
+    mistakes=(
+        Mistake(
+            "weight by position",
+            "the weight is picked by the query's position, not by its head: `@` lines the H of w_uk up with the S of "
+            "q_nope",
+            lambda q_nope, w_uk: _by_position(q_nope, w_uk),
+        ),
+        Mistake(
+            "transposed",
+            "the wrong axis of w_uk is summed over: it is [H, Dn, R], and the query's Dn meets its Dn",
+            lambda q_nope, w_uk: _transposed(q_nope, w_uk),
+        ),
+        Mistake(
+            "one head's weight",
+            "every head is multiplied by the weight of head 0: each has its own",
+            lambda q_nope, w_uk: q_nope @ w_uk[0],
+        ),
+        Mistake(
+            "summed over heads",
+            "the heads are added up: h has to stay an index of the result, [B, S, H, R]",
+            lambda q_nope, w_uk: _per_head(q_nope, w_uk).sum(2),
+        ),
+    ),
+)
+
+
+def _output_inputs(g: torch.Generator, B: int, S: int, H: int, Dv: int, R: int, scale: float = 1.0) -> Arguments:
+    return {"out_latent": randn(g, B, S, H, R, scale=scale), "w_uv": randn(g, H, Dv, R, scale=R**-0.5)}
+
+
+def _output_shape(r: Random, S: int) -> dict[str, int]:
+    return dict(B=r.randint(1, 3), S=S, H=r.randint(1, 6), Dv=r.choice([5, 9, 16]), R=r.choice([7, 12, 33]))
+
+
+ABSORB_OUTPUT = Exercise(
+    name="absorb_output",
+    title="W_UV behind the softmax",
+    parts=(
+        Part(
+            "square",
+            1,
+            visible=[dict(B=2, S=3, H=3, Dv=8, R=8)],
+            hidden=lambda r: [dict(B=r.randint(1, 3), S=4, H=4, Dv=6, R=6)],
+        ),
+        Part(
+            "any shape",
+            1,
+            visible=[dict(B=2, S=1, H=4, Dv=6, R=10), dict(B=1, S=5, H=2, Dv=8, R=5)],
+            hidden=lambda r: [
+                _output_shape(r, S=1),
+                _output_shape(r, S=r.randint(2, 7)),
+                _output_shape(r, S=2) | dict(scale=300.0),
+            ],
+        ),
+    ),
+    inputs=_output_inputs,
+    oracle=lambda out_latent, w_uv: _per_head(out_latent, w_uv.mT),
+    returns=("out",),
+    mistakes=(
+        Mistake(
+            "transposed",
+            "the wrong axis of w_uv is summed over: it is [H, Dv, R], and here its last axis, R, goes away",
+            lambda out_latent, w_uv: _transposed(out_latent, w_uv.mT),
+        ),
+        Mistake(
+            "weight by position",
+            "the weight is picked by the query's position, not by its head: `@` lines the H of w_uv up with the S of "
+            "out_latent",
+            lambda out_latent, w_uv: _by_position(out_latent, w_uv.mT),
+        ),
+        Mistake(
+            "summed over heads",
+            "the heads are added up: that is W_O's work, later; here h stays an index of the result, [B, S, H, Dv]",
+            lambda out_latent, w_uv: _per_head(out_latent, w_uv.mT).sum(2),
+        ),
+    ),
+)
+
+
+# latent_attention
+
+
+def _latent_inputs(
+    g: torch.Generator, B: int, S: int, T: int, H: int, Dr: int, R: int, Dn: int = 12, scale: float = 1.0
+) -> Arguments:
+    return {
+        "q_latent": randn(g, B, S, H, R, scale=scale),
+        "q_rope": randn(g, B, S, H, Dr, scale=scale),
+        "c_kv": randn(g, B, T, R),
+        "k_rope": randn(g, B, T, Dr),
+        "scale": (Dn + Dr) ** -0.5,
+    }
+
+
+def _latent(
+    q_latent,
+    q_rope,
+    c_kv,
+    k_rope,
+    scale,
+    *,
+    rope=True,
+    rope_scale=None,
+    rope_value=False,
+    causal=True,
+    shift=None,
+    log=math.e,
+    stable=True,
+):
+    """Multi-query attention over keys of R+Dr in float64, with the knobs that the named mistakes turn."""
+    S, T = q_latent.shape[1], c_kv.shape[1]
+    rope_scale = scale if rope_scale is None else rope_scale
+    query = torch.cat((q_latent * scale, q_rope * (rope_scale if rope else 0.0)), -1)
+    key = torch.cat((c_kv, k_rope), -1)
+    scores = query.flatten(1, 2) @ key.mT  # [B, S*H, T]
+    scores = scores.unflatten(1, (S, -1))
+    if causal:
+        shift = T - S if shift is None else shift
+        seen = torch.ones(S, T, dtype=torch.bool).tril(shift)
+        scores = scores.masked_fill(~seen[:, None, :], -math.inf)
+    value = key if rope_value else c_kv
+    if not stable:
+        weights = scores.float().exp()
+        total = weights.sum(-1, keepdim=True)
+        out = (weights / total).flatten(1, 2) @ value.float()
+        return out.unflatten(1, (S, -1)), total.squeeze(-1).log()
+    out = scores.softmax(-1).flatten(1, 2) @ value
+    return out.unflatten(1, (S, -1)), scores.logsumexp(-1) / math.log(log)
+
+
+def _latent_shape(r: Random, S: int) -> dict[str, int]:
+    return dict(
+        B=r.randint(1, 3), S=S, T=S + r.randint(1, 40), H=r.randint(1, 5), Dr=r.choice([4, 6]), R=r.choice([8, 17, 32])
+    )
+
+
+LATENT_ATTENTION = Exercise(
+    name="latent_attention",
+    title="attention over the latent cache",
+    parts=(
+        Part(
+            "one new token",
+            2,
+            visible=[dict(B=1, S=1, T=7, H=3, Dr=4, R=8), dict(B=2, S=1, T=17, H=2, Dr=6, R=16)],
+            hidden=lambda r: [_latent_shape(r, S=1), dict(B=2, S=1, T=1, H=1, Dr=4, R=8)],
+        ),
+        Part(
+            "several new tokens",
+            2,
+            visible=[dict(B=1, S=4, T=9, H=2, Dr=4, R=8), dict(B=2, S=3, T=3, H=2, Dr=4, R=12)],
+            hidden=lambda r: [_latent_shape(r, S=r.randint(2, 7)), _latent_shape(r, S=r.randint(2, 7))],
+        ),
+        Part(
+            "large scores",
+            1,
+            visible=[dict(B=2, S=8, T=9, H=3, Dr=4, R=32, scale=100.0)],
+            hidden=lambda r: [_latent_shape(r, S=r.randint(4, 7)) | dict(R=32, scale=r.uniform(100, 200))],
+        ),
+    ),
+    inputs=_latent_inputs,
+    oracle=_latent,
+    returns=("out_latent", "lse"),
+    tolerance=2e-4,
+    mistakes=(
+        Mistake(
+            "scale 1/√(R+Dr)",
+            "the scores are scaled by 1/√(R+Dr), the width of the absorbed key; expected the argument `scale`, which "
+            "is 1/√(Dn+Dr)",
+            lambda **a: _latent(**a | dict(scale=(a["c_kv"].shape[-1] + a["k_rope"].shape[-1]) ** -0.5)),
+        ),
+        Mistake("no scale", "the scores are not multiplied by `scale`", lambda **a: _latent(**a | dict(scale=1.0))),
+        Mistake(
+            "RoPE term missing",
+            "the scores lack q_rope·k_rope: without it attention does not know positions",
+            lambda **a: _latent(**a, rope=False),
+        ),
+        Mistake(
+            "RoPE term not scaled",
+            "only the latent term is multiplied by `scale`: scale the sum of both terms",
+            lambda **a: _latent(**a, rope_scale=1.0),
+        ),
+        Mistake(
+            "value with k_rope",
+            "out_latent is R+Dr wide, with the average of k_rope at its end: the value is c_kv alone, R wide",
+            lambda **a: _latent(**a, rope_value=True),
+        ),
+        Mistake(
+            "no mask",
+            "no causal mask: a query sees tokens that come after it",
+            lambda **a: _latent(**a, causal=False),
+        ),
+        Mistake(
+            "mask top-left",
+            "the causal mask is aligned top-left: query s of S stands at position T−S+s, not at s",
+            lambda **a: _latent(**a, shift=0),
+        ),
+        Mistake(
+            "lse base 2", "lse is a logarithm to base 2, expected the natural one", lambda **a: _latent(**a, log=2.0)
+        ),
+        Mistake(
+            "overflow",
+            "exp overflows: subtract each row's maximum before the exponent, or use torch.logsumexp",
+            lambda **a: _latent(**a, stable=False),
+        ),
+    ),
+    forbidden=SDPA,
+)
+
+
+# absorbed_mla_attention
+
+EXPANDABLE = 1000  # tokens; beyond, expanding takes the oracle seconds, and it absorbs
+
+
+def _mla_inputs(
+    g: torch.Generator, B: int, S: int, T: int, H: int, Dn: int, Dr: int, Dv: int, R: int, scale: float = 1.0
+) -> Arguments:
+    return {
+        "q_nope": randn(g, B, S, H, Dn, scale=scale),
+        "q_rope": randn(g, B, S, H, Dr, scale=scale),
+        "c_kv": randn(g, B, T, R),
+        "k_rope": randn(g, B, T, Dr),
+        "w_uk": randn(g, H, Dn, R, scale=R**-0.5),
+        "w_uv": randn(g, H, Dv, R, scale=R**-0.5),
+    }
+
+
+def _mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, *, scale=None, latent_out=False):
+    """The naive form in float64, which expands keys and values of one head at a time."""
+    S, T = q_nope.shape[1], c_kv.shape[1]
+    scale = (q_nope.shape[-1] + q_rope.shape[-1]) ** -0.5 if scale is None else scale
+    if T > EXPANDABLE:
+        out_latent, lse = latent_attention(_per_head(q_nope, w_uk), q_rope, c_kv, k_rope, scale=scale)
+        return out_latent if latent_out else _per_head(out_latent, w_uv.mT), lse
+    seen = torch.ones(S, T, dtype=torch.bool).tril(T - S)
+    outs, lses = [], []
+    for h in range(w_uk.shape[0]):
+        key = torch.cat((c_kv @ w_uk[h].T, k_rope), -1)  # [B, T, Dn+Dr]
+        value = c_kv if latent_out else c_kv @ w_uv[h].T  # [B, T, Dv]
+        scores = torch.cat((q_nope[:, :, h], q_rope[:, :, h]), -1) @ key.mT * scale  # [B, S, T]
+        scores = scores.masked_fill(~seen, -math.inf)
+        outs.append(scores.softmax(-1) @ value)
+        lses.append(scores.logsumexp(-1))
+    return torch.stack(outs, 2), torch.stack(lses, 2)
+
+
+def _mla_shape(r: Random, S: int) -> dict[str, int]:
+    return dict(
+        B=r.randint(1, 3),
+        S=S,
+        T=S + r.randint(0, 30),
+        H=r.randint(1, 5),
+        Dn=r.choice([5, 8, 12]),
+        Dr=r.choice([4, 6]),
+        Dv=r.choice([7, 10]),
+        R=r.choice([9, 16, 24]),
+    )
+
+
+ABSORBED_MLA_ATTENTION = Exercise(
+    name="absorbed_mla_attention",
+    title="the whole absorbed form",
+    parts=(
+        Part(
+            "one new token",
+            1,
+            visible=[
+                dict(B=1, S=1, T=7, H=3, Dn=6, Dr=4, Dv=6, R=9),
+                dict(B=2, S=1, T=13, H=2, Dn=8, Dr=4, Dv=5, R=12),
+            ],
+            hidden=lambda r: [_mla_shape(r, S=1), _mla_shape(r, S=1) | dict(scale=r.uniform(5, 15))],
+        ),
+        Part(
+            "several new tokens",
+            1,
+            visible=[dict(B=2, S=3, T=8, H=2, Dn=6, Dr=4, Dv=5, R=10)],
+            hidden=lambda r: [_mla_shape(r, S=r.randint(2, 6)), _mla_shape(r, S=r.randint(2, 6))],
+        ),
+        Part(
+            "long context, not expanded",
+            1,
+            visible=[dict(B=1, S=1, T=600, H=4, Dn=16, Dr=4, Dv=6, R=8)],
+            hidden=lambda r: [dict(B=1, S=1, T=r.randint(4300, 4600), H=64, Dn=256, Dr=4, Dv=8, R=8)],
+        ),
+    ),
+    inputs=_mla_inputs,
+    oracle=_mla,
+    returns=("out", "lse"),
+    tolerance=1e-4,
+    mistakes=(
+        Mistake(
+            "scale 1/√(R+Dr)",
+            "the softmax scale is 1/√(R+Dr) (1/√576 in DeepSeek-V3), expected 1/√(Dn+Dr) (1/√192): absorption changes "
+            "the width of the vectors, not the scores",
+            lambda **a: _mla(**a, scale=(a["c_kv"].shape[-1] + a["k_rope"].shape[-1]) ** -0.5),
+        ),
+        Mistake(
+            "scale 1/√Dn",
+            "the softmax scale is 1/√Dn, expected 1/√(Dn+Dr): a head's query is Dn+Dr wide",
+            lambda **a: _mla(**a, scale=a["q_nope"].shape[-1] ** -0.5),
+        ),
+        Mistake(
+            "W_UK on the output",
+            "the output is multiplied by w_uk: keys use w_uk, values use w_uv",
+            lambda **a: _mla(**a | dict(w_uv=a["w_uk"])),
+        ),
+        Mistake(
+            "output left latent",
+            "the output is still latent, R wide: multiply it by w_uv at the end",
+            lambda **a: _mla(**a, latent_out=True),
+        ),
+    ),
+    needs=("absorb_query", "latent_attention", "absorb_output"),
+    forbidden=SDPA,
+    limits=Limits(memory=256 << 20),
+)
+
+
+# absorb_costs and break_even_queries
+
+
+def _cost_stages(B, S, T, H, Dn, Dr, Dv, R, itemsize):
+    config = _config(H, Dn, Dr, Dv, R)
+    call = dict(batch=B, q_len=S, dtype_bytes=itemsize)
+    expand = expansion_cost(config, tokens=B * T, dtype_bytes=itemsize)
+    naive = attention_cost("naive", config, context=T, **call) + operand_cost("naive", config, lse=False, **call)
+    project = absorb_projection_cost(config, weight_bytes=itemsize, **call)
+    absorb = attention_cost("absorb", config, context=T, **call) + operand_cost("absorb", config, lse=False, **call)
+    return expand, naive, project, absorb
+
+
+def _table(naive, absorb):
+    return {
+        "naive_flops": naive.flops,
+        "naive_bytes": naive.bytes,
+        "absorb_flops": absorb.flops,
+        "absorb_bytes": absorb.bytes,
+    }
+
+
+def _costs(**a):
+    expand, naive, project, absorb = _cost_stages(**a)
+    return _table(expand + naive, project + absorb)
+
+
+def _without_expansion(**a):
+    _, naive, project, absorb = _cost_stages(**a)
+    return _table(naive, project + absorb)
+
+
+def _without_projections(**a):
+    expand, naive, _, absorb = _cost_stages(**a)
+    return _table(expand + naive, absorb)
+
+
+def _less_bytes(naive=0, absorb=0, **a):
+    right = _costs(**a)
+    return right | {"naive_bytes": right["naive_bytes"] - naive, "absorb_bytes": right["absorb_bytes"] - absorb}
+
+
+def _weight_bytes(a):
+    return a["H"] * a["R"] * (a["Dn"] + a["Dv"]) * a["itemsize"]
+
+
+def _step(r: Random, S: int, T: int) -> dict[str, int]:
+    return dict(B=r.randint(1, 9), S=S, T=T, H=r.randint(2, 40)) | _widths(r) | dict(itemsize=r.choice([1, 2, 4]))
+
+
+ABSORB_COSTS = Exercise(
+    name="absorb_costs",
+    title="FLOPs and bytes of a whole step",
+    parts=(
+        Part(
+            "decode",
+            2,
+            visible=[
+                dict(B=3, S=1, T=50, H=4, Dn=6, Dr=4, Dv=5, R=10, itemsize=4),
+                dict(B=32, S=1, T=4096, **V3, itemsize=2),
+            ],
+            hidden=lambda r: [_step(r, 1, r.randint(1, 5000)) for _ in range(3)],
+        ),
+        Part(
+            "prefill",
+            2,
+            visible=[dict(B=1, S=512, T=512, **LITE, itemsize=4), dict(B=2, S=128, T=4096, **V3, itemsize=2)],
+            hidden=lambda r: [_step(r, s := r.randint(2, 3000), s + r.randint(0, 3000)) for _ in range(3)],
+        ),
+    ),
+    inputs=_numbers,
+    oracle=_costs,
+    returns=("costs",),
+    tolerance=1e-6,
+    mistakes=(
+        Mistake(
+            "MACs for FLOPs",
+            "these are MACs: a FLOP count is twice that, one multiplication and one addition",
+            lambda **a: {k: v / (2 if "flops" in k else 1) for k, v in _costs(**a).items()},
+        ),
+        Mistake(
+            "words for bytes",
+            "the traffic is counted in words: multiply by itemsize",
+            lambda **a: {k: v / (a["itemsize"] if "bytes" in k else 1) for k, v in _costs(**a).items()},
+        ),
+        Mistake(
+            "expansion left out",
+            "the naive form lacks its first stage: the cache holds latents, so keys and values of all T tokens are "
+            "expanded first",
+            _without_expansion,
+        ),
+        Mistake(
+            "projections left out",
+            "the absorbed form lacks its two projections: W_UK into every query and W_UV into every output",
+            _without_projections,
+        ),
+        Mistake(
+            "weights not read",
+            "the bytes of w_uk and w_uv are missing: both forms read them once",
+            lambda **a: _less_bytes(naive=_weight_bytes(a), absorb=_weight_bytes(a), **a),
+        ),
+        Mistake(
+            "expanded keys and values moved once",
+            "the expanded keys and values are counted once: the first stage writes them, the second reads them again",
+            lambda **a: _less_bytes(
+                naive=a["B"] * a["T"] * a["H"] * (a["Dn"] + a["Dr"] + a["Dv"]) * a["itemsize"], **a
+            ),
+        ),
+    ),
+)
+
+
+def _break_even(T, Dn, Dv, R, *, extra=0, weights=None):
+    """S at which FLOPs agree: (Dn+Dv)R(1/S − 1/T) = 2R − Dn − Dv, by bisection on the difference."""
+    width = Dn + Dv if weights is None else weights
+
+    def excess(S):
+        return width * R * (T - S) - S * T * (2 * R + extra - Dn - Dv)
+
+    low, high = 0.0, float(T)
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return low
+
+
+BREAK_EVEN_QUERIES = Exercise(
+    name="break_even_queries",
+    title="from how many query tokens on naive takes fewer FLOPs",
+    parts=(
+        Part("DeepSeek-V3", 1, visible=[dict(T=512, Dr=64, Dn=128, Dv=128, R=512)]),
+        Part(
+            "any layer",
+            1,
+            visible=[dict(T=4096, Dn=128, Dr=64, Dv=128, R=512), dict(T=100, Dn=16, Dr=8, Dv=12, R=32)],
+            hidden=lambda r: [dict(T=r.randint(1, 20000)) | _widths(r) for _ in range(3)],
+        ),
+    ),
+    inputs=lambda generator, T, Dn, Dr, Dv, R: dict(T=T, Dn=Dn, Dr=Dr, Dv=Dv, R=R),
+    oracle=lambda T, Dn, Dr, Dv, R: _break_even(T, Dn, Dv, R),
+    returns=("queries",),
+    tolerance=1e-4,
+    mistakes=(
+        Mistake(
+            "context taken as endless",
+            "this holds for an endless context; absorption's projections of the S queries are missing, which lower the "
+            "break-even for a finite T",
+            lambda T, Dn, Dr, Dv, R: _break_even(10**12, Dn, Dv, R),
+        ),
+        Mistake(
+            "W_UV left out",
+            "only W_UK is counted in the expansion and the projection: W_UV has its share in both",
+            lambda T, Dn, Dr, Dv, R: _break_even(T, Dn, Dv, R, weights=Dn),
+        ),
+        Mistake(
+            "RoPE part in one form only",
+            "Dr is counted in one form only: both multiply the RoPE parts, so Dr cancels",
+            lambda T, Dn, Dr, Dv, R: _break_even(T, Dn, Dv, R, extra=Dr),
+        ),
+    ),
+)
+
+
+EXERCISES = (
+    PREDICT_MACS,
+    ABSORB_QUERY,
+    LATENT_ATTENTION,
+    ABSORB_OUTPUT,
+    ABSORBED_MLA_ATTENTION,
+    ABSORB_COSTS,
+    BREAK_EVEN_QUERIES,
+)
