@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -79,11 +80,17 @@ def register(name: str, config: Config, folder: Path | None = None) -> None:
     source = Path(config.CourseDirectory.source_directory) / name / f"{name}.ipynb"
     source.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(load_lesson(name, folder).notebook, source)
-    logging.getLogger("traitlets").setLevel(logging.ERROR)
+    quieten_nbgrader()
     api = NbGraderAPI(CourseDirectory(config=config), config=config)
     result = api.generate_assignment(name, force=True)
     if not result["success"]:
         raise BuildError(f"nbgrader could not release {name}:\n{result.get('log', '')}{result.get('error', '')}")
+
+
+def quieten_nbgrader() -> None:
+    """Leave nbgrader's log to what its API returns, and hide the warnings of its gradebook's own queries."""
+    logging.getLogger("traitlets").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", message="Object of type .* not in session")
 
 
 def _verify(name: str, notebook: Path, folder: Path | None) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ from nbformat import NotebookNode
 from traitlets.config import Config
 
 from autograder import grading
-from autograder.build import register
+from autograder.build import quieten_nbgrader, register
 from autograder.config import configure
 from autograder.grading import Grader, Job
 from autograder.lesson import Lesson, lesson_names, load_lesson
@@ -169,7 +168,6 @@ class Classroom:
             config.CourseDirectory.release_directory = str(Path(stage) / ".release")
             for name in sorted({entry.lesson.name for entry in entries}):
                 register(name, config)
-            logging.getLogger("traitlets").setLevel(logging.CRITICAL)
             yield NbGraderAPI(CourseDirectory(config=config), config=config)
 
     def _record(self, api: Any, grader: Grader, entry: _Entry) -> Graded:
@@ -222,7 +220,7 @@ class Classroom:
         for name in lessons:
             load_lesson(name)
         config = self.config()
-        logging.getLogger("traitlets").setLevel(logging.CRITICAL)
+        quieten_nbgrader()
         api = NbGraderAPI(CourseDirectory(config=config), config=config)
         graded = sorted((self.folder / "autograded").glob("*/*/*.ipynb"))
         graded = [path for path in graded if not lessons or path.stem in lessons]
