@@ -26,7 +26,7 @@ from autograder import grading
 from autograder.build import quieten_nbgrader, register
 from autograder.config import configure
 from autograder.grading import Grader, Job
-from autograder.lesson import Lesson, lesson_names, load_lesson
+from autograder.lesson import Lesson, lesson_names, load_lesson, verdict_name
 from autograder.submission import SubmissionError, read_cells, restore, safe_name, stand_in
 from autograder.verdict import Outcome, Verdict, write_atomically
 
@@ -261,7 +261,7 @@ def _rows(gradebook: Any, lesson: str, per_exercise: bool) -> Iterator[list[Any]
         grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
         if per_exercise:
             for grade in grades:
-                yield [student, lesson, grade.name.removeprefix("check-"), *_score([grade])]
+                yield [student, lesson, verdict_name(grade.name), *_score([grade])]
         else:
             yield [student, lesson, *_score(grades, submission.late_submission_penalty)]
 

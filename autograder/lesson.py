@@ -1,10 +1,11 @@
 """Lessons as they are written: one jupytext percent script each, in `solutions/`.
 
-Three keys in a cell's header give it a role; every other cell is the lesson's text and pictures.
+Four keys in a cell's header give it a role; every other cell is the lesson's text and pictures.
 
     # %% setup="imports"        a locked cell, run before every exercise is judged
     # %% solution="rms_norm"    the student's cell; what stands between the solution marks is cleared
-    # %% check="rms_norm"       one line, `check("rms_norm")`; carries the exercise's points
+    # %% check="rms_norm"       one line, `check("rms_norm")`; carries the points for a right answer
+    # %% speed="rms_norm"       one line, `check_speed("rms_norm")`; carries the points for a fast one
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ class Lesson:
     solutions: dict[str, str]
     checks: tuple[str, ...]
 
+    @property
+    def graded(self) -> dict[str, str]:
+        """The verdict that each graded cell shows, by cell id: "rms_norm", or "rms_norm:speed"."""
+        return {cell_id: verdict_name(cell_id) for cell_id in self.checks}
+
     def starter(self, exercise: str) -> str:
         """Return the solution cell as the student first sees it."""
         return clear_solution(self.solutions[exercise])
@@ -98,6 +104,15 @@ def _load(path: Path, _modified: int) -> Lesson:
     return Lesson(name, title, notebook, tuple(roles.setup), roles.solutions, tuple(roles.checks))
 
 
+def verdict_name(cell_id: str) -> str:
+    """Return the name of the verdict that belongs to the check cell of that id."""
+    role, _, exercise = cell_id.partition("-")
+    return exercise if role == "check" else f"{exercise}:speed"
+
+
+ROLES = ("setup", "solution", "check", "speed")
+
+
 class Roles:
     """Collects the cells that have a role while a script is read, and turns the role into nbgrader's metadata."""
 
@@ -111,14 +126,14 @@ class Roles:
         """Set the cell's metadata and return its id, or None if it has no role."""
         metadata = dict(cell.metadata)
         cell.metadata = NotebookNode({k: v for k, v in metadata.items() if k == "tags"})
-        found = [(role, metadata[role]) for role in ("setup", "solution", "check") if role in metadata]
-        unknown = set(metadata) - {"setup", "solution", "check", "tags", "lines_to_next_cell", "cell_marker"}
+        found = [(role, metadata[role]) for role in ROLES if role in metadata]
+        unknown = set(metadata) - {*ROLES, "tags", "lines_to_next_cell", "cell_marker"}
         if len(found) > 1 or unknown:
             raise LessonError(f"{self.lesson}: a cell header with {sorted(metadata)}; it may have one role, and tags")
         if not found:
             return None
         role, name = found[0]
-        cell_id = {"setup": f"setup-{name}", "solution": name, "check": f"check-{name}"}[role]
+        cell_id = name if role == "solution" else f"{role}-{name}"
         cell_id = cell_id.replace("_", "-") if role == "setup" else cell_id
         marks = {"schema_version": 3, "grade_id": cell_id, "task": False, "grade": False, "solution": False}
         if role == "setup":
@@ -128,25 +143,33 @@ class Roles:
             self.solutions[name] = cell.source
             marks |= {"solution": True, "locked": False}
         else:
-            self.checks.append(name)
-            marks |= {"grade": True, "locked": True, "points": self._points(name)}
+            self.checks.append(cell_id)
+            marks |= {"grade": True, "locked": True, "points": self._points(name, role)}
         cell.metadata["nbgrader"] = NotebookNode(marks)
         return cell_id
 
-    def _points(self, name: str) -> float:
+    def _points(self, name: str, role: str) -> float:
         from autograder.exercises import find
 
-        return find(self.lesson, name).points
+        each = find(self.lesson, name)
+        if role == "check":
+            return each.points
+        if each.speed is None:
+            raise LessonError(f"{self.lesson}: {name} has a speed cell, but no speed in its exercise")
+        return each.speed.points
 
     def verify(self) -> None:
-        """Raise LessonError unless every exercise has a solution with marks, and a check after it."""
+        """Raise LessonError unless every exercise has a solution with marks, and its checks after it."""
+        from autograder.exercises import find
+
         for name, source in self.solutions.items():
             if source.count(BEGIN) != source.count(END) or BEGIN not in source:
                 raise LessonError(f"{self.lesson}: the solution of {name} needs {BEGIN!r} and {END!r}")
-        if list(self.solutions) != self.checks:
-            raise LessonError(
-                f"{self.lesson}: solutions {list(self.solutions)} and checks {self.checks} should be the same, in order"
-            )
+        wanted = []
+        for name in self.solutions:
+            wanted += [f"check-{name}"] + ([f"speed-{name}"] if find(self.lesson, name).speed else [])
+        if wanted != self.checks:
+            raise LessonError(f"{self.lesson}: its graded cells are {self.checks}, expected {wanted}")
 
 
 def clear_solution(source: str) -> str:

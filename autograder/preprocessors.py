@@ -6,7 +6,6 @@ import nbformat
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
 from nbgrader.preprocessors import NbGraderPreprocessor, SaveAutoGrades
-from nbgrader.utils import is_grade
 from traitlets import Float, Unicode
 
 from autograder import grading, report
@@ -45,8 +44,7 @@ class Judge(NbGraderPreprocessor):
         lesson = load_lesson(resources["nbgrader"]["assignment"])
         verdicts = grading.shared(self.classroom, self.seconds).verdicts(lesson, nb)
         for cell in nb.cells:
-            name = cell["id"].removeprefix("check-")
-            if is_grade(cell) and name in verdicts:
+            if name := lesson.graded.get(cell["id"]):
                 fill(cell, verdicts[name], nb.metadata.get(REMARKS, {}))
         return nb, resources
 

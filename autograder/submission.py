@@ -143,9 +143,7 @@ def stand_in(lesson: Lesson, problem: SubmissionError) -> NotebookNode:
 
 def code_cells(notebook: NotebookNode, lesson: Lesson) -> list[Cell]:
     """Return the student's code cells of a restored notebook, by id: all but set-up and checks."""
-    locked = {f"check-{name}" for name in lesson.checks} | {
-        cell["id"] for cell in lesson.notebook.cells if cell.metadata.get("nbgrader", {}).get("locked")
-    }
+    locked = {cell["id"] for cell in lesson.notebook.cells if cell.metadata.get("nbgrader", {}).get("locked")}
     return [
         Cell(cell["id"], cell.source)
         for cell in notebook.cells

@@ -19,7 +19,7 @@ def test_every_lesson_has_exercises_and_a_sample_class():
     assert LESSONS
     assert sample_lessons() == LESSONS
     for name in LESSONS:
-        assert [each.name for each in exercises(name)] == list(load_lesson(name).checks)
+        assert [each.name for each in exercises(name)] == list(load_lesson(name).solutions)
 
 
 def test_no_two_exercises_share_a_name():

@@ -1,0 +1,168 @@
+"""Grading a class: nobody is missing, nothing is graded twice, nothing is lost."""
+
+import csv
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from autograder import grading, judge
+from autograder.classroom import Classroom
+from autograder.exercises import exercises
+from autograder.lesson import load_lesson
+from autograder.sample import render, submissions
+from autograder.verdict import Outcome
+
+NAME = "00_start_here"
+STUDENTS = ("ada", "eli", "hana")
+
+
+def _hand_in(folder, students=STUDENTS):
+    lesson = load_lesson(NAME)
+    for each in submissions(NAME):
+        if each.student in students:
+            path = folder / "submitted" / each.student / NAME / f"{NAME}.ipynb"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(render(lesson, each))
+
+
+def _scores(results):
+    return {result.student: result.score for result in results}
+
+
+def _gradebook(room):
+    with room.gradebook() as gradebook:
+        return {s.student_id: s.score for s in gradebook.find_assignment(NAME).submissions}
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("class")
+    _hand_in(folder)
+    (folder / "submitted" / "corrupt" / NAME).mkdir(parents=True)
+    (folder / "submitted" / "corrupt" / NAME / f"{NAME}.ipynb").write_text('{"cells": [')
+    (folder / "submitted" / "absent" / NAME).mkdir(parents=True)
+    Classroom(folder).grade()
+    return folder
+
+
+@pytest.fixture
+def room(graded, tmp_path):
+    return Classroom(shutil.copytree(graded, tmp_path / "class"))
+
+
+def test_everybody_is_graded_and_the_gradebook_says_the_same(room):
+    results = room.grade()
+    scores = _scores(results)
+    assert set(scores) == {*STUDENTS, "corrupt", "absent"}
+    assert scores["ada"] == sum(each.points for each in exercises(NAME))
+    assert scores["corrupt"] == scores["absent"] == 0 < scores["hana"] < scores["ada"]
+    assert _gradebook(room) == scores
+
+
+def test_a_second_run_grades_nothing(room):
+    assert not any(result.fresh for result in room.grade())
+
+
+def test_only_what_changed_is_graded_again(room):
+    shutil.copy(room.submitted / "ada" / NAME / f"{NAME}.ipynb", room.submitted / "eli" / NAME / f"{NAME}.ipynb")
+    results = room.grade()
+    assert [result.student for result in results if result.fresh] == ["eli"]
+    assert _scores(results)["eli"] == _gradebook(room)["eli"] == _scores(results)["ada"]
+
+
+def test_a_lost_gradebook_is_filled_again_from_the_verdicts(room, monkeypatch):
+    before = _gradebook(room)
+    (room.folder / "gradebook.db").unlink()
+    monkeypatch.setattr(judge, "judge", lambda *args: pytest.fail("a verdict was reached again"))
+    assert all(result.fresh for result in room.grade())
+    assert _gradebook(room) == before
+
+
+def test_stray_folders_are_reported_and_left_alone(room):
+    (room.submitted / "ada" / "99_poetry").mkdir()
+    (room.submitted / "no student; rm").mkdir()
+    (room.submitted / "notes.txt").write_text("")
+    pairs, strange = room.found()
+    assert len(pairs) == len(STUDENTS) + 2
+    assert len(strange) == 3
+    assert any("99_poetry" in line for line in strange)
+
+
+def test_a_fault_of_the_grader_is_not_a_zero(room, monkeypatch, tmp_path):
+    def broken(*args, **kwargs):
+        raise ZeroDivisionError("the oracle is broken")
+
+    monkeypatch.setattr(judge, "assess", broken)
+    grading.shared.cache_clear()
+    shutil.rmtree(room.folder / "verdicts")
+    shutil.rmtree(room.folder / "graded")
+    results = {result.student: result for result in room.grade()}
+    grading.shared.cache_clear()
+    assert {v.outcome for v in results["ada"].verdicts} == {Outcome.FAULT}
+    assert results["ada"].score is None
+    assert results["corrupt"].score == 0, "what needs no judge is graded all the same"
+    room.export(tmp_path / "grades.csv")
+    rows = {row["student"]: row for row in csv.DictReader((tmp_path / "grades.csv").read_text().splitlines())}
+    assert (rows["ada"]["score"], rows["ada"]["status"]) == ("", "needs manual grading")
+    monkeypatch.undo()
+    results = {result.student: result for result in room.grade()}
+    assert results["ada"].fresh
+    assert results["ada"].score == results["ada"].points
+
+
+def test_feedback_tells_the_student_what_is_wrong(room):
+    pages, problems = room.feedback()
+    assert problems == []
+    assert len(pages) == len(STUDENTS) + 2
+    texts = {page.parts[-3]: page.read_text() for page in pages}
+    assert "these are elements, expected bytes" in texts["eli"]
+    assert "not a notebook that can be read" in texts["corrupt"]
+    assert "was handed in" in texts["absent"]
+    assert "not finished" in texts["hana"] or "as it was handed out" in texts["hana"]
+
+
+def test_nbgraders_own_autograde_gives_the_same_score(room):
+    from nbgrader.apps import NbGraderAPI
+    from nbgrader.coursedir import CourseDirectory
+
+    before = _gradebook(room)
+    config = room.config()
+    answer = NbGraderAPI(CourseDirectory(config=config), config=config).autograde(NAME, "eli", force=True)
+    assert answer["success"], answer
+    assert _gradebook(room) == before
+
+
+def test_a_manual_score_is_exported(room, tmp_path):
+    with room.gradebook() as gradebook:
+        grade = gradebook.find_grade("check-tensor_bytes", NAME, NAME, "eli")
+        grade.manual_score = 3.0
+        gradebook.db.commit()
+    room.export(tmp_path / "grades.csv", per_exercise=True)
+    rows = {
+        (r["student"], r["exercise"]): r["score"]
+        for r in csv.DictReader((tmp_path / "grades.csv").read_text().splitlines())
+    }
+    assert float(rows["eli", "tensor_bytes"]) == 3.0
+
+
+def test_a_killed_run_is_finished_by_the_next(graded, tmp_path):
+    folder = tmp_path / "class"
+    _hand_in(folder)
+    command = [sys.executable, "-m", "autograder.cli", "grade", "--classroom", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list((folder / "graded").glob("*/*.json")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    room = Classroom(folder)
+    results = room.grade()
+    full = {student: score for student, score in _gradebook(Classroom(graded)).items() if student in STUDENTS}
+    assert _scores(results) == _gradebook(room) == full
+    leftovers = [path for path in folder.iterdir() if path.name.startswith(".staging") and os.listdir(path)]
+    assert len(leftovers) <= 1

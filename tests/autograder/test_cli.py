@@ -1,0 +1,88 @@
+"""The command line: exit statuses, JSON, and errors that say what to do."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from autograder.lesson import load_lesson
+from autograder.sample import render, submissions
+
+NAME = "00_start_here"
+COMMANDS = ("build", "check", "grade", "feedback", "export", "demo", "doctor")
+
+
+def run(*arguments, cwd=None):
+    command = [sys.executable, "-m", "autograder.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def notebooks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("notebooks")
+    for each in submissions(NAME):
+        (folder / each.student).mkdir()
+        (folder / each.student / f"{NAME}.ipynb").write_bytes(render(load_lesson(NAME), each))
+    return folder
+
+
+def test_help_lists_the_commands_and_each_has_its_own():
+    from typer.testing import CliRunner
+
+    from autograder.cli import app
+
+    assert all(command in CliRunner().invoke(app, ["--help"]).output for command in COMMANDS)
+    for command in COMMANDS:
+        result = CliRunner().invoke(app, [command, "--help"])
+        assert result.exit_code == 0
+        assert "Usage" in result.output
+
+
+def test_check_passes_a_right_notebook(notebooks):
+    result = run("check", notebooks / "ada" / f"{NAME}.ipynb")
+    assert result.returncode == 0, result.stderr
+    assert "15 of 15 points" in result.stdout
+
+
+def test_check_says_what_is_wrong_and_exits_with_1(notebooks):
+    result = run("check", notebooks / "eli" / f"{NAME}.ipynb", "--json")
+    assert result.returncode == 1, result.stderr
+    verdicts = {verdict["exercise"]: verdict for verdict in json.loads(result.stdout)}
+    assert "elements" in verdicts["tensor_bytes"]["reason"]
+
+
+def test_check_takes_the_lessons_name_for_a_file_of_another(notebooks, tmp_path):
+    copy = tmp_path / "mine (1).ipynb"
+    copy.write_bytes((notebooks / "ada" / f"{NAME}.ipynb").read_bytes())
+    refused = run("check", copy)
+    assert refused.returncode == 2
+    assert NAME in refused.stderr.replace("\n", "")
+    assert run("check", copy, "--lesson", NAME).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("grade", "99_none"), "no lesson '99_none'"),
+        (("check", "01_mha.ipynb"), "was handed in"),
+        (("demo", "--classroom", "."), "--classroom"),
+    ],
+)
+def test_what_cannot_run_exits_with_2_and_a_sentence(arguments, says, tmp_path):
+    (tmp_path / "somebody's file").touch()
+    result = run(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert says in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+
+
+def test_nothing_to_grade_says_where_submissions_go(tmp_path):
+    result = run("grade", "--classroom", tmp_path / "class")
+    assert result.returncode == 0
+    assert "submitted/STUDENT/LESSON/LESSON.ipynb" in result.stdout.replace("\n", "")
+
+
+def test_doctor_reports_every_part(tmp_path):
+    findings = json.loads(run("doctor", "--json").stdout)
+    assert {"Python", "PyTorch", "nbgrader", "isolation"} <= {finding["subject"] for finding in findings}
