@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from autograder.sandbox import Limits
+from mla_ref import Cost
 
 Params = Mapping[str, Any]
 Arguments = dict[str, Any]
@@ -38,6 +39,37 @@ class Mistake:
     name: str
     message: str
     oracle: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a kernel's speed earns, and on what.
+
+    Attributes
+    ----------
+    points : float
+        For full speed.
+    case : mapping
+        Arguments of the exercise's `inputs`, at full size.
+    floor : callable
+        `floor(**case)` returns the compulsory bytes and FLOPs.
+    bars : sequence of (fraction, share)
+        The share of the points for reaching that fraction of the floor's speed, ascending.
+    baseline : callable
+        The same function in eager PyTorch.
+    ratio : float
+        Full points also take this many times the baseline's speed.
+    device : str
+        Key of `mla_ref.DEVICES`: what is modelled where there is no GPU.
+    """
+
+    points: float
+    case: Params
+    floor: Callable[..., Cost]
+    bars: Sequence[tuple[float, float]]
+    baseline: Callable[..., Any]
+    ratio: float = 1.0
+    device: str = "h100"
 
 
 @dataclass(frozen=True)
@@ -71,6 +103,10 @@ class Exercise:
         Torch operators that may not be called, by part of their name.
     may_change : tuple of str
         Arguments that the function is asked to change in place.
+    kernel : bool
+        Whether the answer must come from Triton kernels.
+    speed : Speed or None
+        Points for speed, beside those of the parts.
     """
 
     name: str
@@ -86,6 +122,8 @@ class Exercise:
     forbidden: tuple[str, ...] = ()
     may_change: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
+    kernel: bool = False
+    speed: Speed | None = None
 
     def __post_init__(self) -> None:
         for field_name in ("returns", "needs", "forbidden", "may_change"):
@@ -126,7 +164,9 @@ def relative_tolerance(exercise: Exercise, arguments: Arguments) -> float:
 
 
 def randn(
-    generator: torch.Generator, *shape: int, scale: float = 1.0, dtype: torch.dtype = torch.float32
+    generator: torch.Generator | None, *shape: int, scale: float = 1.0, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """Return normal random numbers of standard deviation `scale`."""
+    """Return normal random numbers of standard deviation `scale`; without a generator, a shape with no data."""
+    if generator is None:
+        return torch.empty(shape, dtype=dtype, device="meta")
     return (torch.randn(shape, generator=generator, dtype=torch.float64) * scale).to(dtype)

@@ -70,7 +70,7 @@ def roofline(
             marker = MARKERS[number % len(MARKERS)]
             axes.plot(intensity, rate / 1e12, marker, color=color, markersize=8, label=label)
         axes.set(xlabel="intensity (FLOP/byte)", ylabel="TFLOP/s")
-        axes.legend()
+        axes.legend(loc="lower right")
     return figure
 
 
@@ -99,7 +99,9 @@ def bars(
     """
     with _figure(title, height=0.8 + 0.4 * len(values)) as (figure, axes):
         drawn = axes.barh(list(values), list(values.values()), color=PALETTE[0])
-        axes.bar_label(drawn, [f" {_number(value)}" for value in values.values()])
+        labels = axes.bar_label(drawn, [_number(value) for value in values.values()], padding=4)
+        for label in labels:
+            label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})  # above the dashed line
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.margins(x=0.15)

@@ -56,18 +56,21 @@ print("threads  ", torch.get_num_threads(), "for PyTorch")
 print("GPU      ", torch.cuda.get_device_name() if gpu else "none, and none is needed")
 if gpu:
     major, minor = torch.cuda.get_device_capability()
-    print(f"          sm_{major}{minor},", "bfloat16" if major >= 8 else "no bfloat16: float16 it is")
+    numbers = "bfloat16" if major >= 8 else "no bfloat16: float16 it is"
+    print(f"          compute capability {major}.{minor}, {numbers}")
 
 # %% [markdown]
-# **Something is missing?** In a terminal, `mla-course doctor` says what is there, what is not, and what to do.
-# Triton exists for Linux; on macOS lessons 00–03 work without it. On Windows, use WSL.
+# **Something is missing?** In a terminal of JupyterLab (*File → New → Terminal*), `mla-course doctor` says what is
+# there, what is not, and what to do. In a terminal of its own it is `.venv/bin/mla-course`, at the top of the
+# repository. Triton is the language of the GPU kernels from lesson 04 on. It exists for Linux; on macOS lessons 00–03
+# work without it. On Windows, use WSL.
 #
 # <details><summary><b>On Google Colab</b></summary>
 #
 # Add a cell at the very top and run `%pip install "git+URL"` in it, where URL is the address of your copy of the
 # course's repository. If pip replaced PyTorch, restart the session. The free T4 GPU has no bfloat16; the lessons use
-# float16 there. nbgrader does not run on Colab, so there is no Validate button, but every check cell works. When you
-# are done, choose *File → Download → Download .ipynb* and hand in that file, under the name that it had.
+# float16 there. Every check cell works. When you are done, choose *File → Download → Download .ipynb* and hand in
+# that file, under the name that it had.
 #
 # </details>
 
@@ -124,7 +127,7 @@ except CheckFailed as error:
 # | a limit | time limit, memory limit, ended early | those of the parts that were right before it |
 # | the grader's own fault | grader fault | no score: a person looks at it. It is never a zero |
 #
-# **The full verdict, before you hand in:** save the notebook, and in a terminal at the top of the repository run
+# **The full verdict, before you hand in:** save the notebook, and in a terminal of JupyterLab run
 # `mla-course check course/00_start_here/00_start_here.ipynb`. It judges as the instructor's grader does, on hidden
 # cases that it draws afresh.
 
@@ -150,22 +153,25 @@ from mla_ref import DEVICES, MLAConfig, attention_cost, plots
 
 config = MLAConfig.preset("deepseek_v3")
 h100 = DEVICES["h100"]
-plots.roofline(
-    h100,
-    {
-        "keys and values of every head": attention_cost("naive", config, batch=1, context=8192),
-        "one shared latent": attention_cost("absorb", config, batch=1, context=8192),
-        "one shared latent, 4 new tokens": attention_cost("absorb", config, batch=1, context=8192, q_len=4),
-    },
-    title="DeepSeek-V3's attention over 8192 cached tokens, on an H100",
-)
+ways = {
+    "keys and values of every head": attention_cost("naive", config, batch=1, context=8192),
+    "one shared latent": attention_cost("absorb", config, batch=1, context=8192),
+    "one shared latent, 4 new tokens": attention_cost("absorb", config, batch=1, context=8192, q_len=4),
+}
+for label, cost in ways.items():
+    print(f"{label:32}{cost.intensity:5.0f} FLOP/byte")
+print(f"{'ridge of an H100':32}{h100.ridge():5.0f} FLOP/byte")
+plots.roofline(h100, ways, title="DeepSeek-V3's attention over 8192 cached tokens, on an H100")
 
 # %% [markdown]
 # This picture is the course in short. The first two points are the *same* attention with the same result, computed in
 # two ways. One reads keys and values for each of 128 heads: 1 FLOP per byte, far down the slope. The other reads a
-# small latent that all heads share: 242 FLOP/byte, close to the ridge at 295. With four new tokens at once it is past
-# the ridge. Lessons 02 and 03 build both and show that they agree. (Data-sheet figures of an H100 with 80 GB of
-# HBM3.)
+# **latent**, one short vector per token that all heads share: 242 FLOP/byte, close to the ridge at 295. With four new
+# tokens at once it is past the ridge. Lesson 01 says what heads, keys and values are; lessons 02 and 03 build both ways
+# and show that they agree.
+#
+# The points are calculated, so they lie on the roof. A measured one should lie on it or below. The roof comes from the
+# data sheet of an H100 with 80 GB of HBM3.
 #
 # In this lesson you build the calculator behind the picture.
 
@@ -246,8 +252,8 @@ for size in (64, 512, 4096):
     print(f"{size:5}³ in 16 bits: {cost['flops'] / cost['bytes']:7.1f} FLOP/byte")
 
 # %% [markdown]
-# The intensity of a square product grows with its size: $2n^3$ FLOPs over $3n^2$ elements. Large products are
-# compute-bound, small ones are not.
+# The intensity of a square product grows with its size: $2n^3$ FLOPs over $3n^2$ elements. On an H100, with its ridge
+# at 295, the largest of the three is compute-bound and the other two are not.
 
 # %% [markdown]
 # ## Exercise 3: the roofline as a function
@@ -287,7 +293,7 @@ check("roofline_time")
 # %% [markdown]
 # ## Exercise 4: predict an H100
 #
-# Predict two times on an H100 (SXM, 80 GB of HBM3). These lines are in NVIDIA's data sheet:
+# Predict two times on an H100 (SXM, 80 GB of HBM3). These lines are in NVIDIA's data sheet. "Tera" is $10^{12}$:
 #
 # | | H100 SXM |
 # |---|---|
@@ -308,7 +314,7 @@ check("roofline_time")
 #
 # <details><summary>Hint 1</summary>The gap is about five lines, of which two write down the data sheet: a bandwidth
 # and a rate.</details>
-# <details><summary>Hint 2</summary>A copied byte crosses the bus twice: it is read, and it is written. The dense rate
+# <details><summary>Hint 2</summary>A copied byte moves twice: it is read, and it is written. The dense rate
 # is half of the sparse one.</details>
 # <details><summary>Hint 3</summary><code>roofline_time(0, 2 * copied, …)</code> for the copy. For the product
 # <code>roofline_time</code> with what <code>matmul_cost</code> returns, since a small one may be memory-bound. Both
@@ -463,7 +469,8 @@ figure
 # - **Noise.** Report the spread too. `mla_ref.bench` returns the median with the 20th and 80th percentile. If two
 #   kernels differ by less than that spread, you do not know which is the faster.
 #
-# The next cell copies different amounts, and shows two more effects.
+# The next cell copies different amounts, and shows two more effects. On a CPU it uses one core: several cores have to
+# wait for one another, which hides both effects where a machine is shared.
 
 # %%
 def copy_seconds(nbytes):
@@ -473,29 +480,32 @@ def copy_seconds(nbytes):
 
 
 sizes = {"1 KiB": 2**10, "32 KiB": 2**15, "1 MiB": 2**20, "8 MiB": 2**23, "128 MiB": 2**27}
+threads = torch.get_num_threads()
+torch.set_num_threads(1)
 seconds = {label: copy_seconds(nbytes) for label, nbytes in sizes.items()}
 print(f"copying 1 byte takes {1e6 * copy_seconds(1):.2f} µs, 1 KiB {1e6 * seconds['1 KiB']:.2f} µs")
 plots.bars(
     {label: 2 * nbytes / seconds[label] / 1e9 for label, nbytes in sizes.items()},
     unit="GB/s, read plus written",
-    title="One copy, five sizes, this machine",
+    title=f"One copy, five sizes, {'the GPU' if gpu else 'one core'} of this machine",
 )
+torch.set_num_threads(threads)
 
 # %% [markdown]
 # - **The third number.** Copying 1 KiB takes about as long as copying 1 byte. The time is the fixed cost of a call;
 #   on a GPU that is the launch. The rate is low for no other reason.
-# - **Caches.** On a CPU, the sizes in the middle run above the rate of 128 MiB: they stay in a cache, close to the
-#   cores, and DRAM is hardly touched. In DeepSeek-V3 the work of 60 other layers comes between two calls, and nothing
-#   of the first is left. So a measurement that repeats one call must **flush the caches** in between, or it reports a
-#   speed that nobody will see. On a GPU `bench` does that: before each call it writes twice the size of the L2, the
-#   last cache before DRAM. On a CPU it does not; use data larger than the cache there.
+# - **Caches.** On a CPU, the sizes in the middle usually run above the rate of 128 MiB: they stay in a cache, close to
+#   the cores, and DRAM is hardly touched. In DeepSeek-V3 the work of 60 other layers comes between two calls, and
+#   nothing of the first is left. So a measurement that repeats one call must **flush the caches** in between, or it
+#   reports a speed that nobody will see. On a GPU `bench` does that: before each call it writes twice the size of the
+#   L2, the last cache before DRAM. On a CPU it does not; use data larger than the cache there.
 
 # %% [markdown]
 # ## Measure: does the model hold?
 #
 # Your functions predict the time of a `[m, 4096] @ [4096, 4096]` product on this machine, from the two rates that you
 # measured. The cell takes m of 1, 4, 16, 64 and 256 (on a GPU 1 to 2048). Before you run it: which of these do you
-# expect to take as long as one row?
+# expect to take as long as one row? The column "predicted" is your functions' answer, "measured" the machine's.
 
 # %%
 from mla_ref import Cost, Device
@@ -543,7 +553,7 @@ plots.roofline([here, h100], points, title=title)
 # the model or the measurement is off. On a CPU there are two usual reasons: part of the weights stayed in the cache;
 # and a copy also writes, which can cost more than reading, and so gave a low bandwidth.
 #
-# On a shared or small machine expect a factor of two either way. Exercise 4 showed an H100 within 10 % and 25 % of
+# On a shared or small machine expect a factor of two or three. Exercise 4 showed an H100 within 10 % and 25 % of
 # its data sheet, on large work that has the chip to itself.
 
 # %% [markdown]
@@ -571,13 +581,13 @@ plots.bars(
         "CUDA graph, caches warm": 4.7,
     },
     unit="µs",
-    title=f"One product, three times. Dashed: {floor_us:.1f} µs, the least from DRAM",
+    title=f"One product. Dashed: {floor_us:.1f} µs, the least from DRAM",
     reference=floor_us,
 )
 
 # %% [markdown]
 # Sources: the first figure was published in an article, "The Hidden Bottleneck in MLA Serving"; the other two were
-# measured for this course with cuBLAS on an H100 80GB HBM3 (`benchmarks/timing_traps_h100.json`).
+# measured for this course with cuBLAS on an H100 80GB HBM3 (`benchmarks/timing_traps.py` repeats them).
 #
 # | trap | what it measures instead |
 # |---|---|

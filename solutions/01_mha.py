@@ -6,7 +6,8 @@
 # also counts what the cache costs, because Multi-head Latent Attention (lesson 02) exists to make that number
 # smaller.
 #
-# You need PyTorch and no GPU. In this lesson these symbols name sizes:
+# You need PyTorch and no GPU. A **head** is one attention with queries, keys and values of its own; a layer has many
+# side by side. In this lesson these symbols name sizes:
 #
 # | symbol | meaning |
 # |---|---|
@@ -14,12 +15,13 @@
 # | S | new query tokens per sequence |
 # | T | context: tokens that a query may look back on, the S new ones included |
 # | H | query heads |
-# | G | key/value heads; G divides H |
+# | G | key/value heads, "key heads" for short; G divides H |
 # | D | width of the model |
 # | Dh | width of one head |
 #
 # Limits of every exercise here: 10 s and 512 MiB for all cases together. Sizes stay below B = 4, S = 10, T = 50 and
-# H = 20. Tensors are float32 on the CPU; a relative error of 1e-4 is accepted.
+# H = 20. Tensors are float32 on the CPU. Attention may have a relative error of 1e-4; what a cache stores must come
+# back as it was.
 
 # %% setup="imports"
 import math
@@ -179,9 +181,11 @@ with plt.rc_context(plots.STYLE):
 # For every head, query $q_s$ is compared with every key $k_t$ it may see. The scores become weights by a softmax, and
 # the output is the weighted sum of the values:
 #
-# $$ x_{st} = \frac{q_s \cdot k_t}{\sqrt{D_h}}, \qquad
-# \mathrm{out}_s = \sum_t \frac{e^{x_{st}}}{\sum_u e^{x_{su}}}\, v_t, \qquad
-# \mathrm{lse}_s = \ln \sum_t e^{x_{st}} . $$
+# $$ z_{st} = \frac{q_s \cdot k_t}{\sqrt{D_h}}, \qquad
+# \mathrm{out}_s = \sum_t \frac{e^{z_{st}}}{\sum_u e^{z_{su}}}\, v_t, \qquad
+# \mathrm{lse}_s = \ln \sum_t e^{z_{st}} . $$
+#
+# Here $z$ are the scores, and every sum runs over the keys that query s sees.
 #
 # Two points need care.
 #
@@ -375,7 +379,8 @@ check("grouped_attention")
 # | `append` | k, v: [B, S, G, Dh] | k_all, v_all: [B, length, G, Dh], the filled part with the new tokens at its end |
 #
 # The check plays sessions: it calls `length()`, then `append(…)` and `length()` in turn. "Step 4" in a message is the
-# fourth call.
+# fourth call, "value 1" and "value 2" are its k_all and v_all. The count needs another name than `self.length`: an
+# attribute of that name hides the method.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -468,7 +473,8 @@ check("KVCache")
 # written as one. There are no positions in this layer; lesson 02 adds them.
 #
 # The test is the definition of a right cache: the outputs of **one prefill of the whole sequence** and of **any
-# sequence of steps** are the same. The judge supplies a right `grouped_attention` and `KVCache`.
+# sequence of steps** are the same. Check and judge supply a right `grouped_attention` and `KVCache`. Use the cache
+# through `append` and `length` alone: the one supplied may store its tokens under other names than yours.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -692,8 +698,10 @@ for G in (32, 8, 1):
     )
 
 # %% [markdown]
-# With fewer key heads the time falls, and by less than the bytes. Where the bytes stop being the limit, something
-# else takes over: the arithmetic, which did not shrink, and the fixed cost of a handful of PyTorch calls.
+# With fewer key heads the time falls, and by less than the bytes. If your function copies key heads it is slower, and
+# falls less: 32 copies are written and read again, whatever G is. A time below the floor is possible, as a copy also
+# writes, which can cost more than reading. Where the bytes stop being the limit, something else takes over: the
+# arithmetic, which did not shrink, and the fixed cost of a handful of PyTorch calls.
 
 # %% [markdown]
 # ## The same step on an H100, modelled
@@ -723,10 +731,10 @@ plots.roofline(h100, points, title="Attention of one decode step, one layer")
 
 # %% [markdown]
 # Read the first line again. With MHA in bfloat16 every number that is read takes part in one multiply-accumulate: the
-# intensity is 1 FLOP per byte, the ridge is 295. **The tensor cores are idle more than 99 % of the time.** In bfloat16
-# the intensity is H/G and nothing else. Neither a longer context nor a larger batch changes it, since every sequence
-# brings a cache of its own. The projections are different: all sequences share their weights, so a batch raises their
-# intensity.
+# intensity is 1 FLOP per byte, the ridge is 295. **The tensor cores**, the units that multiply matrices, **are idle
+# more than 99 % of the time.** In bfloat16 the intensity is H/G and nothing else. Neither a longer context nor a larger
+# batch changes it, since every sequence brings a cache of its own. The projections are different: all sequences share
+# their weights, so a batch raises their intensity.
 #
 # Sharing key heads is what moves a point to the right. MQA with 128 heads comes to 128, still left of the ridge.
 # Where MLA stands is the subject of lesson 03.

@@ -9,8 +9,9 @@
 # %% [markdown]
 # # Lesson 03: weight absorption
 #
-# The cache of lesson 02 is small: R + Dr = 576 words a token in DeepSeek-V3. The attention over it is not. It
-# expands every cached latent into keys and values of all heads, for every new token, and throws them away again.
+# The cache of lesson 02 is small: R + Dr = 576 words a token in DeepSeek-V3. (A **word** is one stored number,
+# whatever its type; lesson 02 said element.) The attention over it is not small. It expands every cached latent into
+# keys and values of all heads, for every new token, and throws them away again.
 #
 # This lesson removes the expansion, and the result stays the same up to rounding. It takes one identity, one line
 # of code on the query side, one on the output side, and an attention that reads the cache as it is.
@@ -30,6 +31,8 @@
 # | H | heads | 128 |
 # | Dn, Dr, Dv | width per head: without position, with position (RoPE), value | 128, 64, 128 |
 # | R | width of the latent | 512 |
+#
+# D is the width of the model (7168) and Rq that of the query's latent (1536), as in lesson 02.
 #
 # | tensor | shape | what it is |
 # |---|---|---|
@@ -60,8 +63,9 @@ from autograder import check
 #
 # $$\sum_t p_t\, (W^{UV}_h\, c_t) \;=\; W^{UV}_h \Big(\sum_t p_t\, c_t\Big).$$
 #
-# The property used is associativity. (The TyphoonMLA paper calls it commutativity; matrix products do not commute.)
-# The next cell tries both sides for one head and 1000 tokens, and counts multiply-accumulates (**MACs**).
+# The property used is associativity. (The TyphoonMLA paper, arXiv:2509.21081, calls it commutativity; matrix products
+# do not commute.) The next cell tries both sides for one head and 1000 tokens, and counts multiply-accumulates
+# (**MACs**).
 
 # %%
 torch.manual_seed(0)
@@ -170,19 +174,19 @@ plt.show()
 #
 # Limits here and below, where nothing else is said: 10 seconds and 512 MiB for all cases of an exercise.
 #
-# <details><summary><b>Hint 1</b></summary>
+# <details><summary>Hint 1</summary>
 #
 # A score is one product of a query with a key: as many MACs as the key is wide. The weighted sum adds one value,
 # times a weight: as many MACs as the value is wide. Both happen in every head, in both forms.
 #
 # </details>
-# <details><summary><b>Hint 2</b></summary>
+# <details><summary>Hint 2</summary>
 #
 # naive: keys Dn + Dr wide, values Dv wide, H of each. absorb: the key is R + Dr wide, the value R wide, H query
 # heads multiply with it. Stored is one key, and the value is inside it.
 #
 # </details>
-# <details><summary><b>Hint 3</b></summary>
+# <details><summary>Hint 3</summary>
 #
 # Four lines. For DeepSeek-V3 three of the four numbers are multiples of 1024: 40, 136 and 40 of them. The fourth is
 # 576.
@@ -214,7 +218,7 @@ def predict_macs(H, Dn, Dr, Dv, R):
 check("predict_macs")
 
 # %% [markdown]
-# Your numbers for DeepSeek-V3, in units of 1024. They are Table 1 of the TyphoonMLA paper.
+# Your numbers for DeepSeek-V3, in units of 1024. They are those of Table 1 of the TyphoonMLA paper.
 
 # %%
 from mla_ref import DEVICES, MLAConfig
@@ -274,19 +278,19 @@ for form in ("naive", "absorb"):
 # | `w_uk` | [H, Dn, R] | float32 |
 # | returns `q_latent` | [B, S, H, R] | float32 |
 #
-# <details><summary><b>Hint 1</b></summary>
+# <details><summary>Hint 1</summary>
 #
 # h is an index of both inputs and of the result. It is neither summed over nor broadcast: a *batched* product, one
 # batch entry per head.
 #
 # </details>
-# <details><summary><b>Hint 2</b></summary>
+# <details><summary>Hint 2</summary>
 #
 # `torch.einsum` writes such a product as its formula: name the axes of both inputs and of the result. The axis that
 # is missing in the result is summed over.
 #
 # </details>
-# <details><summary><b>Hint 3</b></summary>
+# <details><summary>Hint 3</summary>
 #
 # One line: `torch.einsum("bshd,hdr->…", q_nope, w_uk)`, with the result's axes in place of the dots.
 #
@@ -336,19 +340,19 @@ check("absorb_query")
 #
 # May not be called: `scaled_dot_product_attention`. Scores may be large enough for `exp` to overflow.
 #
-# <details><summary><b>Hint 1</b></summary>
+# <details><summary>Hint 1</summary>
 #
 # c_kv and k_rope have no head axis. The h of the query stays, and all heads meet the same token. This is lesson
 # 01's attention with the head axis gone from the key and the value.
 #
 # </details>
-# <details><summary><b>Hint 2</b></summary>
+# <details><summary>Hint 2</summary>
 #
 # Scores are two products, added, then scaled: `"bshr,btr->bsht"` and `"bshe,bte->bsht"` with e for Dr. Mask: query
 # s sees t ≤ T − S + s. Put −inf elsewhere before `torch.logsumexp`.
 #
 # </details>
-# <details><summary><b>Hint 3</b></summary>
+# <details><summary>Hint 3</summary>
 #
 # Seven lines. The mask and the log-sum-exp are those of your `attention` in lesson 01. The weights are
 # `torch.exp(scores - lse[..., None])`, and the last line is `torch.einsum("bsht,btr->bshr", weights, c_kv)`.
@@ -394,18 +398,18 @@ check("latent_attention")
 # | `w_uv` | [H, Dv, R] | float32 |
 # | returns `out` | [B, S, H, Dv] | float32 |
 #
-# <details><summary><b>Hint 1</b></summary>
+# <details><summary>Hint 1</summary>
 #
 # The twin of `absorb_query`, with one difference: which axis of the weight is summed over.
 #
 # </details>
-# <details><summary><b>Hint 2</b></summary>
+# <details><summary>Hint 2</summary>
 #
 # w_uv is stored as it was applied to a latent: R in, Dv out. It is applied to a latent here too. R is its last
 # axis.
 #
 # </details>
-# <details><summary><b>Hint 3</b></summary>
+# <details><summary>Hint 3</summary>
 #
 # One line, `torch.einsum` again. The inputs are `"bshr,hvr"`.
 #
@@ -447,17 +451,17 @@ check("absorb_output")
 # Limit: 256 MiB. One hidden case has about 4,400 tokens, H = 64 and Dn = 256: its expanded keys alone would take
 # 4,400 × 64 × 256 × 4 bytes = 275 MiB. The absorbed form needs a few.
 #
-# <details><summary><b>Hint 1</b></summary>
+# <details><summary>Hint 1</summary>
 #
 # Three calls and one number. The number is what the softmax was trained with.
 #
 # </details>
-# <details><summary><b>Hint 2</b></summary>
+# <details><summary>Hint 2</summary>
 #
 # Here Dn is still known: it is the last axis of `q_nope`. Dr is the last axis of `q_rope`.
 #
 # </details>
-# <details><summary><b>Hint 3</b></summary>
+# <details><summary>Hint 3</summary>
 #
 # Four lines: `scale = 1 / math.sqrt(…)`, then the three calls in order. `lse` comes from the second and is returned
 # as it is.
@@ -553,7 +557,7 @@ for dtype in (torch.float64, torch.float32, torch.bfloat16):
 # %% [markdown]
 # ## Predict: what a whole step costs
 #
-# Table 1 counts attention alone, over a cache that is stored in each form's own way. Our cache is latent. So the
+# `predict_macs` counts attention alone, over a cache that is stored in each form's own way. Our cache is latent. So the
 # naive form has to expand it first, and the absorbed form has its two projections. Count whole steps.
 #
 # | form | stage | reads | writes | multiplies |
@@ -570,20 +574,20 @@ for dtype in (torch.float64, torch.float32, torch.bfloat16):
 #
 # Write `absorb_costs`.
 #
-# <details><summary><b>Hint 1</b></summary>
+# <details><summary>Hint 1</summary>
 #
 # Do the two forms apart, stage by stage. A product of a vector of width n with a matrix [m, n] is n·m MACs. Bytes
 # are the sizes of the tensors in the table, added up. K and V appear twice: written once, read once.
 #
 # </details>
-# <details><summary><b>Hint 2</b></summary>
+# <details><summary>Hint 2</summary>
 #
 # Expanding costs H·R·(Dn+Dv) MACs for each of the B·T context tokens. The two projections of the absorbed form cost
 # the same H·R·(Dn+Dv) MACs, but for each of the B·S query tokens. Attention is B·S·T times your `predict_macs`
 # numbers.
 #
 # </details>
-# <details><summary><b>Hint 3</b></summary>
+# <details><summary>Hint 3</summary>
 #
 # About eight lines. With `weights = H * R * (Dn + Dv)` and `kv = B * T * H * (Dn + Dr + Dv)`, the naive words are
 # B·T·(R+Dr) + weights + 2·kv + B·S·H·(Dn+Dr+Dv). The absorbed words are weights + B·T·(R+Dr) + B·S·H times a sum of
@@ -624,7 +628,8 @@ check("absorb_costs")
 # %% [markdown]
 # Look at the FLOPs for one sequence with a context of 4096 tokens, as the number S of new tokens grows. S = 1 is
 # decoding. S = T is the prefill of an empty cache. Between them lie speculative decoding (a few tokens to verify)
-# and chunked prefill (some hundred tokens on a context that is already there).
+# and chunked prefill (some hundred tokens on a context that is already there). Mind the vertical axes: each panel has
+# a scale of its own.
 
 # %%
 def macs_by_stage(S, T, **sizes):
@@ -678,18 +683,18 @@ else:
 # Write `break_even_queries`: the S, as a real number, at which both forms take equally many FLOPs, for a context of
 # T tokens. More queries than that, and naive takes fewer. Assume 2R > Dn + Dv, as in every published MLA model.
 #
-# <details><summary><b>Hint 1</b></summary>
+# <details><summary>Hint 1</summary>
 #
 # Write the FLOPs of both forms as you did in `absorb_costs`, set them equal, and solve for S. B and H are factors
 # of every term and cancel.
 #
 # </details>
-# <details><summary><b>Hint 2</b></summary>
+# <details><summary>Hint 2</summary>
 #
 # Divided by 2·B·H: T·R(Dn+Dv) + S·T·(Dn+Dr+Dv) = S·R(Dn+Dv) + S·T·(2R+Dr). One of the arguments cancels as well.
 #
 # </details>
-# <details><summary><b>Hint 3</b></summary>
+# <details><summary>Hint 3</summary>
 #
 # Divide by S·T·R(Dn+Dv) and sort: 1/S = 1/T + (2R−Dn−Dv) / (R(Dn+Dv)). One line of code.
 #
@@ -717,12 +722,12 @@ for T in (512, 4096, 32768, 10**9):
 
 # %% [markdown]
 # The statement for DeepSeek-V3 and a long context, in FLOPs: **absorb up to 170 new tokens per sequence, naive
-# beyond.** Neither the batch nor the number of heads matters. A prefill of an empty cache has S = T, always above
-# the break-even (1/S there is 1/T plus something). A decode step has S = 1, below it for any context of two tokens
-# or more.
+# beyond.** Neither the batch nor the number of heads matters. At the break-even 1/S is 1/T plus something, so S is
+# below T: a prefill of an empty cache, with S = T, is always beyond it. A decode step has S = 1, below the break-even
+# for any context of two tokens or more.
 #
-# Serving engines do just this: naive kernels for prefill, absorbed ones for decode (the TyphoonMLA paper, section
-# 1).
+# Serving engines do just this: naive kernels for prefill, absorbed ones for decode (the TyphoonMLA paper,
+# section 1).
 #
 # One thing makes the batch matter: a context that several sequences *share*. Then one expansion serves them all,
 # and what counts is the batch times S. That is the subject of lessons 08 and 09.
@@ -791,14 +796,16 @@ for S, a, b in zip(steps, measured["naive"], measured["absorb"], strict=True):
 
 # %% [markdown]
 # The grey line is `break_even_queries`, 128 for this T. Where the measured lines cross depends on your machine and on
-# what else it does. In five runs on a shared 2-core server it was between S = 128 and S = 256 each time.
+# what else it does. In seven of eight runs on a shared 2-core server it was between S = 128 and S = 256; in the
+# eighth, with a busy neighbour and uneven times, beyond 256.
 #
-# With many queries both forms take longer than predicted, two to six times in those runs. The count leaves the softmax
+# With many queries both forms take longer than predicted, up to six times in those runs. The count leaves the softmax
 # out, and PyTorch makes several passes over the scores for it. They are the same passes in both forms, so they pull
-# the ratio towards 1.
+# the ratio towards 1. At S = 1 the absorbed form can also be *faster* than predicted: its few MiB stay in the
+# processor's own cache between the timed calls, and the prediction lets them come from memory.
 #
 # Now decoding, S = 1, over a longer context. A third way joins: the naive form with a cache that is *stored*
-# expanded, as in Table 1. It needs no expansion.
+# expanded, as in `predict_macs`. It needs no expansion.
 
 # %%
 T = 2048
@@ -821,16 +828,15 @@ torch.set_num_threads(threads)
 # %% [markdown]
 # Expanding at every step loses by far. Between the other two the gap is small here: with 8 heads the expanded cache
 # is 4.4 times as large as the latent one, not 71 times, and a CPU has less arithmetic to spare per byte than a GPU.
-# (And a cache of a few MiB can stay in the processor's own cache from one call to the next.) With H heads the
-# expanded cache grows by H, the latent one does not.
+# (And here too a few MiB can stay in the processor's own cache.) The expanded cache grows in proportion to H, the
+# latent one does not.
 
 # %% [markdown]
 # ## Measure: the same on an H100, by the model
 #
 # Without a GPU here, the roofline says what an H100 could do at best: DeepSeek-V3, all 128 heads, bfloat16, the
 # data sheet's ceilings. The crosses are FlashMLA, a public absorbed kernel, measured for this course on an H100
-# 80GB HBM3 (pages of 64 tokens; attention alone, without the two projections): 84.4 µs at B = 32 and 265.1 µs at B
-# = 128.
+# 80GB HBM3: 84.4 µs at B = 32 and 265.1 µs at B = 128. That is attention alone, without the two projections.
 
 # %%
 from mla_ref import attention_cost, operand_cost
@@ -888,11 +894,16 @@ print(f"B = 8: naive is faster from S = {crossing} on")
 #
 # - Expanding at every decode step is the worst of all. Each step reads, writes and multiplies as a prefill would.
 # - Storing the expansion is 53 times slower than absorbing at B = 32, and takes 10 GiB per layer there.
-# - At B = 1 the absorbed line is flat. It then reads two weights of 16 MiB, more than the cache of the sequence
-#   (4.5 MiB). The two projections are small products with large weights; lesson 10 is about them.
+# - Towards B = 1 the absorbed line flattens. It then reads mostly its two weights, 16 MiB each, and not the cache of
+#   the sequence (4.5 MiB). The two projections are small products with large weights; lesson 10 is about them.
 #
-# Right picture: the naive line is flat on the left. That is the expansion, bound by memory. The absorbed line rises
-# from the third new token on, bound by arithmetic. They cross close to the break-even in FLOPs.
+# Right picture: the naive line is flat on the left. Writing and reading the expanded keys and values takes that long,
+# whatever S is. The absorbed line rises from the third new token on, bound by arithmetic. They cross close to the
+# break-even in FLOPs.
+#
+# (Lesson 02 came to 31 ms for a naive step at B = 128, this picture to 26 ms. There each stage had a roofline of its
+# own, and the expansion alone is bound by arithmetic. Here the step has one, as if the arithmetic of one stage could
+# run during the traffic of the other. Both are floors; the second is the lower one.)
 #
 # FlashMLA's times are the core alone, and above the line of the whole: 84 µs where the model says 61. A roofline is
 # a floor. Lesson 06 asks what lies between.
@@ -904,14 +915,10 @@ print(f"B = 8: naive is faster from S = {crossing} on")
 # width. But the scores are those that the model was trained with, $q^\top k$ with 192 terms. The right scale is
 # 1/√192.
 #
-# - FlashMLA's `softmax_scale` defaults to `1/√head_dim_k`, which is 1/√576 for this cache: its caller must pass the
-#   scale.
-# - FlashInfer's own benchmark of MLA decode sets 1/√(512+64). For a timing on random data that does no harm. As an
-#   example to copy from, it does.
-# - ollama ran a GLM model that way until pull request #13893: 1/√576 where the model was trained with 1/√256. What
-#   users had seen was a model that looped and called tools badly. Nothing crashed.
-# - Megatron-LM issue #1501 is a relative: the width was taken as hidden size over heads, so the scale was 1/√40 for
-#   DeepSeek-V2, where 1/√192 belongs.
+# Lesson 02 named those who fell for it: FlashMLA's default is 1/√576, so its caller must pass the scale, and ollama
+# ran a model that way until pull request #13893. Nothing had crashed; the model looped and called tools badly. One
+# more: FlashInfer's own benchmark of MLA decode sets 1/√(512+64). For a timing on random data that does no harm. As an
+# example to copy from, it does.
 #
 # The scores shrink by √(192/576) = 0.58, so attention spreads out more evenly. Measure what that does.
 
@@ -927,16 +934,15 @@ for sharpness in (1, 3, 6):
     print(f"queries × {sharpness}: out is {error:.0f} % off, lse by up to {off:.1f}")
 
 # %% [markdown]
-# The output is off by about half its size, and no shape, no NaN and no exception tells.
+# The output is off by about half its size or more, and no shape, no NaN and no exception tells.
 #
-# There is another reason for taking the scale as an argument. DeepSeek-V3 extends its context with YaRN, which
-# multiplies the scale by 1.87: `MLAConfig.preset("deepseek_v3").softmax_scale` is 1.87/√192. This lesson leaves
-# YaRN out.
+# There is another reason for taking the scale as an argument: YaRN, which multiplies DeepSeek-V3's scale by 1.87
+# (lesson 02). `MLAConfig.preset("deepseek_v3").softmax_scale` is 1.87/√192. This lesson leaves YaRN out.
 #
-# **Absorbing too much.** "Absorb W_UK into W_UQ" (the query's own up-projection, [H, Dn, Rq], with Rq = 1536 the
-# width of the query's latent) can be read as: multiply both matrices once, offline, and store the product. The pull
-# request that brought MLA decode to FlashInfer (#551) described it so, with merged weights [1536, 65536]. The
-# result is right, and the low rank is gone. Count the words.
+# **Absorbing too much.** "Absorb W_UK into W_UQ" (the query's own up-projection, here without its RoPE rows: [H, Dn,
+# Rq]) can be read as: multiply both matrices once, offline, and store the product. The pull request that brought MLA
+# decode to FlashInfer (#551) described it so, with merged weights [1536, 65536], which is [Rq, H·R]. The result is
+# right, and the low rank is gone. Count the words.
 
 # %%
 Rq, D, mib = v3.q_lora_rank, v3.hidden_size, 2**20
@@ -955,18 +961,21 @@ rank = torch.linalg.matrix_rank(product)
 print(f"\na [96, 16] matrix times a [16, 64] one: {product.numel()} words, rank {rank}")
 
 # %% [markdown]
-# Per head the product has rank Dn = 128 and is stored as if it had rank 512: three times the bytes on the query
+# Per head the product has at most rank Dn = 128 and is stored as if it had rank 512: three times the bytes on the query
 # side, nearly four times on the output side, and as many times the arithmetic. In decode those weights are read for
 # every token. So "absorb" means an order of multiplication, not a merged weight: two small products, one after the
 # other.
-#
-# **What is cached.** Users ask it of one implementation after the other (DeepSeek-V3 #305, TensorRT-LLM #2738). It is
-# the latent *after* its RMSNorm and the shared key *after* its rotation: `c_kv` and `k_rope`, 576 words. Not K and V.
-# And not the latent before the norm: the shapes would fit, and every key and value would be off by a factor of its own.
 #
 # **What a kernel covers.** FlashMLA takes queries that are already 576 wide and returns outputs that are 512 wide,
 # which is your `latent_attention`. `absorb_query` and `absorb_output` are the caller's. A benchmark of the kernel
 # alone does not show them.
 #
-# **Next.** You have the mathematics of every MLA kernel. Lesson 04 writes its first ones in Triton, lesson 06 turns
-# `latent_attention` into one, and lesson 09 takes the better of both forms at once.
+# ## What to take along
+#
+# - A matrix that stands between a query and every token belongs to the query: W_UK before the attention, W_UV after it.
+#   The result is the same up to rounding.
+# - For DeepSeek-V3 that costs 3.4 times the arithmetic of attention and reads 1/71 of the bytes. Decoding is bound by
+#   bytes, so it wins there. Beyond about 170 new tokens per sequence the naive form takes fewer FLOPs.
+# - The softmax scale stays 1/√(Dn+Dr), whatever the widths of the tensors.
+# - You have the mathematics of every MLA kernel. Lesson 04 writes the first kernels in Triton, lesson 06 turns
+#   `latent_attention` into one, and lesson 09 takes the better of both forms at once.

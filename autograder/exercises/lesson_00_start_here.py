@@ -23,6 +23,13 @@ def _size(shape: tuple[int, ...], itemsize: int) -> int:
     return torch.empty(shape, dtype=torch.uint8, device="meta").numel() * itemsize
 
 
+def _only(right: dict[str, float], **wrong: float) -> dict[str, float | None]:
+    """Expect these wrong entries and anything in the others; match nothing where they are right after all."""
+    if all(right[entry] == value for entry, value in wrong.items()):
+        return dict.fromkeys(right, math.nan)
+    return {entry: wrong.get(entry) for entry in right}
+
+
 def _shape(r: Random) -> tuple[int, ...]:
     return tuple(r.randint(1, 40) for _ in range(r.randint(1, 5)))
 
@@ -105,22 +112,27 @@ MATMUL_COST = Exercise(
         Mistake(
             "MACs",
             "flops counts multiply-accumulates: each is two operations, a multiplication and an addition",
-            lambda **a: _product(**a) | {"flops": a["m"] * a["n"] * a["k"]},
+            lambda **a: _only(_product(**a), flops=a["m"] * a["n"] * a["k"]),
+        ),
+        Mistake(
+            "one addition fewer",
+            "flops counts k − 1 additions an entry: count two for each of the k multiply-accumulates, as is the custom",
+            lambda **a: _only(_product(**a), flops=a["m"] * a["n"] * (2 * a["k"] - 1)),
         ),
         Mistake(
             "elements",
             "bytes counts elements: multiply by itemsize",
-            lambda **a: _product(**a | {"itemsize": 1}),
+            lambda **a: _only(_product(**a), bytes=_product(**a | {"itemsize": 1})["bytes"]),
         ),
         Mistake(
             "output left out",
             "bytes counts the two inputs only: the output [m, n] is written, and that moves bytes too",
-            lambda **a: _product(**a) | {"bytes": a["itemsize"] * a["k"] * (a["m"] + a["n"])},
+            lambda **a: _only(_product(**a), bytes=a["itemsize"] * a["k"] * (a["m"] + a["n"])),
         ),
         Mistake(
             "no reuse",
             "bytes reads both factors again for every product: compulsory traffic reads each input once",
-            lambda m, n, k, itemsize: {"flops": 2 * m * n * k, "bytes": itemsize * m * n * (2 * k + 1)},
+            lambda **a: _only(_product(**a), bytes=a["itemsize"] * a["m"] * a["n"] * (2 * a["k"] + 1)),
         ),
     ),
     needs=("tensor_bytes",),
@@ -202,7 +214,7 @@ ROOFLINE_TIME = Exercise(
         Mistake(
             "the shorter time",
             "this is the shorter of the two times: the work is done when the longer one is over",
-            lambda **a: (float(min(_times(**a))), _swap(_roofline(**a)[1])),
+            lambda **a: (float(min(_times(**a))) if len({*_times(**a)}) > 1 else math.nan, None),
         ),
         Mistake(
             "names swapped",
@@ -253,18 +265,23 @@ PREDICT_H100 = Exercise(
         Mistake(
             "sparse peak",
             "the product takes half the time it should: 1979 TFLOP/s holds for sparse matrices, dense ones get half",
-            lambda **a: _h100(**a, peak=1979e12),
+            lambda **a: _only(_h100(**a), matmul_us=_h100(**a, peak=1979e12)["matmul_us"]),
+        ),
+        Mistake(
+            "float32 peak",
+            "67 TFLOP/s is the rate of float32 outside the Tensor Cores: take the line of bfloat16",
+            lambda **a: _only(_h100(**a), matmul_us=_h100(**a, peak=67e12)["matmul_us"]),
         ),
         Mistake(
             "one way",
             "the copy takes half the time it should: every byte is read and written, which makes two",
-            lambda **a: _h100(**a, passes=1),
+            lambda **a: _only(_h100(**a), copy_us=_h100(**a, passes=1)["copy_us"]),
         ),
         Mistake("seconds", "these are seconds, expected microseconds", lambda **a: _h100(**a, unit=1.0)),
         Mistake(
             "always compute",
             "a product this small is memory-bound on an H100: take the longer of both times",
-            lambda **a: _h100(**a) | {"matmul_us": 2e6 * a["size"] ** 3 / 989e12},
+            lambda **a: _only(_h100(**a), matmul_us=2e6 * a["size"] ** 3 / 989e12),
         ),
     ),
     needs=("tensor_bytes", "matmul_cost", "roofline_time"),

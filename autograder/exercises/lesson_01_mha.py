@@ -45,7 +45,7 @@ PREDICT_CACHE_BYTES = Exercise(
         Part(
             "a whole model",
             1,
-            visible=[dict(num_layers=10, num_heads=40, num_kv_heads=8, head_dim=128, itemsize=2)],
+            visible=[dict(num_layers=10, num_heads=40, num_kv_heads=8, head_dim=128, itemsize=4)],
             hidden=lambda r: [_model(r, r.randint(2, 90)), _model(r, r.randint(2, 90))],
         ),
     ),
@@ -101,6 +101,13 @@ def _attention(q, k, v, **knobs):
     scores = _scores(q, k, **knobs)
     lse = scores.logsumexp(-1)
     return torch.einsum("bsht,bthd->bshd", (scores - lse[..., None]).exp(), v), lse
+
+
+def _future_zero(q, k, v):
+    """Scores of the future at 0 in place of -inf: they still get a weight."""
+    scores = _scores(q, k)
+    scores = scores.masked_fill(scores.isinf(), 0.0)
+    return torch.einsum("bsht,bthd->bshd", scores.softmax(-1), v), scores.logsumexp(-1)
 
 
 def _without_maximum(q, k, v):
@@ -172,6 +179,16 @@ ATTENTION = Exercise(
             lambda **a: _attention(**a, shift=a["k"].shape[1] - a["q"].shape[1] - 1),
         ),
         Mistake(
+            "next token seen",
+            "the causal mask is one place too far right: position T−S+s is the last that query s sees",
+            lambda **a: _attention(**a, shift=a["k"].shape[1] - a["q"].shape[1] + 1),
+        ),
+        Mistake(
+            "future scored 0",
+            "hidden scores are set to 0, and exp(0) is 1, a weight like any other: set them to −inf",
+            _future_zero,
+        ),
+        Mistake(
             "lse base 2",
             "lse is a logarithm to base 2, expected the natural one",
             lambda **a: (lambda out, lse: (out, lse / math.log(2)))(*_attention(**a)),
@@ -197,10 +214,10 @@ def _shape(r: Random, S: int) -> dict[str, int]:
     return dict(B=r.randint(1, 3), S=S, T=S + r.randint(0, 40), H=r.randint(1, 5), Dh=r.choice([4, 8, 24]))
 
 
-def _grouped(q, k, v, head):
+def _grouped(q, k, v, head, **knobs):
     """Attention in which query head h reads key and value head `head(h, H, G)`."""
     index = [head(h, q.shape[2], k.shape[2]) for h in range(q.shape[2])]
-    return _attention(q, k[:, :, index], v[:, :, index])
+    return _attention(q, k[:, :, index], v[:, :, index], **knobs)
 
 
 def _group_last(q, k, v):
@@ -227,7 +244,7 @@ GROUPED_ATTENTION = Exercise(
         Part(
             "multi-query, G = 1",
             1,
-            visible=[dict(B=2, S=1, T=9, H=4, G=1, Dh=8)],
+            visible=[dict(B=2, S=1, T=9, H=4, G=1, Dh=8), dict(B=1, S=3, T=8, H=2, G=1, Dh=8)],
             hidden=lambda r: [_grouped_shape(r, 1, r.randint(2, 6))],
         ),
         Part(
@@ -257,6 +274,11 @@ GROUPED_ATTENTION = Exercise(
             "every head is right, but they come out in another order: flatten [G, H/G] with the group outside",
             _group_last,
         ),
+        Mistake(
+            "no mask",
+            "no causal mask: a query sees tokens that come after it",
+            lambda q, k, v: _grouped(q, k, v, head=lambda h, H, G: h // (H // G), shift=k.shape[1]),
+        ),
     ),
     needs=("attention",),
     forbidden=("scaled_dot_product",),
@@ -274,11 +296,11 @@ def _cache_session(
     return {"init": [B, capacity, G, Dh], "steps": steps}
 
 
-def _cache(init, steps, *, limit=0, clip=False, count_first=False, returned="filled"):
+def _cache(init, steps, *, limit=0, clip=False, fill=False, count_first=False, returned="filled"):
     """What each call returns, from lists of chunks; the keywords make it wrong.
 
-    `limit` moves the largest length that is accepted, `clip` drops what does not fit, `count_first` counts tokens that
-    are then refused, `returned` is "filled", "new" or "storage".
+    `limit` moves the largest length that is accepted, `clip` drops what does not fit, `fill` keeps what fits of a chunk
+    that is refused, `count_first` counts tokens that are then refused, `returned` is "filled", "new" or "storage".
     """
     batch, capacity, heads, width = init
     empty = torch.zeros(batch, 0, heads, width, dtype=torch.float64)
@@ -293,6 +315,9 @@ def _cache(init, steps, *, limit=0, clip=False, count_first=False, returned="fil
         if length + size > capacity + limit:
             results.append("ValueError")
             length += size * count_first
+            if fill:
+                kept = tuple(torch.cat((x, y[:, : capacity - length]), 1) for x, y in zip(kept, new, strict=True))
+                length = capacity
             continue
         length += size
         kept = tuple(torch.cat(pair, 1) for pair in zip(kept, new, strict=True))
@@ -375,6 +400,11 @@ KV_CACHE = Exercise(
             "the cache changes before it refuses: after the ValueError its length counts the refused tokens",
             lambda **a: _cache(**a, count_first=True),
         ),
+        Mistake(
+            "refused but filled",
+            "the cache changes before it refuses: it keeps those of the refused tokens that still fit",
+            lambda **a: _cache(**a, fill=True),
+        ),
     ),
     driver="session",
     forbidden=("cat",),
@@ -402,14 +432,15 @@ def _layer(init, steps):
     return list((out.flatten(2) @ w_o.mT).split([chunk.shape[1] for chunk in chunks], 1))
 
 
-def _layer_wrong(init, steps, *, cached=True, transposed=True, mixed=False, project=True):
-    """The layer step by step, with the knobs that the named mistakes turn; nothing where a mistake cannot be made."""
+def _layer_wrong(init, steps, *, cached=True, plain=(), mixed=False, project=True):
+    """The layer step by step, with the knobs that the named mistakes turn; nothing where a mistake cannot be made.
+
+    `plain` numbers the weights (0 to 3) that are multiplied by without being transposed.
+    """
     *weights, head_dim, batch, _ = init
-    if not transposed:
-        if any(w.shape[0] != w.shape[1] for w in weights):
-            return []
-        weights = [w.mT for w in weights]
-    w_q, w_k, w_v, w_o = weights
+    if any(weights[n].shape[0] != weights[n].shape[1] for n in plain):
+        return []
+    w_q, w_k, w_v, w_o = (w.mT if n in plain else w for n, w in enumerate(weights))
 
     def split(y):
         if mixed:
@@ -482,7 +513,17 @@ CACHED_ATTENTION = Exercise(
         Mistake(
             "weights not transposed",
             "x @ w, expected x @ w.T: the weights are [out, in], as in torch.nn.Linear",
-            lambda **a: _layer_wrong(**a, transposed=False),
+            lambda **a: _layer_wrong(**a, plain=(0, 1, 2, 3)),
+        ),
+        Mistake(
+            "w_q, w_k and w_v not transposed",
+            "x @ w for queries, keys and values, expected x @ w.T: the weights are [out, in], as in torch.nn.Linear",
+            lambda **a: _layer_wrong(**a, plain=(0, 1, 2)),
+        ),
+        Mistake(
+            "w_o not transposed",
+            "the heads are multiplied by w_o, expected w_o.T: the weights are [out, in], as in torch.nn.Linear",
+            lambda **a: _layer_wrong(**a, plain=(3,)),
         ),
     ),
     driver="session",
@@ -500,6 +541,12 @@ def _decode_cost(batch, context, num_heads, num_kv_heads, head_dim, itemsize, *,
     macs = wrong.get("products", 2) * batch * context * head_dim * wrong.get("computed_heads", num_heads)
     traffic, flops = stored * itemsize, 2 * macs
     return {"bytes": traffic, "flops": flops, "intensity": traffic / flops if upside_down else flops / traffic}
+
+
+def _decode_wrong(entry, case, **wrong):
+    """That entry with a mistake, anything in the others; nothing matches where the mistake makes no difference."""
+    right, value = (_decode_cost(**{**case, **knobs})[entry] for knobs in ({}, wrong))
+    return {"bytes": None, "flops": None, "intensity": None, entry: math.nan if value == right else value}
 
 
 def _step(r: Random, per_group: int) -> dict[str, int]:
@@ -531,7 +578,7 @@ PREDICT_DECODE_COST = Exercise(
             "fewer key heads",
             2,
             visible=[
-                dict(batch=3, context=57, num_heads=16, num_kv_heads=2, head_dim=8, itemsize=2),
+                dict(batch=3, context=57, num_heads=12, num_kv_heads=2, head_dim=8, itemsize=4),
                 dict(batch=5, context=9, num_heads=24, num_kv_heads=1, head_dim=8, itemsize=1),
             ],
             hidden=lambda r: [_step(r, r.randint(3, 9)), _step(r, r.randint(3, 9))],
@@ -544,27 +591,32 @@ PREDICT_DECODE_COST = Exercise(
         Mistake(
             "half the FLOPs",
             "half the FLOPs: scores and weighted sum are two products, and a multiply-accumulate is two FLOPs",
-            lambda **a: _decode_cost(**a, products=1),
+            lambda **a: _decode_wrong("flops", a, products=1),
         ),
         Mistake(
             "values not read",
             "these are half the bytes: a step reads the values as well as the keys",
-            lambda **a: _decode_cost(**a, parts=1),
+            lambda **a: _decode_wrong("bytes", a, parts=1),
         ),
         Mistake(
             "one cache for the batch",
             "the bytes lack the batch: every sequence has a cache of its own, and each is read",
-            lambda **a: _decode_cost(**a, sequences=1),
+            lambda **a: _decode_wrong("bytes", a, sequences=1),
+        ),
+        Mistake(
+            "elements",
+            "the bytes count elements: multiply by itemsize",
+            lambda **a: _decode_wrong("bytes", a, itemsize=1),
         ),
         Mistake(
             "query heads read",
             "the bytes count num_heads heads, expected num_kv_heads: a shared key head is read once for its group",
-            lambda **a: _decode_cost(**a, stored_heads=a["num_heads"]),
+            lambda **a: _decode_wrong("bytes", a, stored_heads=a["num_heads"]),
         ),
         Mistake(
             "key heads computed",
             "the FLOPs count num_kv_heads heads, expected num_heads: every query head has scores of its own",
-            lambda **a: _decode_cost(**a, computed_heads=a["num_kv_heads"]),
+            lambda **a: _decode_wrong("flops", a, computed_heads=a["num_kv_heads"]),
         ),
         Mistake(
             "intensity upside down",

@@ -111,6 +111,11 @@ PREDICT = Exercise(
             "expanded_bytes leaves out the RoPE part: an expanded key is Dn + Dr wide, in every head",
             _slip(lambda H, Dn, Dr, Dv, R, b: (H * (Dn + Dv) * b, (R + Dr) * b)),
         ),
+        Mistake(
+            "RoPE part once",
+            "expanded_bytes counts the RoPE part once: expanded, the key of each of the H heads holds a copy of it",
+            _slip(lambda H, Dn, Dr, Dv, R, b: ((H * (Dn + Dv) + Dr) * b, (R + Dr) * b)),
+        ),
         Mistake("inverted", "the ratio is upside down: expected expanded_bytes / latent_bytes", _inverted),
     ),
 )
@@ -197,6 +202,11 @@ RMS = Exercise(
             lambda x, weight, eps: _normal(x, torch.ones_like(weight), eps),
         ),
         Mistake(
+            "mean of all rows",
+            "the mean runs over all of x, expected over the last axis: every row has a mean of its own",
+            lambda x, weight, eps: x / (x.square().mean() + eps).sqrt() * weight,
+        ),
+        Mistake(
             "no root",
             "the rows are divided by the mean square, expected its square root",
             lambda x, weight, eps: x / (x.square().mean(-1, keepdim=True) + eps) * weight,
@@ -217,6 +227,7 @@ RMS = Exercise(
             _half_squares,
         ),
     ),
+    forbidden=("rms_norm",),
 )
 
 # --- rotate_pairs -----------------------------------------------------------------------------------------------------
@@ -251,6 +262,13 @@ def _tiled(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     swapped = torch.stack((-odd, even), -1).flatten(-2)
     cos, sin = (torch.cat((t, t), -1)[:, None] for t in (cos, sin))
     return x * cos + swapped * sin
+
+
+def _overwritten(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The second element of a pair made from the first one after its turn."""
+    cos, sin = cos[:, None], sin[:, None]
+    first = x[..., 0::2] * cos - x[..., 1::2] * sin
+    return torch.stack((first, first * sin + x[..., 1::2] * cos), -1).flatten(-2)
 
 
 def _by_head(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -311,6 +329,11 @@ ROTATE = Exercise(
             "tiled table",
             "both elements of a pair need the same angle: repeat each column of cos and sin twice in a row",
             _tiled,
+        ),
+        Mistake(
+            "overwritten",
+            "the second element of a pair is made from the first one after its turn: both need the elements of x",
+            _overwritten,
         ),
         Mistake(
             "angle by head",
@@ -503,7 +526,10 @@ ATTENTION = Exercise(
         Part(
             "large scores",
             1,
-            visible=[dict(B=2, S=1, T=33, H=3, Dn=8, Dr=4, Dv=8, R=12, scale=100.0)],
+            visible=[
+                dict(B=2, S=1, T=33, H=3, Dn=8, Dr=4, Dv=8, R=12, scale=100.0),
+                dict(B=1, S=1, T=1, H=2, Dn=8, Dr=4, Dv=8, R=12, scale=100.0),
+            ],
             hidden=lambda r: [_mla_shape(r, S=1) | dict(T=40, scale=r.uniform(100, 200))],
         ),
     ),
@@ -549,9 +575,19 @@ ATTENTION = Exercise(
             lambda **a: _expanded(**a, shift=0),
         ),
         Mistake(
+            "own token hidden",
+            "the causal mask hides a query's own token: position T−S+s itself is seen",
+            lambda **a: _expanded(**a, shift=a["c_kv"].shape[1] - a["q_nope"].shape[1] - 1),
+        ),
+        Mistake(
             "lse base 2",
             "lse is a logarithm to base 2, expected the natural one",
             lambda **a: _expanded(**a, log=2.0),
+        ),
+        Mistake(
+            "lse not scaled",
+            "out is right, but lse is that of the scores before they are scaled: scale first",
+            lambda **a: (_expanded(**a)[0], _expanded(**a, width=1)[1]),
         ),
         Mistake(
             "overflow",
@@ -637,6 +673,13 @@ def _step(
     return (out.flatten(2) @ weights["w_o"].T, c, k) if write else (out.flatten(2) @ weights["w_o"].T, c_cache, k_cache)
 
 
+def _written_late(**a: Any) -> tuple[None, Tensor, None]:
+    """The latent one row too far; the key, which may be rotated for that row too, and the output may be anything."""
+    position, late = a["position"], a["c_cache"].clone()
+    late[:, position + 1 : position + 2] = _step(**a)[1][:, position : position + 1]
+    return None, late, None
+
+
 DECODE = Exercise(
     name="mla_decode_step",
     title="one token through a layer with a latent cache",
@@ -684,6 +727,16 @@ DECODE = Exercise(
             "not written",
             "the caches come back without the new token: write it to row `position`",
             lambda **a: _step(**a, write=False),
+        ),
+        Mistake(
+            "written one row late",
+            "the new token is written to row position + 1: rows 0 to position - 1 are filled, the next is `position`",
+            _written_late,
+        ),
+        Mistake(
+            "key not written",
+            "k_cache comes back without the new token's key: both caches get row `position`",
+            lambda **a: (None, _step(**a)[1], a["k_cache"]),
         ),
         Mistake(
             "new token not seen",

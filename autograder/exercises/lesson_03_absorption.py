@@ -127,10 +127,20 @@ PREDICT_MACS = Exercise(
             lambda H, Dn, Dr, Dv, R: {"absorb_macs": 2 * R + Dr},
         ),
         _slip(
-            "the naive cache holds the RoPE part once; it stores each head's whole key, Dn+Dr wide, as attention reads "
-            "it",
+            "naive_words counts the RoPE part once; expanded, every head's key is stored whole, Dn+Dr wide",
             "RoPE part cached once",
             lambda H, Dn, Dr, Dv, R: {"naive_words": H * (Dn + Dv) + Dr},
+        ),
+        _slip(
+            "absorb's value is counted as Dv wide; what is averaged is the latent itself, R wide, and W_UV comes after "
+            "the sum",
+            "value of width Dv",
+            lambda H, Dn, Dr, Dv, R: {"absorb_macs": H * (R + Dr + Dv)},
+        ),
+        Mistake(
+            "bytes for words",
+            "these are bytes of a 16-bit cache: words are asked for, so leave the 2 out",
+            lambda **a: {k: v * (2 if "words" in k else 1) for k, v in _macs(**a).items()},
         ),
     ),
 )
@@ -292,6 +302,7 @@ def _latent(
     causal=True,
     shift=None,
     log=math.e,
+    lse_scale=1.0,
     stable=True,
 ):
     """Multi-query attention over keys of R+Dr in float64, with the knobs that the named mistakes turn."""
@@ -312,7 +323,7 @@ def _latent(
         out = (weights / total).flatten(1, 2) @ value.float()
         return out.unflatten(1, (S, -1)), total.squeeze(-1).log()
     out = scores.softmax(-1).flatten(1, 2) @ value
-    return out.unflatten(1, (S, -1)), scores.logsumexp(-1) / math.log(log)
+    return out.unflatten(1, (S, -1)), (scores * lse_scale).logsumexp(-1) / math.log(log)
 
 
 def _latent_shape(r: Random, S: int) -> dict[str, int]:
@@ -340,7 +351,7 @@ LATENT_ATTENTION = Exercise(
         Part(
             "large scores",
             1,
-            visible=[dict(B=2, S=8, T=9, H=3, Dr=4, R=32, scale=100.0)],
+            visible=[dict(B=2, S=8, T=12, H=3, Dr=4, R=32, scale=100.0)],
             hidden=lambda r: [_latent_shape(r, S=r.randint(4, 7)) | dict(R=32, scale=r.uniform(100, 200))],
         ),
     ),
@@ -356,6 +367,11 @@ LATENT_ATTENTION = Exercise(
             lambda **a: _latent(**a | dict(scale=(a["c_kv"].shape[-1] + a["k_rope"].shape[-1]) ** -0.5)),
         ),
         Mistake("no scale", "the scores are not multiplied by `scale`", lambda **a: _latent(**a | dict(scale=1.0))),
+        Mistake(
+            "divided by scale",
+            "the scores are divided by `scale`, expected times `scale`: it is 1/√(Dn+Dr) already",
+            lambda **a: _latent(**a | dict(scale=1 / a["scale"])),
+        ),
         Mistake(
             "RoPE term missing",
             "the scores lack q_rope·k_rope: without it attention does not know positions",
@@ -382,7 +398,17 @@ LATENT_ATTENTION = Exercise(
             lambda **a: _latent(**a, shift=0),
         ),
         Mistake(
+            "own token hidden",
+            "the causal mask hides a query's own token: position T−S+s itself is seen",
+            lambda **a: _latent(**a, shift=a["c_kv"].shape[1] - a["q_latent"].shape[1] - 1),
+        ),
+        Mistake(
             "lse base 2", "lse is a logarithm to base 2, expected the natural one", lambda **a: _latent(**a, log=2.0)
+        ),
+        Mistake(
+            "lse not scaled",
+            "out_latent is right, but lse is that of the scores before they are scaled: scale first",
+            lambda **a: _latent(**a, lse_scale=1 / a["scale"]),
         ),
         Mistake(
             "overflow",
@@ -530,14 +556,9 @@ def _costs(**a):
     return _table(expand + naive, project + absorb)
 
 
-def _without_expansion(**a):
-    _, naive, project, absorb = _cost_stages(**a)
-    return _table(naive, project + absorb)
-
-
-def _without_projections(**a):
-    expand, naive, _, absorb = _cost_stages(**a)
-    return _table(expand + naive, absorb)
+def _only(**entry):
+    """One wrong entry; the other three may be anything."""
+    return dict.fromkeys(("naive_flops", "naive_bytes", "absorb_flops", "absorb_bytes")) | entry
 
 
 def _less_bytes(naive=0, absorb=0, **a):
@@ -547,6 +568,15 @@ def _less_bytes(naive=0, absorb=0, **a):
 
 def _weight_bytes(a):
     return a["H"] * a["R"] * (a["Dn"] + a["Dv"]) * a["itemsize"]
+
+
+def _weight_flops(a, tokens):
+    """FLOPs of `tokens` tokens of each sequence with w_uk and w_uv."""
+    return 2 * a["B"] * tokens * a["H"] * a["R"] * (a["Dn"] + a["Dv"])
+
+
+def _token_bytes(a, words):
+    return a["B"] * a["S"] * words * a["itemsize"]
 
 
 def _step(r: Random, S: int, T: int) -> dict[str, int]:
@@ -569,7 +599,7 @@ ABSORB_COSTS = Exercise(
         Part(
             "prefill",
             2,
-            visible=[dict(B=1, S=512, T=512, **LITE, itemsize=4), dict(B=2, S=128, T=4096, **V3, itemsize=2)],
+            visible=[dict(B=1, S=256, T=512, **LITE, itemsize=4), dict(B=2, S=128, T=4096, **V3, itemsize=2)],
             hidden=lambda r: [_step(r, s := r.randint(2, 3000), s + r.randint(0, 3000)) for _ in range(3)],
         ),
     ),
@@ -590,14 +620,24 @@ ABSORB_COSTS = Exercise(
         ),
         Mistake(
             "expansion left out",
-            "the naive form lacks its first stage: the cache holds latents, so keys and values of all T tokens are "
+            "naive_flops lacks the first stage: the cache holds latents, so keys and values of all T tokens are "
             "expanded first",
-            _without_expansion,
+            lambda **a: _only(naive_flops=_cost_stages(**a)[1].flops),
+        ),
+        Mistake(
+            "expansion of the new tokens",
+            "naive_flops expands the S new tokens only: without a stored expansion all T are expanded at every step",
+            lambda **a: _only(naive_flops=_cost_stages(**a)[1].flops + _weight_flops(a, a["S"])),
         ),
         Mistake(
             "projections left out",
-            "the absorbed form lacks its two projections: W_UK into every query and W_UV into every output",
-            _without_projections,
+            "absorb_flops lacks the two projections: W_UK into every query and W_UV into every output",
+            lambda **a: _only(absorb_flops=_cost_stages(**a)[3].flops),
+        ),
+        Mistake(
+            "projections of the context",
+            "absorb_flops projects all T tokens of the context: W_UK and W_UV meet the S new queries and outputs only",
+            lambda **a: _only(absorb_flops=_cost_stages(**a)[3].flops + _weight_flops(a, a["T"])),
         ),
         Mistake(
             "weights not read",
@@ -610,6 +650,23 @@ ABSORB_COSTS = Exercise(
             lambda **a: _less_bytes(
                 naive=a["B"] * a["T"] * a["H"] * (a["Dn"] + a["Dr"] + a["Dv"]) * a["itemsize"], **a
             ),
+        ),
+        Mistake(
+            "queries and outputs not moved",
+            "naive_bytes lacks the queries that attention reads and the outputs that it writes",
+            lambda **a: _only(
+                naive_bytes=_costs(**a)["naive_bytes"] - _token_bytes(a, a["H"] * (a["Dn"] + a["Dr"] + a["Dv"]))
+            ),
+        ),
+        Mistake(
+            "latents of the queries moved once",
+            "absorb_bytes counts q_latent and out_latent once each: one stage writes them, the next one reads them",
+            lambda **a: _only(absorb_bytes=_costs(**a)["absorb_bytes"] - _token_bytes(a, a["H"] * 2 * a["R"])),
+        ),
+        Mistake(
+            "weights per sequence",
+            "w_uk and w_uv are counted for each sequence: a stage reads them once, whatever the batch",
+            lambda **a: _less_bytes(naive=(1 - a["B"]) * _weight_bytes(a), absorb=(1 - a["B"]) * _weight_bytes(a), **a),
         ),
     ),
 )
@@ -661,6 +718,17 @@ BREAK_EVEN_QUERIES = Exercise(
             "RoPE part in one form only",
             "Dr is counted in one form only: both multiply the RoPE parts, so Dr cancels",
             lambda T, Dn, Dr, Dv, R: _break_even(T, Dn, Dv, R, extra=Dr),
+        ),
+        Mistake(
+            "reciprocal",
+            "this is 1/S, expected S",
+            lambda T, Dn, Dr, Dv, R: 1 / _break_even(T, Dn, Dv, R),
+        ),
+        Mistake(
+            "sign of the projections",
+            "1/T has the wrong sign: the projections of the S queries stand on absorption's side, and the break-even "
+            "lies below that of an endless context",
+            lambda T, Dn, Dr, Dv, R: 1 / ((2 * R - Dn - Dv) / (R * (Dn + Dv)) - 1 / T),
         ),
     ),
 )

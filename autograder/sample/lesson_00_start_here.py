@@ -241,6 +241,24 @@ def matmul_cost(m, n, k, itemsize):
         },
     ),
     Submission(
+        "nico",
+        "counts additions to the last one and forgets the itemsize; the wrong line of the data sheet",
+        patches=(
+            rewrite(
+                "matmul_cost",
+                """
+def matmul_cost(m, n, k, itemsize):
+    return {"flops": m * n * (k + (k - 1)), "bytes": m * k + k * n + m * n}
+""",
+            ),
+            replace("predict_h100", "1979e12 / 2", "67e12"),
+        ),
+        expect={
+            "matmul_cost": Expected(0, says="k − 1 additions"),
+            "predict_h100": Expected(0, says="the line of bfloat16"),
+        },
+    ),
+    Submission(
         "mona",
         "makes the tensor in order to count it, and divides the wrong way round",
         patches=(

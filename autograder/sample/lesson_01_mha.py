@@ -312,6 +312,60 @@ def grouped_attention(q, k, v):
         expect={"attention": Expected(4, PARTIAL, "lse overflows")},
     ),
     Submission(
+        "sven",
+        "a mask one place too far, no mask in groups, fills the cache before refusing, w_o not transposed, elements",
+        patches=(
+            replace(
+                "attention",
+                "torch.arange(T) > torch.arange(S)[:, None] + (T - S)",
+                "~torch.ones(S, T).tril(T - S + 1).bool()",
+            ),
+            replace("grouped_attention", ".masked_fill(future[:, None, None, :], -math.inf)", ""),
+            rewrite(
+                "KVCache",
+                """
+class KVCache:
+    def __init__(self, batch, capacity, num_kv_heads, head_dim):
+        self.k = torch.zeros(batch, capacity, num_kv_heads, head_dim)
+        self.v = torch.zeros(batch, capacity, num_kv_heads, head_dim)
+        self.used = 0
+
+    def length(self):
+        return self.used
+
+    def append(self, k, v):
+        for t in range(k.shape[1]):
+            if self.used == self.k.shape[1]:
+                raise ValueError("full")
+            self.k[:, self.used], self.v[:, self.used] = k[:, t], v[:, t]
+            self.used += 1
+        return self.k[:, : self.used], self.v[:, : self.used]
+""",
+            ),
+            replace("CachedAttention", "self.w_o.T", "self.w_o"),
+            replace("predict_decode_cost", " * itemsize", ""),
+        ),
+        expect={
+            "attention": Expected(2, PARTIAL, "one place too far right"),
+            "grouped_attention": Expected(0, says="no causal mask"),
+            "KVCache": Expected(2, PARTIAL, "still fit"),
+            "CachedAttention": Expected(0, says="expected w_o.T"),
+            "predict_decode_cost": Expected(0, says="multiply by itemsize"),
+        },
+    ),
+    Submission(
+        "tara",
+        "zeros for what is hidden, queries, keys and values by weights that are not transposed",
+        patches=(
+            replace("attention", "-math.inf", "0.0"),
+            replace("CachedAttention", "x @ w.T", "x @ w"),
+        ),
+        expect={
+            "attention": Expected(2, PARTIAL, "a weight like any other"),
+            "CachedAttention": Expected(0, says="for queries, keys and values"),
+        },
+    ),
+    Submission(
         "theo",
         "calls what may not be called",
         patches=(

@@ -352,4 +352,58 @@ def rotate_pairs(x, cos, sin):
         ),
         expect={"naive_mla_attention": Expected(4, Outcome.PARTIAL, "subtract each row's maximum")},
     ),
+    Submission(
+        "vera",
+        "one RoPE part for all heads, one mean for all rows, pairs overwritten as they turn, lse too early, a row late",
+        patches=(
+            replace(
+                "predict_latent_cache",
+                "num_heads * (qk_nope_head_dim + qk_rope_head_dim + v_head_dim) * itemsize",
+                "(num_heads * (qk_nope_head_dim + v_head_dim) + qk_rope_head_dim) * itemsize",
+            ),
+            replace("rms_normalize", ".mean(-1, keepdim=True)", ".mean()"),
+            replace(
+                "rotate_pairs",
+                TURN,
+                "    y = x.clone()\n"
+                "    y[..., 0::2] = y[..., 0::2] * cos - y[..., 1::2] * sin\n"
+                "    y[..., 1::2] = y[..., 0::2] * sin + y[..., 1::2] * cos\n"
+                "    return y",
+            ),
+            replace(
+                "naive_mla_attention", "    return out, lse", f"    return out, torch.logsumexp(scores * {SCALE}, -1)"
+            ),
+            replace(
+                "mla_decode_step", "now = slice(position, position + 1)", "now = slice(position + 1, position + 2)"
+            ),
+            replace("mla_decode_step", "(cos[now], sin[now])", "(cos[[position]], sin[[position]])"),
+        ),
+        expect={
+            "predict_latent_cache": Expected(0, says="each of the H heads holds a copy"),
+            "rms_normalize": Expected(0, says="every row has a mean of its own"),
+            "rotate_pairs": Expected(0, says="after its turn"),
+            "naive_mla_attention": Expected(0, says="before they are scaled"),
+            "mla_decode_step": Expected(0, says="written to row position + 1"),
+        },
+    ),
+    Submission(
+        "wim",
+        "calls PyTorch's RMSNorm, hides a query's own token, writes the latent and forgets the key",
+        patches=(
+            rewrite(
+                "rms_normalize",
+                """
+def rms_normalize(x, weight, eps=1e-6):
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
+""",
+            ),
+            replace("naive_mla_attention", "torch.arange(T) > ", "torch.arange(T) >= "),
+            replace("mla_decode_step", "    k_cache[:, now] = k_new\n", ""),
+        ),
+        expect={
+            "rms_normalize": Expected(0, says="may not call rms_norm"),
+            "naive_mla_attention": Expected(0, says="hides a query's own token"),
+            "mla_decode_step": Expected(0, says="without the new token's key"),
+        },
+    ),
 )

@@ -206,7 +206,7 @@ def hidden(S, T):
             "latent_attention": Expected(0, says="lack q_rope·k_rope"),
             "absorb_output": Expected(0, says="the heads are added up"),
             "absorbed_mla_attention": Expected(0, says="multiplied by w_uk"),
-            "absorb_costs": Expected(0, says="lacks its first stage"),
+            "absorb_costs": Expected(0, says="lacks the first stage"),
             "break_even_queries": Expected(0, says="Dr cancels"),
         },
     ),
@@ -228,7 +228,7 @@ def hidden(S, T):
             "absorb_query": Expected(0, says="the heads are added up"),
             "latent_attention": Expected(0, says="only the latent term"),
             "absorbed_mla_attention": Expected(0, says="still latent"),
-            "absorb_costs": Expected(0, says="lacks its two projections"),
+            "absorb_costs": Expected(0, says="lacks the two projections"),
         },
     ),
     Submission(
@@ -296,7 +296,7 @@ def absorbed_mla_attention(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv):
             replace("latent_attention", RETURN, RETURN.replace(", lse", ", lse / math.log(2)")),
         ),
         expect={
-            "predict_macs": Expected(0, says="holds the RoPE part once"),
+            "predict_macs": Expected(0, says="counts the RoPE part once"),
             "latent_attention": Expected(0, says="base 2"),
         },
     ),
@@ -330,6 +330,64 @@ def latent_attention(q_latent, q_rope, c_kv, k_rope, scale):
             ),
         ),
         expect={"latent_attention": Expected(0, says="may not call")},
+    ),
+    Submission(
+        "sven",
+        "a value of width Dv, a division by the scale, weights read for each sequence, 1/S for S",
+        patches=(
+            replace("predict_macs", ABSORB, '"absorb_macs": H * (R + Dr + Dv)'),
+            replace("latent_attention", SCALED, "(scores / scale)"),
+            replace("absorb_costs", "cache + weights", "cache + B * weights"),
+            replace("absorb_costs", "weights + cache", "B * weights + cache"),
+            replace("break_even_queries", "1 / (1 / T + ", "(1 / T + "),
+        ),
+        expect={
+            "predict_macs": Expected(0, says="counted as Dv wide"),
+            "latent_attention": Expected(0, says="divided by `scale`"),
+            "absorb_costs": Expected(0, says="counted for each sequence"),
+            "break_even_queries": Expected(0, says="this is 1/S"),
+        },
+    ),
+    Submission(
+        "tara",
+        "bytes for words, the own token hidden, latents of the queries moved once, a sign",
+        patches=(
+            replace("predict_macs", NAIVE_WORDS, '"naive_words": 2 * H * (Dn + Dr + Dv)'),
+            replace("predict_macs", '"absorb_words": R + Dr', '"absorb_words": 2 * (R + Dr)'),
+            replace("latent_attention", "torch.arange(T) > ", "torch.arange(T) >= "),
+            replace("absorb_costs", "((Dn + R) + (R + Dr + R) + (R + Dv))", "(Dn + R + Dr + R + Dv)"),
+            replace("break_even_queries", "(1 / T + ", "(-1 / T + "),
+        ),
+        expect={
+            "predict_macs": Expected(0, says="these are bytes"),
+            "latent_attention": Expected(0, says="hides a query's own token"),
+            "absorb_costs": Expected(0, says="q_latent and out_latent once"),
+            "break_even_queries": Expected(0, says="the wrong sign"),
+        },
+    ),
+    Submission(
+        "uma",
+        "lse of the scores as they were, queries and outputs not moved",
+        patches=(
+            replace("latent_attention", RETURN, RETURN.replace(", lse", ", torch.logsumexp(scores / scale, dim=-1)")),
+            replace("absorb_costs", " + B * S * H * (Dn + Dr + Dv)\n    absorb_macs", "\n    absorb_macs"),
+        ),
+        expect={
+            "latent_attention": Expected(0, says="before they are scaled"),
+            "absorb_costs": Expected(0, says="lacks the queries"),
+        },
+    ),
+    Submission(
+        "vera",
+        "expands the new tokens only",
+        patches=(replace("absorb_costs", "naive_macs = B * T * weights", "naive_macs = B * S * weights"),),
+        expect={"absorb_costs": Expected(0, says="expands the S new tokens only")},
+    ),
+    Submission(
+        "wim",
+        "projects the whole context",
+        patches=(replace("absorb_costs", "absorb_macs = B * S * weights", "absorb_macs = B * T * weights"),),
+        expect={"absorb_costs": Expected(0, says="projects all T tokens")},
     ),
     Submission(
         "hana",
