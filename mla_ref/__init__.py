@@ -18,8 +18,8 @@ R Rq    latent key/value rank, latent query rank       512, 1536
 
 from importlib import import_module
 
-HELPER_MODULES = ("_validate", "config", "devices", "roofline", "timing", "plots")
-ANSWER_MODULES = ("norm", "rope", "attention", "ragged", "cache", "mha", "mla")
+HELPER_MODULES = ("_validate", "config", "devices", "roofline", "timing", "plots", "interpreter")
+ANSWER_MODULES = ("norm", "rope", "attention", "ragged", "cache", "mha", "mla", "kernels")
 
 _EXPORTS = {
     "config": ("MLAConfig", "Yarn", "presets"),

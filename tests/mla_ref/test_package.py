@@ -26,6 +26,7 @@ def test_every_public_name_loads():
 
 def test_module_lists_are_complete():
     files = {path.stem for path in SOURCE.glob("*.py")} - {"__init__"}
+    files |= {path.parent.name for path in SOURCE.glob("*/__init__.py")}
     assert files == {*mla_ref.HELPER_MODULES, *mla_ref.ANSWER_MODULES}
 
 

@@ -1,0 +1,58 @@
+"""What this device reaches at best: a copy, a matrix product, and reads served by the L2 cache.
+
+    PYTHONPATH=. python benchmarks/ceilings.py          # on the device itself, from the repository's root
+
+`mla_ref.devices` quotes these as the measured ceilings of an H100.
+"""
+
+from __future__ import annotations
+
+import record
+import torch
+import triton
+import triton.language as tl
+
+from mla_ref.timing import bench, measure_copy_bandwidth, measure_matmul_rate
+
+REPEATS = 5
+L2_PASSES = 64
+
+
+@triton.jit
+def _read(x_ptr, out_ptr, blocks, steps, BLOCK: tl.constexpr):
+    """Add up blocks of x, at any time other ones than the other programs; `.cg` passes the L1 by."""
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    total = tl.zeros([BLOCK], tl.float32)
+    for step in range(steps):
+        block = (program + step * programs) % blocks
+        total += tl.load(x_ptr + block * BLOCK + tl.arange(0, BLOCK), cache_modifier=".cg")
+    tl.store(out_ptr + program, tl.sum(total))
+
+
+def l2_bandwidth(nbytes: int) -> float:
+    """Return bytes/s of repeated reads of `nbytes`, which should fit in the L2."""
+    programs, block = 8 * torch.cuda.get_device_properties(0).multi_processor_count, 4096
+    blocks = nbytes // (4 * block)
+    steps = L2_PASSES * blocks // programs
+    x, out = torch.rand(blocks * block, device="cuda"), torch.empty(programs, device="cuda")
+    timing = bench(lambda: _read[(programs,)](x, out, blocks, steps, block, num_warps=8))
+    return steps * programs * block * 4 / timing.median
+
+
+def main() -> None:
+    """Measure each ceiling several times; write medians and spreads."""
+    figures = {}
+    tasks = {
+        "copy_bytes_per_s": lambda: measure_copy_bandwidth("cuda"),
+        "matmul_bfloat16_flop_per_s": lambda: measure_matmul_rate("cuda", torch.bfloat16),
+        **{f"l2_read_bytes_per_s_{mib}MiB": (lambda mib=mib: l2_bandwidth(mib << 20)) for mib in (8, 16, 24, 32, 40)},
+    }
+    for name, task in tasks.items():
+        rates = sorted(task() for _ in range(REPEATS))
+        figures[name] = {"median": rates[REPEATS // 2], "min": rates[0], "max": rates[-1]}
+        print(f"{name}: {rates[REPEATS // 2]:.4g} ({rates[0]:.4g} to {rates[-1]:.4g})")
+    print(record.write("ceilings_h100", {"repeats": REPEATS, "ceilings": figures}, ("triton",)))
+
+
+if __name__ == "__main__":
+    main()

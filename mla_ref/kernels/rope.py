@@ -1,0 +1,144 @@
+"""RoPE, one token a program: rows are read as they lie, separated into pairs in registers, turned, and written.
+
+Two loads of every other value, ``x[0::2]`` and ``x[1::2]``, look simpler and are 12 times slower on an H100
+(``benchmarks/norm_rope_h100.json``): such a load has no neighbours in it, so Triton lays a warp across rows, and each
+lane fetches a sector of its own.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .._validate import check_tensors
+from ._launch import check_operands, on_device_of, output_for
+
+
+@triton.jit
+def _rope(
+    x_ptr, cos_ptr, sin_ptr, out_ptr, S, H, P,
+    stride_xb, stride_xs, stride_xh, stride_xd, stride_ob, stride_os, stride_oh, stride_od, stride_tb,
+    INTERLEAVED: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_P: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0)
+    b, s = (token // S).to(tl.int64), (token % S).to(tl.int64)
+    h = tl.program_id(1).to(tl.int64) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
+    rows = x_ptr + b * stride_xb + s * stride_xs + h * stride_xh
+    out_rows = out_ptr + b * stride_ob + s * stride_os + h * stride_oh
+
+    # [BLOCK_H, BLOCK_P] and, for the angles, [1, BLOCK_P]
+    x, y = load_pairs(rows, stride_xd, h < H, P, INTERLEAVED, BLOCK_P)
+    cos = load_angles(cos_ptr + b * stride_tb + s * P, P, BLOCK_P)
+    sin = load_angles(sin_ptr + b * stride_tb + s * P, P, BLOCK_P)
+    store_pairs(x * cos - y * sin, y * cos + x * sin, out_rows, stride_od, h < H, P, INTERLEAVED, BLOCK_P)
+
+
+@triton.jit
+def load_angles(ptr, P, BLOCK_P: tl.constexpr):
+    p = tl.arange(0, BLOCK_P)[None, :]
+    # [1, BLOCK_P]
+    return tl.load(ptr + p, mask=p < P, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def load_pairs(rows, stride, mask, P, INTERLEAVED: tl.constexpr, BLOCK_P: tl.constexpr):
+    """Return first and second values [N, BLOCK_P] of the pairs in rows, given by pointers [N, 1] to their starts."""
+    if INTERLEAVED:
+        d = tl.arange(0, 2 * BLOCK_P).to(tl.int64)[None, :]
+        # [N, 2 * BLOCK_P]
+        row = tl.load(rows + d * stride, mask=mask & (d < 2 * P), other=0.0).to(tl.float32)
+        x, y = tl.split(tl.reshape(row, [row.shape[0], BLOCK_P, 2]))
+    else:
+        d = tl.arange(0, BLOCK_P).to(tl.int64)[None, :]
+        # [N, BLOCK_P] each
+        x = tl.load(rows + d * stride, mask=mask & (d < P), other=0.0).to(tl.float32)
+        y = tl.load(rows + (d + P) * stride, mask=mask & (d < P), other=0.0).to(tl.float32)
+    return x, y
+
+
+@triton.jit
+def store_pairs(x, y, rows, stride, mask, P, INTERLEAVED: tl.constexpr, BLOCK_P: tl.constexpr):
+    """Store what :func:`load_pairs` loads."""
+    dtype = rows.dtype.element_ty
+    if INTERLEAVED:
+        d = tl.arange(0, 2 * BLOCK_P).to(tl.int64)[None, :]
+        # [N, 2 * BLOCK_P]
+        row = tl.reshape(tl.join(x, y), [x.shape[0], 2 * BLOCK_P])
+        tl.store(rows + d * stride, row.to(dtype), mask=mask & (d < 2 * P))
+    else:
+        d = tl.arange(0, BLOCK_P).to(tl.int64)[None, :]
+        # [N, BLOCK_P] each
+        tl.store(rows + d * stride, x.to(dtype), mask=mask & (d < P))
+        tl.store(rows + (d + P) * stride, y.to(dtype), mask=mask & (d < P))
+
+
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = True, *, out: Tensor | None = None) -> Tensor:
+    """Rotate the pairs of ``x``: :func:`mla_ref.apply_rope` in one launch.
+
+    Parameters
+    ----------
+    x
+        ``[B, S, H, Dr]``, or ``[B, S, Dr]`` for the key that all heads share. Any layout, for instance the last
+        Dr columns of a wider query.
+    cos, sin
+        ``[S, Dr/2]``, or ``[B, S, Dr/2]`` where sequences stand at different positions. Any floating dtype.
+    interleaved
+        True pairs neighbours ``(0, 1), (2, 3), …`` (DeepSeek); False pairs ``(i, i + Dr/2)``.
+    out
+        Where the result goes: ``x`` itself rotates in place.
+
+    Returns
+    -------
+    Tensor
+        ``out``, or a new tensor with the shape and dtype of ``x``.
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        Shapes or devices that do not agree, dtypes that kernels do not take, or a tensor that requires a
+        gradient.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from mla_ref import rope_cos_sin
+    >>> query = torch.ones(1, 1, 1, 2)
+    >>> _ = apply_rope(query, *rope_cos_sin(torch.tensor([1]), 2), out=query)  # in place, by one radian
+    >>> query.flatten()
+    tensor([-0.3012,  1.3818])
+    """
+    check_rope(cos, sin, x=x)
+    out = output_for(x, out)
+    if x.numel() == 0:
+        return out
+    cos, sin = cos.contiguous(), sin.contiguous()
+    x4, out4 = (each if x.ndim == 4 else each.unsqueeze(2) for each in (x, out))
+    B, S, H, width = x4.shape
+    block_h, block_p, num_warps = tile(B * S, H, width)
+    with on_device_of(x):
+        _rope[(B * S, triton.cdiv(H, block_h))](
+            x4, cos, sin, out4, S, H, width // 2,
+            *x4.stride(), *out4.stride(), cos.stride(0) if cos.ndim == 3 else 0,
+            interleaved, block_h, block_p, num_warps=num_warps,
+        )  # fmt: skip
+    return out
+
+
+def check_rope(cos: Tensor, sin: Tensor, **rotated: Tensor) -> None:
+    """Check the arguments of a rotation of one or more tensors ``[B, S, …, Dr]`` by the same angles."""
+    size = check_tensors(**{name: (x, "B S H Dr" if x.ndim == 4 else "B S Dr") for name, x in rotated.items()})
+    name, x = next(iter(rotated.items()))
+    if size["Dr"] % 2:
+        raise ValueError(f"{name} has shape {list(x.shape)}, expected an even width: RoPE turns pairs")
+    leading = "S" if cos.ndim == 2 else "B S"
+    table = " ".join(str(size[symbol]) for symbol in leading.split()) + f" {size['Dr'] // 2}"
+    check_tensors(cos=(cos, table), sin=(sin, table))
+    if cos.device != x.device:
+        raise ValueError(f"cos is on {cos.device}, expected {x.device} as {name}: move one with .to()")
+    check_operands("mla_ref.apply_rope", **rotated)
+
+
+def tile(tokens: int, heads: int, width: int) -> tuple[int, int, int]:
+    """Return heads, pairs and warps a program; a few tokens are spread over more programs, to fill the GPU."""
+    block_h = min(triton.next_power_of_2(max(heads, 1)), 128 if tokens >= 1024 else 16)
+    block_p = triton.next_power_of_2(width // 2)
+    return block_h, block_p, min(max(block_h * block_p // 128, 1), 8)
