@@ -18,9 +18,10 @@ from autograder.exercises import locate
 from autograder.judge import Case, Failure, draw_cases, read_case, verdict_from
 from autograder.lesson import load_lesson
 from autograder.verdict import Outcome, Verdict
-from autograder.worker import running
+from autograder.worker import running, wire
 
 VISIBLE_SEED = "visible"
+SMALLEST_PICTURE = 64  # elements; fewer say nothing
 
 
 class CheckFailed(AssertionError):
@@ -54,12 +55,15 @@ def check(name: str) -> None:
 
 def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[Failure | None, Any]:
     """Call the entry on one case; return what is wrong, if anything, and the result."""
-    given = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in case.arguments.items()}
+    given = running.copied(case.arguments)
     result = None
     try:
         with running.forbidding(exercise.forbidden):
             result = running.DRIVERS[exercise.driver](entry, given)
-        message = {"result": result, "changed": running.changed(case.arguments, given)}
+        sent = wire.decode(wire.encode(result))  # what the judge would see
+        message = {"result": sent, "changed": running.changed(case.arguments, given)}
+    except wire.WireError as error:
+        message = {"unsupported": str(error)}
     except Exception as error:
         message = {"error": running.describe_error(error)}
     return read_case(exercise, case, message), result
@@ -107,6 +111,6 @@ def _picture(exercise: Exercise, case: Case, result: Any) -> str:
         expected, result = expected[0], result[0]
     if not isinstance(expected, torch.Tensor) or not isinstance(result, torch.Tensor):
         return ""
-    if expected.shape != result.shape or expected.numel() == 0 or not result.is_floating_point():
+    if expected.shape != result.shape or expected.numel() < SMALLEST_PICTURE or not result.is_floating_point():
         return ""
     return report.error_picture(result.detach().cpu(), expected, exercise.returns[0])

@@ -8,6 +8,7 @@ run that was interrupted leaves no submission half graded: the next run does it 
 from __future__ import annotations
 
 import csv
+import fcntl
 import hashlib
 import json
 import shutil
@@ -29,6 +30,8 @@ from autograder.grading import Grader, Job
 from autograder.lesson import Lesson, lesson_names, load_lesson, verdict_name
 from autograder.submission import SubmissionError, read_cells, restore, safe_name, stand_in
 from autograder.verdict import Outcome, Verdict, write_atomically
+
+PATTERN = "STUDENT/LESSON/LESSON.ipynb"
 
 
 @dataclass
@@ -61,12 +64,13 @@ class _Entry:
     lesson: Lesson
     notebook: NotebookNode
     jobs: list[Job]
+    timestamp: str | None
 
     def fingerprint(self) -> str:
         """Return a digest of all that the result depends on."""
-        settled = [[job.key, job.settled and job.settled.reason] for job in self.jobs]
+        settled = [[job.key, job.settled and job.settled.to_json()] for job in self.jobs]
         cells = [[cell["id"], cell.source] for cell in self.notebook.cells]
-        return hashlib.sha256(json.dumps([settled, cells]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([settled, cells, self.timestamp]).encode()).hexdigest()
 
 
 @dataclass
@@ -91,16 +95,25 @@ class Classroom:
 
     def found(self) -> tuple[list[tuple[str, str]], list[str]]:
         """Return the submissions as (student, lesson), and a sentence for everything in `submitted/` that is none."""
+        if not self.submitted.is_dir():
+            raise FileNotFoundError(f"there is no class in {self.folder}: submissions go to {self.submitted}/{PATTERN}")
         lessons, pairs, strange = lesson_names(), [], []
-        for student in sorted(p for p in self.submitted.glob("*") if not p.name.startswith(".")):
-            if not student.is_dir() or not safe_name(student.name):
+        for student in _visible(self.submitted):
+            if not student.is_dir() or student.is_symlink():
                 strange.append(f"submitted/{student.name} is not a student's folder and was left alone")
-                continue
-            for folder in sorted(p for p in student.iterdir() if not p.name.startswith(".")):
-                if folder.name in lessons:
-                    pairs.append((student.name, folder.name))
-                else:
-                    strange.append(f"submitted/{student.name}/{folder.name} is not a lesson and was left alone")
+            elif not safe_name(student.name):
+                strange.append(
+                    f"submitted/{student.name!r} cannot be a student's name and was left alone: rename it, with "
+                    "letters, digits and _ @ + - . alone (no spaces; accents composed, as Unicode NFC has them)"
+                )
+            else:
+                folders = _visible(student)
+                known = [f for f in folders if f.name in lessons and f.is_dir() and not f.is_symlink()]
+                pairs += [(student.name, folder.name) for folder in known]
+                others = [
+                    f"submitted/{student.name}/{f.name} is not a lesson's folder" for f in folders if f not in known
+                ]
+                strange += [f"{text} and was left alone" for text in others or ([] if known else [_nothing(student)])]
         return pairs, strange
 
     def grade(
@@ -124,29 +137,40 @@ class Classroom:
         for name in lessons:
             load_lesson(name)
         wanted = [pair for pair in self.found()[0] if not lessons or pair[1] in lessons]
-        grader = grading.shared(str(self.folder), self.seconds)
-        entries = [self._entry(grader, student, lesson) for student, lesson in wanted]
-        results = {(e.student, e.lesson.name): None if again else self._recorded(e) for e in entries}
-        todo = [e for e in entries if results[e.student, e.lesson.name] is None]
-        self._judge(grader, todo, workers, progress)
-        with self._staged(todo) as api:
-            for done, entry in enumerate(todo, start=1):
-                results[entry.student, entry.lesson.name] = self._record(api, grader, entry)
-                progress("recording", done, len(todo))
+        with self._locked():
+            grader = grading.shared(str(self.folder), self.seconds)
+            entries = [self._entry(grader, student, lesson) for student, lesson in wanted]
+            results = {(e.student, e.lesson.name): None if again else self._recorded(e) for e in entries}
+            todo = [e for e in entries if results[e.student, e.lesson.name] is None]
+            work = [(entry.lesson, job) for entry in todo for job in entry.jobs]
+            grader.judge_all(work, workers, lambda done, total: progress("judging", done, total))
+            with self._staged(todo) as api:
+                for done, entry in enumerate(todo, start=1):
+                    results[entry.student, entry.lesson.name] = self._record(api, grader, entry)
+                    progress("recording", done, len(todo))
         return [result for result in results.values() if result]
 
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other graders out of the classroom. The lock goes with the process, however that ends."""
+        with open(self.folder / ".lock", "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BlockingIOError(f"another run is grading {self.folder}: wait for it") from None
+            for leftover in self.folder.glob(".staging-*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+            yield
+
     def _entry(self, grader: Grader, student: str, name: str) -> _Entry:
-        lesson = load_lesson(name)
+        lesson, folder = load_lesson(name), self.submitted / student / name
         try:
-            notebook = restore(lesson, read_cells(self.submitted / student / name / f"{name}.ipynb"))
+            notebook = restore(lesson, read_cells(_find_notebook(folder)))
         except SubmissionError as problem:
             notebook = stand_in(lesson, problem)
-        return _Entry(student, lesson, notebook, grader.jobs(lesson, notebook))
-
-    def _judge(self, grader: Grader, entries: list[_Entry], workers: int, progress: Callable[..., None]) -> None:
-        work = [(entry.lesson, job) for entry in entries for job in entry.jobs]
-        count = iter(range(1, len(work) + 1))
-        grader.judge_all(work, workers, lambda: progress("judging", next(count), len(work)))
+        timestamp = folder / "timestamp.txt"
+        text = timestamp.read_text(errors="replace") if timestamp.is_file() else None
+        return _Entry(student, lesson, notebook, grader.jobs(lesson, notebook), text)
 
     @contextmanager
     def _staged(self, entries: list[_Entry]) -> Iterator[Any]:
@@ -154,16 +178,14 @@ class Classroom:
         from nbgrader.apps import NbGraderAPI
         from nbgrader.coursedir import CourseDirectory
 
-        self.folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".staging-", dir=self.folder) as stage:
             for entry in entries:
                 name = entry.lesson.name
                 folder = Path(stage) / entry.student / name
                 folder.mkdir(parents=True)
                 nbformat.write(entry.notebook, folder / f"{name}.ipynb")
-                timestamp = self.submitted / entry.student / name / "timestamp.txt"
-                if timestamp.is_file():
-                    shutil.copy(timestamp, folder)
+                if entry.timestamp:
+                    (folder / "timestamp.txt").write_text(entry.timestamp)
             config = self.config(Path(stage))
             config.CourseDirectory.release_directory = str(Path(stage) / ".release")
             for name in sorted({entry.lesson.name for entry in entries}):
@@ -224,24 +246,45 @@ class Classroom:
         api = NbGraderAPI(CourseDirectory(config=config), config=config)
         graded = sorted((self.folder / "autograded").glob("*/*/*.ipynb"))
         graded = [path for path in graded if not lessons or path.stem in lessons]
+        if not graded:
+            raise FileNotFoundError(f"nothing is graded in {self.folder} yet: run `mla-course grade` first")
+        with self.gradebook() as gradebook:
+            digests = {path: _feedback_digest(gradebook, path) for path in graded}
         pages, problems = [], []
         for done, path in enumerate(graded, start=1):
             student, lesson = path.parts[-3], path.stem
             page = self.folder / "feedback" / student / lesson / f"{lesson}.html"
-            if not page.exists() or page.stat().st_mtime < path.stat().st_mtime:
+            stamp = self.folder / "graded" / lesson / f"{student}.feedback"
+            if not page.exists() or not stamp.exists() or stamp.read_text() != digests[path]:
                 answer = api.generate_feedback(lesson, student, force=True)
                 if not answer["success"]:
-                    problems.append(
-                        f"no feedback for {student} in {lesson}: {answer.get('error') or answer.get('log')}"
-                    )
+                    log = answer.get("error") or answer.get("log")
+                    problems.append(f"no feedback for {student} in {lesson}: {log}")
                     continue
+                write_atomically(stamp, digests[path])
             pages.append(page)
             progress("writing feedback", done, len(graded))
         return pages, problems
 
+    def overruled(self) -> list[str]:
+        """Return a sentence for every score that a person has set in place of the judge's."""
+        found = []
+        with self.gradebook() as gradebook:
+            for lesson in lesson_names():
+                for submission in _submissions(gradebook, lesson):
+                    for grade in (grade for notebook in submission.notebooks for grade in notebook.grades):
+                        if grade.manual_score is not None and grade.manual_score != grade.auto_score:
+                            found.append(
+                                f"{lesson} {submission.student_id}: {verdict_name(grade.name)} counts "
+                                f"{grade.manual_score:g}, set by hand"
+                            )
+        return found
+
     def export(self, target: Path, per_exercise: bool = False) -> int:
         """Write the gradebook as CSV and return the number of rows. A score that is still open is left blank."""
         head = ["student", "lesson", *(["exercise"] if per_exercise else []), "score", "max_score", "status"]
+        if not (self.folder / "graded").is_dir():
+            raise FileNotFoundError(f"nothing is graded in {self.folder} yet: run `mla-course grade` first")
         with self.gradebook() as gradebook:
             rows = [row for lesson in lesson_names() for row in _rows(gradebook, lesson, per_exercise)]
         with open(target, "w", newline="") as file:
@@ -266,6 +309,38 @@ def _rows(gradebook: Any, lesson: str, per_exercise: bool) -> Iterator[list[Any]
             yield [student, lesson, *_score(grades, submission.late_submission_penalty)]
 
 
+def _visible(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def _nothing(student: Path) -> str:
+    return f"submitted/{student.name} holds no lesson"
+
+
+def _find_notebook(folder: Path) -> Path:
+    """Return the notebook in a submission's folder: of the lesson's name, or the only one there is.
+
+    Raises SubmissionError if that leaves a choice. Links are not followed.
+    """
+    path = folder / f"{folder.name}.ipynb"
+    files = [p for p in folder.glob("*.ipynb") if p.is_file() and not p.is_symlink()]
+    if path in files or not files:
+        return path if not path.is_symlink() else folder / "a link"
+    if len(files) == 1:
+        return files[0]
+    names = ", ".join(sorted(file.name for file in files))
+    raise SubmissionError(Outcome.ABSENT, f"no {path.name} was handed in, but {names}: which of them counts?")
+
+
+def _feedback_digest(gradebook: Any, notebook: Path) -> str:
+    """Return a digest of what a feedback page shows: the graded notebook, scores and comments."""
+    submission = gradebook.find_submission_notebook(notebook.stem, notebook.stem, notebook.parts[-3])
+    grades = [[g.name, g.score, g.extra_credit] for g in submission.grades]
+    comments = [[c.name, c.comment] for c in submission.comments]
+    content = json.dumps([sorted(grades), sorted(comments, key=str), submission.late_submission_penalty], default=str)
+    return hashlib.sha256(content.encode() + notebook.read_bytes()).hexdigest()
+
+
 def _submissions(gradebook: Any, lesson: str) -> list[Any]:
     from nbgrader.api import MissingEntry
 
@@ -280,4 +355,8 @@ def _score(grades: Sequence[Any], penalty: float | None = None) -> tuple[Any, fl
     top = sum(grade.max_score for grade in grades)
     if any(grade.auto_score is None and grade.manual_score is None for grade in grades):
         return "", top, "needs manual grading"
-    return max(0.0, sum(grade.score for grade in grades) - (penalty or 0.0)), top, "graded"
+    status = "graded"
+    if any(grade.manual_score is not None for grade in grades):
+        stale = any(grade.needs_manual_grade for grade in grades)
+        status = "set by hand before the last grading: look again" if stale else "set by hand"
+    return max(0.0, sum(grade.score for grade in grades) - (penalty or 0.0)), top, status

@@ -23,7 +23,7 @@ app = typer.Typer(
 )
 out, err = Console(), Console(stderr=True)
 
-Folder = Annotated[Path, typer.Option("--classroom", help="The class's folder.")]
+Folder = Annotated[Path, typer.Option("--classroom", envvar="MLA_CLASSROOM", help="The class's folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Seconds = Annotated[float | None, typer.Option(help="Time limit an exercise, in place of its own.", min=0.1)]
 Workers = Annotated[int, typer.Option(help="Exercises judged at a time.", min=1)]
@@ -67,10 +67,14 @@ def check(
     """Judge a notebook as the instructor's grader would, on data drawn afresh, and print the verdicts."""
     from autograder import report
     from autograder.grading import Grader
-    from autograder.lesson import load_lesson
+    from autograder.lesson import LessonError, lesson_names, load_lesson
     from autograder.submission import read_cells, restore
     from autograder.verdict import Outcome
 
+    if not notebook.is_file():
+        raise FileNotFoundError(f"there is no notebook {notebook}")
+    if lesson is None and notebook.stem not in lesson_names():
+        raise LessonError(f"{notebook.name} is not named after a lesson: say which with --lesson {lesson_names()[0]}")
     plan = load_lesson(lesson or notebook.stem)
     restored = restore(plan, read_cells(notebook))
     with Grader(None, seconds) as grader, steps("judging", len(plan.checks), as_json) as step:
@@ -99,8 +103,11 @@ def grade(
 ) -> None:
     """Grade what is in classroom/submitted and enter it in the gradebook. What is graded already stays as it is."""
     from autograder.classroom import Classroom
+    from autograder.lesson import load_lesson
     from autograder.scoreboard import as_rows, print_scoreboard
 
+    for lesson in lessons or ():
+        load_lesson(lesson)
     room = Classroom(classroom.resolve(), seconds)
     _, strange = room.found()
     with bars(as_json) as progress:
@@ -108,12 +115,12 @@ def grade(
     if as_json:
         print(json.dumps({"results": as_rows(results), "left_alone": strange}))
     else:
-        if not results:
-            out.print(f"nothing to grade: {room.submitted}/STUDENT/LESSON/LESSON.ipynb holds the submissions")
         print_scoreboard(out, results)
-        for line in strange:
-            out.print(line, highlight=False)
-    raise typer.Exit(1 if any(result.problem or result.score is None for result in results) else 0)
+        for line in [*room.overruled(), *strange]:
+            out.print(line, highlight=False, markup=False, soft_wrap=True)
+        if not results:
+            out.print(f"nothing to grade in {room.submitted}", soft_wrap=True)
+    raise typer.Exit(1 if strange or any(result.problem or result.score is None for result in results) else 0)
 
 
 @app.command()
@@ -169,7 +176,8 @@ def doctor(as_json: Json = False) -> None:
         print(json.dumps([vars(finding) for finding in findings]))
     else:
         for finding in findings:
-            out.print(f"{finding.status:8} {finding.subject}: {finding.detail}", highlight=False, markup=False)
+            line = f"{finding.status:8} {finding.subject}: {finding.detail}"
+            out.print(line, highlight=False, markup=False, soft_wrap=True)
     raise typer.Exit(1 if any(finding.status == "missing" for finding in findings) else 0)
 
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from autograder.exercise import Arguments, Exercise, relative_tolerance, upcast
@@ -60,7 +61,8 @@ def _value(result: Any, expected: Any, name: str, tolerance: float) -> Differenc
             return Difference(f"{name} is {_kind(result)}, expected a dict with the keys {', '.join(expected)}")
         for key, value in expected.items():
             if key not in result:
-                return Difference(f"{name} has no entry {key!r}; it has {', '.join(map(str, result)) or 'none'}")
+                keys = ", ".join(str(k)[:40] for k in list(result)[:8])
+                return Difference(f"{name} has no entry {key!r}; it has {keys or 'none'}")
             if found := _value(result[key], value, f"{name}[{key!r}]", tolerance):
                 return found
         return None
@@ -92,11 +94,13 @@ def _sequence(result: Any, expected: Any, names: list[str], tolerance: float, fo
 
 
 def _number(result: Any, expected: float | bool, name: str, tolerance: float) -> Difference | None:
-    if isinstance(result, torch.Tensor) and result.numel() == 1:
+    if isinstance(result, torch.Tensor | np.ndarray | np.generic) and math.prod(result.shape) == 1:
         result = result.item()
     if isinstance(result, bool) != isinstance(expected, bool) or not isinstance(result, bool | int | float):
         kind = "True or False" if isinstance(expected, bool) else "a number"
         return Difference(f"{name} is {_kind(result)}, expected {kind}")
+    if isinstance(result, int) and result.bit_length() > 900:  # no float is as large
+        return Difference(f"{name} is an integer of {result.bit_length()} bits", error=math.inf, where=name)
     if not math.isfinite(result):
         return Difference(f"{name} is {result}, expected a finite number")
     if math.isclose(result, expected, rel_tol=tolerance, abs_tol=1e-12):
@@ -172,7 +176,8 @@ def _pattern(result: torch.Tensor, expected: torch.Tensor, bad: torch.Tensor, to
         if 0 < int(wrong.sum()) < len(wrong):
             indices = wrong.nonzero().flatten().tolist()
             listed = ", ".join(map(str, indices[:4])) + (", …" if len(indices) > 4 else "")
-            return f"only index {listed} of axis {axis} (size {len(wrong)}) is wrong"
+            noun, verb = ("index", "is") if len(indices) == 1 else ("indices", "are")
+            return f"only {noun} {listed} of axis {axis} (size {len(wrong)}) {verb} wrong"
     return None
 
 

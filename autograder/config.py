@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def configure(c: Config, root: Path = ROOT, classroom: Path | None = None, course: Path | None = None) -> Config:
     """Fill in a configuration for a course whose classroom is `classroom`, by default `root/classroom`.
 
-    `MLA_GRADEBOOK` in the environment names another database than `classroom/gradebook.db`, as an SQLAlchemy URL.
+    In the environment `MLA_CLASSROOM` names another default, and `MLA_GRADEBOOK` another database than the classroom's
+    `gradebook.db`, as an SQLAlchemy URL.
     """
     from nbgrader.preprocessors import (
         AssignLatePenalties,
@@ -31,7 +32,7 @@ def configure(c: Config, root: Path = ROOT, classroom: Path | None = None, cours
     from autograder.preprocessors import Judge, Restore, SaveVerdicts
 
     find_tools()
-    classroom = Path(classroom or root / "classroom").resolve()
+    classroom = Path(classroom or os.environ.get("MLA_CLASSROOM") or root / "classroom").resolve()
     c.CourseDirectory.root = str(root)
     c.CourseDirectory.course_id = "mla-course"
     c.CourseDirectory.db_url = os.environ.get("MLA_GRADEBOOK") or f"sqlite:///{classroom / 'gradebook.db'}"

@@ -74,14 +74,16 @@ def run(folder: Path, workers: int, progress: Callable[[str, int, int], None]) -
 
 def _prepare(folder: Path) -> None:
     """Make the folder, or empty it if it holds another version of the sample class."""
-    if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
+    wanted = sorted(f"{each.student}/{lesson}" for lesson in sample_lessons() for each in submissions(lesson))
+    there = sorted("/".join(path.parts[-2:]) for path in (folder / "submitted").glob("*/*"))
+    mark = folder / MARK
+    ours = set(mark.read_text().splitlines()) if mark.exists() else set()
+    if set(there) - ours or (folder.exists() and any(folder.iterdir()) and not mark.exists()):
         raise FileExistsError(f"{folder} holds a class: the demo leaves it alone; give another folder with --classroom")
-    wanted = {(each.student, lesson) for lesson in sample_lessons() for each in submissions(lesson)}
-    there = {tuple(path.parts[-2:]) for path in (folder / "submitted").glob("*/*")}
-    if there - wanted:
+    if set(there) - set(wanted):
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARK).touch()
+    mark.write_text("\n".join(wanted) + "\n")
 
 
 def compare(results: list[Graded], lessons: list[str]) -> list[str]:

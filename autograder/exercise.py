@@ -139,7 +139,7 @@ class Exercise:
 def upcast(value: Any) -> Any:
     """Return the value with every floating-point tensor in it in float64."""
     if isinstance(value, torch.Tensor):
-        return value.double() if value.is_floating_point() else value.clone()
+        return value.to(torch.float64, copy=True) if value.is_floating_point() else value.clone()
     if isinstance(value, dict):
         return {k: upcast(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -6,9 +6,10 @@ import functools
 import hashlib
 import inspect
 import json
-import os
+import math
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from pathlib import Path
 import torch
 from nbformat import NotebookNode
 
+import mla_ref
 from autograder import compare, exercise, judge, program, sandbox
 from autograder.exercise import Exercise
 from autograder.exercises import exercises
@@ -25,7 +27,9 @@ from autograder.program import Cell, build_program
 from autograder.sandbox import Sandbox
 from autograder.submission import REMARKS, code_cells
 from autograder.verdict import Outcome, Verdict, VerdictStore, write_atomically
-from autograder.worker import running, server, wire
+from autograder.worker import server
+
+FAULT_SECONDS = 60.0  # for which a grader fault stands; a later look tries again
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Grader:
         self.seed = read_seed(classroom) if classroom else secrets.token_hex(16)
         self.store = VerdictStore(classroom / "verdicts") if classroom else None
         self._memory: dict[str, Verdict] = {}
+        self._faults: dict[str, tuple[float, Verdict]] = {}
         self._local = threading.local()
         self._sandboxes: list[Sandbox] = []
 
@@ -77,7 +82,13 @@ class Grader:
         """Return the jobs of a restored notebook, one an exercise."""
         remarks = notebook.metadata.get(REMARKS, {})
         cells = code_cells(notebook, lesson)
-        return [self._job(lesson, each, cells, remarks) for each in exercises(lesson.name)]
+        return [self._safe_job(lesson, each, cells, remarks) for each in exercises(lesson.name)]
+
+    def _safe_job(self, lesson: Lesson, each: Exercise, cells: list[Cell], remarks: dict) -> Job:
+        try:
+            return self._job(lesson, each, cells, remarks)
+        except Exception as error:  # one notebook that the grader trips over must not stop the class
+            return Job(each, (), "", judge.fault(each, f"no program could be cut from the notebook: {error!r}"))
 
     def reference_job(self, lesson: Lesson, name: str) -> Job:
         """Return the job that judges the lesson's own solution of an exercise."""
@@ -126,6 +137,9 @@ class Grader:
                     job.exercise, f"the lesson's own solution of {job.exercise.name} is {check.outcome}: {check.reason}"
                 )
         verdict = judge.judge(job.exercise, job.program, self.seed, self._sandbox())
+        if verdict.outcome is Outcome.FAULT:
+            self._faults[job.key] = time.monotonic(), verdict
+            return verdict
         self._memory[job.key] = verdict
         if self.store:
             self.store.put(job.key, verdict)
@@ -133,30 +147,33 @@ class Grader:
 
     def known(self, job: Job) -> Verdict | None:
         """Return the verdict of a job if no run is needed for it."""
+        since, fault = self._faults.get(job.key, (-math.inf, None))
+        if fault and time.monotonic() - since < FAULT_SECONDS:
+            return fault
         return job.settled or self._memory.get(job.key) or (self.store.get(job.key) if self.store else None)
 
     def forget(self) -> None:
         """Drop the verdicts held in memory; those in the store stay."""
         self._memory.clear()
+        self._faults.clear()
 
     def verdicts(self, lesson: Lesson, notebook: NotebookNode) -> dict[str, Verdict]:
         """Return the verdicts on a restored notebook by exercise."""
         return {job.exercise.name: self.verdict(lesson, job) for job in self.jobs(lesson, notebook)}
 
-    def judge_all(self, work: Iterable[tuple[Lesson, Job]], workers: int, done: Callable[[], None]) -> None:
-        """Reach the verdicts of many jobs at once, and call `done` after each."""
+    def judge_all(self, work: Iterable[tuple[Lesson, Job]], workers: int, progress: Callable[[int, int], None]) -> None:
+        """Reach the verdicts of many jobs at once, and call `progress(done, total)` after each."""
+        work = list(work)
+        fresh = {(lesson.name, job.exercise.name): lesson for lesson, job in work if not self.known(job)}
+        controls = [(lesson, self.reference_job(lesson, name)) for (_, name), lesson in fresh.items()]
+        count = iter(range(1, len(work) + len(controls) + 1))
 
         def one(item: tuple[Lesson, Job]) -> None:
             self.verdict(*item)
-            done()
+            progress(next(count), len(work) + len(controls))
 
-        work = list(work)
-        controls = {(lesson.name, job.exercise.name): lesson for lesson, job in work if not self.known(job)}
         with ThreadPoolExecutor(workers) as pool:
-            # the solutions first, so that two threads do not both judge one
-            list(
-                pool.map(lambda item: self.verdict(item[1], self.reference_job(item[1], item[0][1])), controls.items())
-            )
+            list(pool.map(one, controls))  # the solutions first, so that two threads do not both judge one
             list(pool.map(one, work))
 
     def _sandbox(self) -> Sandbox:
@@ -169,21 +186,19 @@ class Grader:
 def read_seed(classroom: Path) -> str:
     """Return the classroom's secret seed; draw it on first use."""
     path = classroom / "seed"
-    try:
-        return path.read_text().strip()
-    except FileNotFoundError:
-        write_atomically(path, secrets.token_hex(16) + "\n")
-        os.chmod(path, 0o600)
-        return path.read_text().strip()
+    if not path.exists() or not path.read_text().strip():
+        write_atomically(path, secrets.token_hex(16) + "\n")  # readable by its owner alone
+    return path.read_text().strip()
 
 
 @functools.cache
 def version(lesson: str) -> str:
-    """Return a digest of everything that decides a lesson's verdicts: its exercises, the judge, and torch."""
-    modules = [compare, exercise, judge, program, running, server, wire]
-    modules += [inspect.getmodule(each.inputs) for each in exercises(lesson)[:1]]
-    sources = [inspect.getsource(module) for module in modules if module]
-    return hashlib.sha256("\0".join([*sources, torch.__version__]).encode()).hexdigest()
+    """Return a digest of everything that decides a lesson's verdicts: exercises, judge, worker, oracles, and torch."""
+    modules = [compare, exercise, judge, program, *map(inspect.getmodule, [e.inputs for e in exercises(lesson)])]
+    files = {Path(module.__file__) for module in modules if module}
+    files.update(Path(server.__file__).parent.glob("*.py"), Path(mla_ref.__file__).parent.rglob("*.py"))
+    sources = [path.read_bytes() for path in sorted(files)]
+    return hashlib.sha256(b"\0".join([*sources, torch.__version__.encode()])).hexdigest()
 
 
 @functools.cache

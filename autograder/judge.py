@@ -5,6 +5,7 @@ This is the trusted side. It holds the seed, the oracle and the clock, and sees 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import time
 from collections.abc import Sequence
@@ -63,9 +64,12 @@ def judge(exercise: Exercise, program: Sequence[Cell], seed: str, sandbox: Sandb
     Never raises for what the program does. A fault of the grader is a verdict too, without a score.
     """
     started = time.monotonic()
-    cases = draw_cases(exercise, seed)
+    try:
+        cases = draw_cases(exercise, seed)
+    except Exception as error:
+        return fault(exercise, f"its cases cannot be drawn: {error!r}")
     request = {
-        "program": [{"name": c.name, "source": c.source, "required": c.required} for c in program],
+        "program": [dataclasses.asdict(cell) for cell in program],
         "entry": exercise.name,
         "driver": exercise.driver,
         "forbidden": list(exercise.forbidden),
@@ -75,8 +79,8 @@ def judge(exercise: Exercise, program: Sequence[Cell], seed: str, sandbox: Sandb
         reply = _run(sandbox, request, exercise)
     except ServerLost:
         reply = Reply("exit", 9)
-    except SandboxError as error:
-        return fault(exercise, str(error))
+    except Exception as error:
+        return fault(exercise, str(error) if isinstance(error, SandboxError) else repr(error))
     try:
         failures, notes = read_reply(exercise, cases, reply)
     except Exception as error:  # whatever the comparison trips over, it is not the student's zero
@@ -147,6 +151,8 @@ def _how_it_ended(exercise: Exercise, reply: Reply) -> Failure:
         return Failure(Outcome.ENDED, f"the worker's reply could not be read: {reply.malformed}")
     if reply.ended == "time" or reply.signal == 24:  # SIGXCPU
         return Failure(Outcome.TIME, f"no answer within {limits.seconds:g} s: is there a loop that does not end?")
+    if reply.ended == "crowd":
+        return Failure(Outcome.MEMORY, "it started more processes than an answer needs")
     if reply.ended == "flood":
         return Failure(Outcome.MEMORY, f"the results exceed {limits.reply_bytes >> 20} MiB")
     if reply.signal:
@@ -160,32 +166,32 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
         return replace(_read_error(exercise, message["error"]), case=str(case))
     if "unsupported" in message:
         names = ", ".join(exercise.returns)
-        reason = f"the result is {str(message['unsupported'])[:200]}, expected {names}"
+        reason = f"the result is {_text(message['unsupported'], 200)}, expected {names}"
         return Failure(Outcome.WRONG, reason, case=str(case))
     touched = message.get("changed")
-    touched = sorted({str(name) for name in touched} - set(exercise.may_change)) if isinstance(touched, list) else []
+    touched = {str(name) for name in touched} if isinstance(touched, list) else set()
+    touched = sorted(touched.intersection(case.arguments).difference(exercise.may_change))
     if touched:
         return Failure(Outcome.WRONG, f"it changed its argument {', '.join(touched)} in place", case=str(case))
     found = assess(exercise, case.arguments, message.get("result"))
-    return Failure(Outcome.WRONG, found.reason, found.mistake, str(case)) if found else None
+    return Failure(Outcome.WRONG, _text(found.reason, 1000), found.mistake, str(case)) if found else None
 
 
 def _read_error(exercise: Exercise, error: Any) -> Failure:
     """Turn a reported exception into a sentence. The report comes from the student's process, so nothing in it is
     taken for granted."""
     error = error if isinstance(error, dict) else {}
-    kind, text = str(error.get("type", "error"))[:80], str(error.get("message", ""))[:500]
+    kind, text = _text(error.get("type", "error"), 80), _text(error.get("message", ""), 500)
     where = error.get("where")
-    place = ""
+    place = source = ""
     if isinstance(where, dict):
-        place = f" in line {where.get('line')}"
-        if where.get("cell") and where["cell"] != exercise.name:
-            place += f" of cell {where['cell']}"
-        if where.get("source"):
-            place += f" (`{str(where['source'])[:120]}`)"
+        line, cell, source = (_text(where.get(key, ""), n) for key, n in (("line", 8), ("cell", 80), ("source", 120)))
+        place = f" in line {line}"
+        place += f" of cell {cell}" if cell not in ("", exercise.name) else ""
+        place += f" (`{source}`)" if source else ""
     if kind == "MemoryError" or any(mark in text.lower() for mark in OUT_OF_MEMORY):
         return Failure(Outcome.MEMORY, f"more than {exercise.limits.memory >> 20} MiB of memory were asked for{place}")
-    if kind == "NotImplementedError":
+    if kind == "NotImplementedError" and "raise NotImplementedError" in source:
         return Failure(Outcome.UNFINISHED, f"not finished: NotImplementedError{place}")
     if kind == "ForbiddenCall":
         return Failure(Outcome.WRONG, text)
@@ -211,6 +217,12 @@ def verdict_from(
     outcome = Outcome.PARTIAL if score and worst.outcome is Outcome.WRONG else worst.outcome
     reason = f"{worst.reason} (at {worst.case})" if worst.case else worst.reason
     return Verdict(exercise.name, exercise.points, score, outcome, reason, worst.mistake, tuple(parts), tuple(notes))
+
+
+def _text(value: Any, limit: int) -> str:
+    """Return text from the student's process as one line, cut, without what a terminal or a file trips over."""
+    shown = (c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in str(value)[:limit])
+    return "".join(shown)
 
 
 def _plain(value: Any) -> str:

@@ -20,6 +20,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder.program import Cell
+from autograder.worker.running import REFERENCE
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STUB = 'raise NotImplementedError("write your code here")'
@@ -67,7 +68,9 @@ class Lesson:
     def references(self, exercises: tuple[str, ...]) -> list[Cell]:
         """Return the right solutions of these exercises as cells, in the lesson's order."""
         return [
-            Cell(f"{name} (reference)", source, True) for name, source in self.solutions.items() if name in exercises
+            Cell(f"{name}{REFERENCE}", source, True, gives=name)
+            for name, source in self.solutions.items()
+            if name in exercises
         ]
 
 

@@ -10,7 +10,7 @@ from traitlets import Float, Unicode
 
 from autograder import grading, report
 from autograder.lesson import load_lesson
-from autograder.submission import REMARKS, StudentCell, restore
+from autograder.submission import REMARKS, clean_cells, restore
 from autograder.verdict import Outcome, Verdict
 
 FAULT = "mla_course_fault"
@@ -21,17 +21,8 @@ class Restore(NbGraderPreprocessor):
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
         lesson = load_lesson(resources["nbgrader"]["assignment"])
-        cells = [
-            StudentCell(
-                str(cell.get("id", "")),
-                str(cell.metadata.get("nbgrader", {}).get("grade_id", "")),
-                cell.cell_type,
-                cell.source,
-            )
-            for cell in nb.cells
-            if cell.cell_type in ("code", "markdown")
-        ]
-        return restore(lesson, cells, dict(nb.metadata.get(REMARKS, {}))), resources
+        remarks = nb.metadata.get(REMARKS)
+        return restore(lesson, list(clean_cells(nb.cells)), remarks if isinstance(remarks, dict) else {}), resources
 
 
 class Judge(NbGraderPreprocessor):

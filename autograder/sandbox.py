@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -10,17 +11,18 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, ClassVar
 
 import mla_ref
 from autograder.worker import server, wire
 
 START_SECONDS = 120.0
 GRACE_SECONDS = 5.0
+MAX_TEXT = 1 << 20  # bytes of JSON in all messages of a reply
+SCRATCH = str(128 << 20)  # bytes that may be written to /tmp, and to /dev/shm
 
 
 class SandboxError(RuntimeError):
@@ -42,7 +44,7 @@ class Limits:
 
 @dataclass
 class Reply:
-    """How a child ended ("exit", "time", "flood"; the signal that killed it, or 0) and the messages it sent."""
+    """How a child ended ("exit", "time", "flood", "crowd"; the signal that killed it, or 0) and what it sent."""
 
     ended: str
     signal: int
@@ -53,11 +55,20 @@ class Reply:
 class Sandbox:
     """A fork server, isolated by bubblewrap where that works, and by process limits alone where it does not.
 
-    Use as a context manager, from one thread. The server starts on the first request and again after it was lost.
+    Use as a context manager, from one thread. The server starts on the first request and again after it was lost. Its
+    `kind` says what it imports beside torch: nothing ("plain"), Triton with its interpreter ("interpreter"), or Triton
+    as it compiles ("compiler"); the two cannot share a process.
     """
 
-    def __init__(self, isolation: str | None = None):
+    KINDS: ClassVar[dict[str, dict[str, str]]] = {
+        "plain": {},
+        "interpreter": {"TRITON_INTERPRET": "1"},
+        "compiler": {"TRITON_INTERPRET": "0"},
+    }
+
+    def __init__(self, isolation: str | None = None, kind: str = "plain"):
         self.isolation = isolation or default_isolation()
+        self.kind = kind
         self._process: subprocess.Popen | None = None
         self._socket: socket.socket | None = None
         self._stage: tempfile.TemporaryDirectory | None = None
@@ -73,20 +84,42 @@ class Sandbox:
 
         Raises ServerLost if the server dies or does not answer in time, SandboxError if it cannot be started.
         """
+        try:
+            message = wire.encode(request)
+        except wire.WireError as error:
+            raise SandboxError(f"the request cannot be sent: {error}") from error
         if self._process is None:
             self._start()
-        limits_sent = {"seconds": limits.seconds, "memory": limits.memory, "reply_bytes": limits.reply_bytes}
         try:
-            self._socket.settimeout(limits.seconds + GRACE_SECONDS)
-            self._socket.sendall(wire.encode({**request, "limits": limits_sent}))
-            answer = server.receive(self._socket)
+            return self._exchange(message, limits)
         except (OSError, wire.WireError) as error:
             self.close()
-            raise ServerLost(f"the worker's server did not answer: {error}") from error
-        if answer is None:
+            raise ServerLost(f"the worker's server was lost: {error}") from error
+        except BaseException:  # a later request must not find the answer to this one
             self.close()
-            raise ServerLost("the worker's server ended in the middle of a request")
-        return _read_reply(answer)
+            raise
+
+    def _exchange(self, message: bytes, limits: Limits) -> Reply:
+        channel, theirs = socket.socketpair()
+        with channel, theirs:
+            deadline = time.monotonic() + limits.seconds
+            terms = wire.encode({"seconds": limits.seconds, "memory": limits.memory})
+            self._socket.settimeout(GRACE_SECONDS)
+            socket.send_fds(self._socket, [terms], [theirs.fileno()])
+            theirs.close()
+            data, ended = _converse(channel, message, deadline, limits.reply_bytes)
+        try:
+            self._socket.sendall(b".")
+            answer = server.receive(self._socket)
+            if answer is None:
+                raise OSError("it ended in the middle of a request")
+        except OSError:
+            if ended == "exit":  # perhaps not of the program's making
+                raise
+            answer = {"signal": 0, "crowded": False, "clean": False}
+        if not answer["clean"]:
+            self.close()
+        return _read_reply(data, "crowd" if answer["crowded"] else ended, answer["signal"])
 
     def _start(self) -> None:
         self._stage = tempfile.TemporaryDirectory(prefix="mla-stage-")
@@ -94,7 +127,7 @@ class Sandbox:
         stage_packages(stage)
         ours, theirs = socket.socketpair()
         fd = theirs.fileno()
-        command = [sys.executable, "-B", "-m", "autograder.worker.server", str(fd)]
+        command = [sys.executable, "-B", "-P", "-m", "autograder.worker.server", str(fd)]
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "PYTHONPATH": str(stage),
@@ -102,9 +135,10 @@ class Sandbox:
             "LANG": "C.UTF-8",
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
+            **self.KINDS[self.kind],
         }
         if self.isolation == "bubblewrap":
-            environment["MLA_PRIVATE_TMP"] = "1"
+            environment["MLA_PRIVATE"] = "1"
             command = _bubblewrap(stage, environment) + command
         self._process = subprocess.Popen(
             command, pass_fds=[fd], cwd=stage, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
@@ -135,20 +169,42 @@ class Sandbox:
         self._process = self._socket = self._stage = None
 
 
-def _read_reply(answer: dict[str, Any]) -> Reply:
-    blob = answer["bytes"]
-    data = memoryview(blob.numpy()) if isinstance(blob, torch.Tensor) else memoryview(b"")
-    reply = Reply(answer["ended"], answer["signal"])
+def _converse(channel: socket.socket, message: bytes, deadline: float, limit: int) -> tuple[bytearray, str]:
+    """Send a message; return what comes back until the other end closes, time runs out, or it is too much."""
+    data = bytearray()
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        channel.settimeout(GRACE_SECONDS)
+        channel.sendall(message)
+        while (left := deadline - time.monotonic()) > 0:
+            channel.settimeout(left)
+            try:
+                chunk = channel.recv(1 << 20)
+            except TimeoutError:
+                break
+            data += chunk
+            if not chunk:
+                return data, "exit"
+            if len(data) > limit:
+                return data[:limit], "flood"
+        return data, "time"
+    return data, "exit"
+
+
+def _read_reply(data: bytes | bytearray, ended: str, killed: int) -> Reply:
+    reply, rest, headers = Reply(ended, killed), memoryview(data), 0
     try:
-        while data:
-            size = wire.message_size(data)
-            if size is None or size > len(data):
+        while rest:
+            size = wire.message_size(rest)
+            if size is None or size > len(rest):
                 break  # cut short by a limit
-            message = wire.decode(data[:size])
+            headers += wire.header_size(rest)
+            if headers > MAX_TEXT:
+                raise wire.WireError("more text than an answer needs")
+            message = wire.decode(rest[:size])
             if not isinstance(message, dict):
                 raise wire.WireError("a message that is not a table")
             reply.messages.append(message)
-            data = data[size:]
+            rest = rest[size:]
     except wire.WireError as error:
         reply.malformed = str(error)
     return reply
@@ -169,17 +225,19 @@ def stage_packages(stage: Path) -> None:
 def _bubblewrap(stage: Path, environment: dict[str, str]) -> list[str]:
     """Return the prefix that hides the network, other processes, and every file but the interpreter's and the stage."""
     command = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+    command += ["--as-pid-1"]  # no signal of a descendant ends or stops the first process of a namespace
     command += ["--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--clearenv"]
     for key, value in environment.items():
         command += ["--setenv", key, value]
-    command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    command += ["--proc", "/proc", "--dev", "/dev", "--size", SCRATCH, "--tmpfs", "/tmp"]
+    command += ["--size", SCRATCH, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
     system = ["/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"]
     own = {sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parent.parent)}
     for path in [*system, *sorted(own), str(stage)]:
         command += ["--ro-bind-try", path, path]
     for hidden in _installed_copies():
-        command += ["--tmpfs", str(hidden)]
-    return [*command, "--chdir", "/tmp", "--"]
+        command += ["--tmpfs", str(hidden), "--remount-ro", str(hidden)]
+    return [*command, "--remount-ro", "/", "--chdir", "/tmp", "--"]
 
 
 def _installed_copies() -> list[Path]:

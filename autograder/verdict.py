@@ -18,6 +18,7 @@ class Outcome(enum.StrEnum):
     PASSED = "passed"
     PARTIAL = "partial"
     WRONG = "wrong"
+    SLOW = "slow"
     ERROR = "error"
     UNFINISHED = "unfinished"
     MISSING = "missing"
@@ -75,7 +76,7 @@ class VerdictStore:
         """Return the verdict kept under `key`, or None. A damaged file counts as none."""
         try:
             return Verdict.from_json(json.loads(self._path(key).read_text()))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def put(self, key: str, verdict: Verdict) -> None:

@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/grading.py
 
 Both grade the same submissions of all lessons, with as many processes as there are cores. Stock nbgrader runs
-`check(...)` in the kernel, without isolation: once the notebooks as they are, once with set-up, solution and check cells
-alone, which is all that the judge runs.
+`check(...)` in the kernel, without isolation: once the notebooks as they are, once with set-up, solution and check
+cells alone: all that the judge runs.
 """
 
 from __future__ import annotations

@@ -577,8 +577,8 @@ floor_us = 1e6 * 128 * matmul_cost(1, 512, 128, itemsize=2)["bytes"] / h100.band
 plots.bars(
     {
         "published in an article": 35.6,
-        "do_bench, caches flushed": 13.5,
-        "CUDA graph, caches warm": 4.7,
+        "do_bench, caches flushed": 13.3,
+        "CUDA graph, caches warm": 4.75,
     },
     unit="µs",
     title=f"One product. Dashed: {floor_us:.1f} µs, the least from DRAM",
@@ -587,13 +587,13 @@ plots.bars(
 
 # %% [markdown]
 # Sources: the first figure was published in an article, "The Hidden Bottleneck in MLA Serving"; the other two were
-# measured for this course with cuBLAS on an H100 80GB HBM3 (`benchmarks/timing_traps.py` repeats them).
+# measured for this course with cuBLAS on an H100 80GB HBM3 (`benchmarks/timing_traps_h100.json`).
 #
 # | trap | what it measures instead |
 # |---|---|
 # | `time.time()` around GPU work, without `torch.cuda.synchronize()` | Python: a launch returns before the kernel ran |
 # | `triton.testing.do_bench` on a small kernel | the kernel and the gap before it, while the host prepares the launch |
-# | replaying a CUDA graph | the kernel with warm caches: 4.7 µs is *below* the floor, so weights came from the L2 |
+# | replaying a CUDA graph | the kernel with warm caches: 4.75 µs is *below* the floor, so weights came from the L2 |
 # | a CPU loop over one small input | the cache, as in your bars above |
 #
 # The weights are 16 MiB and the L2 holds 50 MiB, so they stay there from one replay to the next. Triton's developers

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 import linecache
+import sys
 import traceback
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +16,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CELL = "<cell {}>"
+REFERENCE = " (reference)"  # ends the names of cells with supplied solutions
+
+
+def new_namespace() -> dict[str, Any]:
+    """Return the namespace of a fresh `__main__` with what a notebook adds to Python's own names."""
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    vars(module).update(display=print, get_ipython=lambda: None)
+    return vars(module)
 
 
 def run_cell(name: str, source: str, namespace: dict[str, Any]) -> None:
@@ -90,20 +100,40 @@ def forbidding(words: list[str] | tuple[str, ...]) -> Iterator[None]:
         yield
 
 
+def copied(value: Any) -> Any:
+    """Return a copy of nested arguments, tensors included."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {k: copied(v) for k, v in value.items()}
+    return type(value)(map(copied, value)) if isinstance(value, list | tuple) else value
+
+
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return the names of the tensors that a call changed in place."""
-    return [
-        name
-        for name, tensor in before.items()
-        if isinstance(tensor, torch.Tensor) and not torch.equal(tensor, after[name])
-    ]
+    """Return the names of the arguments with a tensor that a call changed in place."""
+    return [name for name, value in before.items() if not _same(value, after[name])]
+
+
+def _same(before: Any, after: Any) -> bool:
+    if type(before) is not type(after):
+        return False
+    if isinstance(before, torch.Tensor):
+        if before.shape != after.shape or before.dtype != after.dtype:
+            return False
+        return bool(((before == after) | (before != before) & (after != after)).all())  # NaN is the same as NaN
+    if isinstance(before, dict):
+        return before.keys() == after.keys() and all(_same(v, after[k]) for k, v in before.items())
+    if isinstance(before, list | tuple):
+        return len(before) == len(after) and all(map(_same, before, after))
+    return True
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
     """Return the type, message and place of an exception: the last line of the student's own that it passed through."""
     where = None
     for frame in traceback.extract_tb(error.__traceback__):
-        if frame.filename.startswith("<cell ") or "ipykernel_" in frame.filename:
+        theirs = frame.filename.startswith("<cell ") or "ipykernel_" in frame.filename
+        if theirs and not frame.filename.endswith(f"{REFERENCE}>"):  # a supplied solution is not shown
             where = _place(frame.filename, frame.lineno, frame.line)
     if where is None and isinstance(error, SyntaxError):
         where = _place(error.filename, error.lineno, error.text)

@@ -1,7 +1,8 @@
 """The fork server: imports torch once, then forks a fresh process for every exercise that is judged.
 
-It holds no secret. It reads a request from the judge, forks, lets the child run the student's program under limits of
-time and memory, kills whatever is left, and passes on the bytes the child wrote. The judge makes sense of them.
+It holds no secret and never sees one, because a later child inherits its memory: what a child is to run, and what it
+answers, pass between the judge and that child on a socket of their own. The server forks the child, kills whatever is
+left of it when the judge says so, and wipes what it wrote.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import signal
 import socket
 import sys
 import tempfile
-import time
 from typing import Any
 
 import torch
@@ -24,22 +24,35 @@ import torch
 from autograder.worker import running, wire
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+PRIVATE = os.environ.get("MLA_PRIVATE") == "1"  # the processes, /tmp and /dev/shm in sight are all this server's
+MAX_PROCESSES = 64
+WATCH_SECONDS = 0.05
 
 
 def main(fd: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     _warm_up()
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     _prctl(PR_SET_DUMPABLE, 0)
     judge = socket.socket(fileno=fd)
     judge.sendall(wire.encode({"ready": True}))
-    while (request := receive(judge)) is not None:
-        reply, blob = serve(request)
-        judge.sendall(wire.encode({**reply, "bytes": torch.frombuffer(blob, dtype=torch.uint8) if blob else None}))
+    while True:
+        data, channels, _, _ = socket.recv_fds(judge, 4096, 1)
+        if not channels:
+            return
+        judge.sendall(wire.encode(serve(judge, wire.decode(data), channels[0])))
 
 
 def _warm_up() -> None:
-    """Import what torch leaves until first use. One thread, one number: nothing that a fork could break."""
+    """Import what torch leaves until first use, and Triton where it is wanted. One thread, one number: nothing that a
+    fork could break."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        from mla_ref import interpreter
+
+        interpreter.prepare()
+    elif "TRITON_INTERPRET" in os.environ:
+        import triton.compiler  # noqa: F401
     with running.forbidding(["nothing"]):
         torch.einsum("i,i->", torch.ones(1), torch.ones(1)).add(1)
 
@@ -55,41 +68,28 @@ def receive(sock: socket.socket) -> Any:
     return wire.decode(data)
 
 
-def serve(request: dict[str, Any]) -> tuple[dict[str, Any], bytearray]:
-    """Fork a child for one request; return how it ended and the bytes it wrote."""
-    limits = request["limits"]
+def serve(judge: socket.socket, limits: dict[str, Any], channel: int) -> dict[str, Any]:
+    """Fork a child that talks with the judge on `channel`; end it at the judge's next byte and say how that went."""
     directory = tempfile.mkdtemp(prefix="work-")
-    readable, writable = os.pipe()
+    os.set_inheritable(channel, False)  # a command that the child starts would hold it open
     child = os.fork()
     if child == 0:
         try:
-            os.close(readable)
-            _confine(limits, directory, keep=writable)
-            _work(request, writable)
+            os.closerange(3, channel)
+            os.closerange(channel + 1, 4096)
+            request = receive(socket.socket(fileno=os.dup(channel)))
+            _confine(limits, directory)
+            _work(request, channel)
         finally:
             os._exit(0)
-    os.close(writable)
-    try:
-        blob, ended = _collect(readable, limits["seconds"], limits["reply_bytes"])
-    finally:
-        os.close(readable)
-        status = _kill(child)
-        _clean(directory)
-    return {"ended": ended, "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0}, blob
-
-
-def _collect(readable: int, seconds: float, limit: int) -> tuple[bytearray, str]:
-    blob, deadline = bytearray(), time.monotonic() + seconds
-    while True:
-        ready, _, _ = select.select([readable], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            return blob, "time"
-        chunk = os.read(readable, 1 << 20)
-        if not chunk:
-            return blob, "exit"
-        blob += chunk
-        if len(blob) > limit:
-            return blob[:limit], "flood"
+    os.close(channel)
+    crowded = False
+    while not crowded and not select.select([judge], [], [], WATCH_SECONDS)[0]:
+        crowded = PRIVATE and sum(name.isdigit() for name in os.listdir("/proc")) > MAX_PROCESSES
+    status = _kill(child)
+    judge.recv(1)
+    killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    return {"signal": killed, "crowded": crowded, "clean": _clean(directory)}
 
 
 def _kill(child: int) -> int:
@@ -98,6 +98,9 @@ def _kill(child: int) -> int:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
     while True:
+        if os.getpid() == 1:  # all other processes of the namespace in one step, which no fork can outrun
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
         for pid in mine.union(_children()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -118,37 +121,57 @@ def _children() -> list[int]:
         return []
 
 
-def _clean(directory: str) -> None:
-    """Remove what the child wrote; in a private /tmp, everything."""
-    shutil.rmtree(directory, ignore_errors=True)
-    if os.environ.get("MLA_PRIVATE_TMP"):
-        for root in ("/tmp", "/dev/shm"):
-            for name in os.listdir(root) if os.path.isdir(root) else ():
-                path = os.path.join(root, name)
-                shutil.rmtree(path, ignore_errors=True) if os.path.isdir(path) else os.unlink(path)
+def _clean(directory: str) -> bool:
+    """Remove what the child wrote; return whether nothing is left for a later one to find."""
+    try:
+        shutil.rmtree(directory, ignore_errors=True)
+        if not PRIVATE:
+            return not os.path.exists(directory)
+        for entry in _entries():
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                os.unlink(entry.path)
+        return not _entries() and not any(_rows(f"/proc/sysvipc/{kind}") for kind in ("msg", "sem", "shm"))
+    except (OSError, RecursionError):
+        return False
 
 
-def _confine(limits: dict[str, Any], directory: str, keep: int) -> None:
+def _entries() -> list[os.DirEntry]:
+    stage = os.environ["PYTHONPATH"] + "/"
+    return [e for root in ("/tmp", "/dev/shm") for e in os.scandir(root) if not stage.startswith(e.path + "/")]
+
+
+def _rows(table: str) -> int:
+    try:
+        with open(table) as file:
+            return len(file.readlines()) - 1  # less the heading
+    except OSError:
+        return 0
+
+
+def _confine(limits: dict[str, Any], directory: str) -> None:
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    os.closerange(3, keep)
-    os.closerange(keep + 1, 4096)
     os.chdir(directory)
     os.environ.update(HOME=directory, TMPDIR=directory)
     tempfile.tempdir = directory
     seconds = int(limits["seconds"]) + 1
-    _limit(resource.RLIMIT_CPU, seconds)
+    _limit(resource.RLIMIT_CPU, seconds, seconds + 1)  # the soft limit's signal names the cause
     _limit(resource.RLIMIT_FSIZE, 64 << 20)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_AS, _address_space() + limits["memory"])
+    if PRIVATE:
+        _limit(resource.RLIMIT_NPROC, 4 * MAX_PROCESSES)  # threads count too
 
 
-def _limit(which: int, value: int) -> None:
+def _limit(which: int, soft: int, hard: int | None = None) -> None:
     with contextlib.suppress(ValueError, OSError):  # macOS refuses some; the time limit still holds
-        resource.setrlimit(which, (value, value))
+        resource.setrlimit(which, (soft, soft if hard is None else hard))
 
 
 def _address_space() -> int:
@@ -167,36 +190,52 @@ def _prctl(option: int, value: int) -> None:
 def _work(request: dict[str, Any], out: int) -> None:
     """Run the program, then the entry on every case; write one message for each thing that happens."""
 
-    def send(**message: Any) -> None:
-        data = memoryview(wire.encode(message))
-        while data:
-            data = data[os.write(out, data) :]
+    def send(data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(out, rest) :]
 
-    namespace: dict[str, Any] = {"__name__": "__main__"}
+    if "task" in request:
+        from autograder.worker import tasks
+
+        send(tasks.perform(request))
+        return
+    namespace = running.new_namespace()
+    apart: dict[str, Any] | None = None
     for cell in request["program"]:
         try:
-            running.run_cell(cell["name"], cell["source"], namespace)
+            if cell["gives"]:
+                apart = dict(namespace) if apart is None else apart
+                running.run_cell(cell["name"], cell["source"], apart)
+                namespace[cell["gives"]] = apart[cell["gives"]]
+            else:
+                running.run_cell(cell["name"], cell["source"], namespace)
         except BaseException as error:
-            send(event="cell", cell=cell["name"], error=running.describe_error(error))
+            send(wire.encode({"event": "cell", "cell": cell["name"], "error": running.describe_error(error)}))
             if cell["required"]:
                 return
     entry = namespace.get(request["entry"])
     if not callable(entry):
-        send(event="missing", found=type(entry).__name__)
+        send(wire.encode({"event": "missing", "found": type(entry).__name__}))
         return
     driver = running.DRIVERS[request["driver"]]
     for index, arguments in enumerate(request["cases"]):
-        given = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
+        message = {"event": "case", "index": index}
+        if "record" in request:
+            from autograder.worker import tasks
+
+            send(tasks.record(request, message, entry, arguments))
+            continue
+        given = running.copied(arguments)
         try:
             with running.forbidding(request["forbidden"]):
                 result = driver(entry, arguments)
-            message = {"result": result, "changed": running.changed(given, arguments)}
-            wire.encode(message)
+            data = wire.encode({**message, "result": result, "changed": running.changed(given, arguments)})
         except wire.WireError as error:
-            message = {"unsupported": str(error)}
+            data = wire.encode({**message, "unsupported": str(error)})
         except BaseException as error:
-            message = {"error": running.describe_error(error)}
-        send(event="case", index=index, **message)
+            data = wire.encode({**message, "error": running.describe_error(error)})
+        send(data)
 
 
 if __name__ == "__main__":

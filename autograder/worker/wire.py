@@ -78,6 +78,11 @@ def message_size(data: bytes | bytearray | memoryview) -> int | None:
     return PREFIX.size + header + payload
 
 
+def header_size(data: bytes | bytearray | memoryview) -> int:
+    """Return the length of the JSON in the message that starts `data`."""
+    return PREFIX.unpack_from(data)[1]
+
+
 def decode(data: bytes | bytearray | memoryview) -> Any:
     """Return the value of the message `data`, which must be exactly one message. Tensors own their memory.
 
@@ -86,14 +91,14 @@ def decode(data: bytes | bytearray | memoryview) -> Any:
     data = memoryview(data)
     if message_size(data) != len(data):
         raise WireError(f"a message of {len(data)} bytes does not have the length it states")
-    _, header_size, _ = PREFIX.unpack_from(data)
+    end = PREFIX.size + header_size(data)
     try:
-        header = json.loads(bytes(data[PREFIX.size : PREFIX.size + header_size]))
-        tensors = _tensors(header["tensors"], data[PREFIX.size + header_size :])
+        header = json.loads(bytes(data[PREFIX.size : end]))
+        tensors = _tensors(header["tensors"], data[end:])
         return _unpack(header["tree"], tensors)
     except WireError:
         raise
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
         raise WireError(f"malformed message: {error!r}") from None
 
 
@@ -110,7 +115,7 @@ def _tensors(specs: Any, payload: memoryview) -> list[torch.Tensor]:
             raise WireError("malformed message: fewer bytes than its tensors need")
         raw = bytearray(payload[offset : offset + size])
         offset += size
-        if dtype is torch.bool and any(b > 1 for b in raw):
+        if dtype is torch.bool and size and np.frombuffer(raw, np.uint8).max() > 1:
             raise WireError("malformed message: a bool tensor with other values than 0 and 1")
         empty = math.prod(shape) == 0
         tensors.append(torch.empty(shape, dtype=dtype) if empty else torch.frombuffer(raw, dtype=dtype).view(shape))

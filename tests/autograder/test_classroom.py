@@ -89,7 +89,7 @@ def test_stray_folders_are_reported_and_left_alone(room):
     (room.submitted / "notes.txt").write_text("")
     pairs, strange = room.found()
     assert len(pairs) == len(STUDENTS) + 2
-    assert len(strange) == 3
+    assert len(strange) == 3, strange
     assert any("99_poetry" in line for line in strange)
 
 
@@ -137,6 +137,37 @@ def test_nbgraders_own_autograde_gives_the_same_score(room):
     assert _gradebook(room) == before
 
 
+def test_a_comment_reaches_the_feedback_page(room):
+    room.feedback()
+    with room.gradebook() as gradebook:
+        gradebook.find_comment("tensor_bytes", NAME, NAME, "eli").manual_comment = "see me after class"
+        gradebook.db.commit()
+    pages, _ = room.feedback()
+    assert "see me after class" in next(page for page in pages if page.parts[-3] == "eli").read_text()
+
+
+def test_a_browsers_file_name_is_no_zero_and_two_files_are_a_question(room):
+    folder = room.submitted / "ada" / NAME
+    (folder / f"{NAME}.ipynb").rename(folder / f"{NAME} (1).ipynb")
+    assert _scores(room.grade())["ada"] == 15
+    shutil.copy(folder / f"{NAME} (1).ipynb", folder / f"{NAME} (2).ipynb")
+    (verdict, *_) = next(result for result in room.grade() if result.student == "ada").verdicts
+    assert verdict.outcome is Outcome.ABSENT
+    assert "(2).ipynb" in verdict.reason
+
+
+def test_a_link_to_somebody_elses_notebook_is_not_followed(room):
+    path = room.submitted / "hana" / NAME / f"{NAME}.ipynb"
+    path.unlink()
+    path.symlink_to(room.submitted / "ada" / NAME / f"{NAME}.ipynb")
+    assert _scores(room.grade())["hana"] == 0
+
+
+def test_two_runs_do_not_grade_one_class_at_once(room):
+    with room._locked(), pytest.raises(BlockingIOError, match="another run"):
+        Classroom(room.folder).grade()
+
+
 def test_a_manual_score_is_exported(room, tmp_path):
     with room.gradebook() as gradebook:
         grade = gradebook.find_grade("check-tensor_bytes", NAME, NAME, "eli")
@@ -148,6 +179,8 @@ def test_a_manual_score_is_exported(room, tmp_path):
         for r in csv.DictReader((tmp_path / "grades.csv").read_text().splitlines())
     }
     assert float(rows["eli", "tensor_bytes"]) == 3.0
+    (line,) = room.overruled()
+    assert "eli: tensor_bytes counts 3" in line
 
 
 def test_a_killed_run_is_finished_by_the_next(graded, tmp_path):

@@ -65,8 +65,9 @@ def test_check_takes_the_lessons_name_for_a_file_of_another(notebooks, tmp_path)
     ("arguments", "says"),
     [
         (("grade", "99_none"), "no lesson '99_none'"),
-        (("check", "01_mha.ipynb"), "was handed in"),
+        (("check", "01_mha.ipynb"), "no notebook 01_mha.ipynb"),
         (("demo", "--classroom", "."), "--classroom"),
+        (("check", "somebody's file"), "--lesson"),
     ],
 )
 def test_what_cannot_run_exits_with_2_and_a_sentence(arguments, says, tmp_path):
@@ -77,10 +78,12 @@ def test_what_cannot_run_exits_with_2_and_a_sentence(arguments, says, tmp_path):
     assert "Traceback" not in result.stderr
 
 
-def test_nothing_to_grade_says_where_submissions_go(tmp_path):
-    result = run("grade", "--classroom", tmp_path / "class")
-    assert result.returncode == 0
-    assert "submitted/STUDENT/LESSON/LESSON.ipynb" in result.stdout.replace("\n", "")
+def test_a_folder_without_a_class_is_not_a_success(tmp_path):
+    for command in ("grade", "feedback", "export"):
+        result = run(command, *(["--classroom", tmp_path / "class"]), cwd=tmp_path)
+        assert result.returncode == 2, command
+        assert not (tmp_path / "class").exists()
+    assert "submitted/STUDENT/LESSON/LESSON.ipynb" in run("grade", cwd=tmp_path).stderr.replace("\n", "")
 
 
 def test_doctor_reports_every_part(tmp_path):

@@ -1,0 +1,325 @@
+"""From notebook to gradebook on a course of one small lesson: what is kept, what is tried again, what is nobody's zero."""
+
+import csv
+import dataclasses
+import json
+import shutil
+import sys
+
+import pytest
+import tiny_course
+from tiny_course import NAME, cell, notebook, own_cell
+
+from autograder import grading, judge
+from autograder.classroom import Classroom
+from autograder.grading import Grader
+from autograder.lesson import LessonError, load_lesson
+from autograder.sandbox import Sandbox, SandboxError
+from autograder.submission import clean_cells, restore
+from autograder.verdict import Outcome
+
+pytestmark = [pytest.mark.usefixtures("tiny"), pytest.mark.xdist_group("grading")]
+RIGHT = {"double": "def double(x): return 2 * x", "quad": "def quad(x): return double(double(x))"}
+WRONG = {"double": "def double(x): return x / 2", "quad": RIGHT["quad"]}
+
+
+def restored(plain):
+    return restore(load_lesson(NAME), list(clean_cells(plain["cells"])))
+
+
+def hand_in(folder, **students):
+    for student, plain in students.items():
+        path = folder / "submitted" / student / NAME / f"{NAME}.ipynb"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(plain if isinstance(plain, bytes) else json.dumps(plain).encode())
+
+
+def in_gradebook(folder):
+    """Return each grade in nbgrader's gradebook: score, and whether a person is asked to look."""
+    with Classroom(folder).gradebook() as gradebook:
+        return {
+            (submission.student_id, grade.name): (grade.auto_score, grade.needs_manual_grade)
+            for submission in gradebook.find_assignment(NAME).submissions
+            for book in submission.notebooks
+            for grade in book.grades
+        }
+
+
+@pytest.fixture
+def specs(monkeypatch):
+    """Replace an exercise of the tiny lesson for one test: `specs(double=...)`."""
+    module = sys.modules.get(f"autograder.exercises.lesson_{NAME}")
+    if module is None:
+        from autograder.exercises import exercises
+
+        exercises(NAME)
+        module = sys.modules[f"autograder.exercises.lesson_{NAME}"]
+
+    def replace(**changes):
+        new = tuple(dataclasses.replace(each, **changes.get(each.name, {})) for each in module.EXERCISES)
+        monkeypatch.setattr(module, "EXERCISES", new)
+
+    grading.shared.cache_clear()
+    yield replace
+    grading.shared.cache_clear()
+
+
+@pytest.fixture
+def judged(monkeypatch):
+    """The names of the exercises that the judge has run, as it runs them."""
+    names, real = [], judge.judge
+
+    def counting(exercise, *rest):
+        names.append(exercise.name)
+        return real(exercise, *rest)
+
+    monkeypatch.setattr(judge, "judge", counting)
+    return names
+
+
+def test_a_verdict_is_reached_once_and_again_only_when_something_changed(tmp_path, judged):
+    lesson = load_lesson(NAME)
+    with Grader(tmp_path) as grader:
+        first = grader.verdicts(lesson, restored(notebook(**RIGHT)))
+        assert [v.outcome for v in first.values()] == [Outcome.PASSED] * 2
+        assert judged == ["double", "double", "quad", "quad"], "each after the lesson's own solution"
+        assert grader.verdicts(lesson, restored(notebook(**RIGHT))) == first
+    with Grader(tmp_path) as grader:
+        assert grader.verdicts(lesson, restored(notebook(**RIGHT))) == first
+        assert len(judged) == 4
+        explored = notebook(**RIGHT)
+        explored["cells"].append(own_cell("1 / 0"))
+        assert grader.verdicts(lesson, restored(explored)) == first
+        assert len(judged) == 4
+        grader.verdicts(lesson, restored(notebook(**WRONG)))
+        assert judged[4:] == ["double"]
+    with Grader(tmp_path, seconds=1.5) as grader:
+        grader.verdicts(lesson, restored(notebook(**RIGHT)))
+    assert len(judged) > 5, "another limit may mean another verdict"
+
+
+def test_other_peoples_mistakes_do_not_change_a_verdict(tmp_path):
+    hostile = notebook(double="import os\ndef double(x): os._exit(0)", quad="def quad(x):\n    x.zero_()\n    return x")
+    lesson = load_lesson(NAME)
+    alone, among = [], []
+    with Grader(tmp_path / "a", seconds=1.5) as grader:
+        alone.append(grader.verdicts(lesson, restored(notebook(**RIGHT))))
+    with Grader(tmp_path / "a", seconds=1.5) as grader:
+        grader.store = None
+        for plain in (hostile, notebook(**RIGHT), hostile):
+            among.append(grader.verdicts(lesson, restored(plain)))
+    assert among[1] == alone[0]
+    assert among[0] == among[2]
+
+
+def test_a_fault_of_the_grader_is_blank_and_asks_for_a_person(tmp_path, specs):
+    specs(double=dict(oracle=tiny_course.QUAD.oracle))  # so that the lesson's own solution is wrong
+    hand_in(tmp_path, ada=notebook(**RIGHT), ben=notebook(**WRONG), eve=b"{")
+    results = {result.student: result for result in Classroom(tmp_path).grade()}
+    for student in ("ada", "ben"):
+        double, quad = results[student].verdicts
+        assert (double.outcome, double.score) == (Outcome.FAULT, None)
+        assert quad.outcome is Outcome.PASSED, "the other exercise is graded all the same"
+        assert results[student].score is None
+    assert results["eve"].score == 0
+    grades = in_gradebook(tmp_path)
+    assert grades["ada", "check-double"] == grades["ben", "check-double"] == (None, True)
+    assert grades["ada", "check-quad"] == (2.0, False)
+    assert grades["eve", "check-double"] == (0.0, False)
+    Classroom(tmp_path).export(tmp_path / "grades.csv")
+    rows = {row["student"]: row for row in csv.DictReader(open(tmp_path / "grades.csv"))}
+    assert rows["ada"]["score"] == rows["ben"]["score"] == ""
+    assert float(rows["eve"]["score"]) == 0
+
+
+def test_a_sandbox_that_does_not_start_is_nobodys_zero_and_is_tried_again(tmp_path, monkeypatch):
+    hand_in(tmp_path, ada=notebook(**RIGHT))
+    grading.shared.cache_clear()
+    with monkeypatch.context() as patch:
+        starts = []
+
+        def start(self):
+            starts.append(1)
+            raise SandboxError("no user namespaces")
+
+        patch.setattr(Sandbox, "_start", start)
+        (result,) = Classroom(tmp_path).grade()
+        assert [v.outcome for v in result.verdicts] == [Outcome.FAULT] * 2
+        assert "no user namespaces" in result.verdicts[0].reason
+        assert len(starts) <= 4, "a fault stands for a while: a class of hundreds is not kept waiting"
+    assert in_gradebook(tmp_path)["ada", "check-double"] == (None, True)
+    monkeypatch.setattr(grading, "FAULT_SECONDS", 0.0)
+    (result,) = Classroom(tmp_path).grade()
+    assert result.score == 5
+    assert in_gradebook(tmp_path)["ada", "check-double"] == (3.0, False)
+    grading.shared.cache_clear()
+
+
+def test_one_notebook_that_the_grader_trips_over_does_not_stop_the_class(tmp_path, monkeypatch):
+    real = grading.build_program
+
+    def trip(setup, references, own, solution):
+        if "trip()" in solution.source:
+            raise RuntimeError("a bug of ours")
+        return real(setup, references, own, solution)
+
+    monkeypatch.setattr(grading, "build_program", trip)
+    with Grader(tmp_path) as grader:
+        verdicts = grader.verdicts(load_lesson(NAME), restored(notebook(double="trip()", quad=RIGHT["quad"])))
+    assert (verdicts["double"].outcome, verdicts["double"].score) == (Outcome.FAULT, None)
+    assert verdicts["quad"].outcome is Outcome.PASSED
+
+
+def test_what_a_students_helper_is_called_does_not_matter(tmp_path):
+    """The lesson's own solution of `double` has a helper `_twice` too."""
+    plain = notebook(
+        double="def _twice(x, by):\n    return by * x\n\ndef double(x): return _twice(x, 2)",
+        quad="def quad(x): return _twice(double(x), 2)",
+    )
+    with Grader(tmp_path) as grader:
+        verdicts = grader.verdicts(load_lesson(NAME), restored(plain))
+    assert {name: (v.outcome, v.reason) for name, v in verdicts.items()} == dict.fromkeys(RIGHT, (Outcome.PASSED, ""))
+
+
+def test_an_exercise_is_not_punished_for_an_earlier_one(tmp_path):
+    with Grader(tmp_path) as grader:
+        verdicts = grader.verdicts(load_lesson(NAME), restored(notebook(**WRONG)))
+    assert verdicts["double"].mistake == "half"
+    assert verdicts["quad"].outcome is Outcome.PASSED
+
+
+def test_what_was_not_worked_on_needs_no_run(tmp_path, judged):
+    lesson = load_lesson(NAME)
+    starters = {name: lesson.starter(name) for name in lesson.solutions}
+    with Grader(tmp_path) as grader:
+        verdicts = grader.verdicts(lesson, restored(notebook(**starters)))
+    assert {v.outcome for v in verdicts.values()} == {Outcome.UNFINISHED}
+    assert judged == []
+
+
+def hostile_class():
+    """Return submissions that trouble a grader, by student, with the score that each should get."""
+    right = notebook(**RIGHT)
+    no_metadata, weird, crowded, stray = (json.loads(json.dumps(right)) for _ in range(4))
+    for each in no_metadata["cells"]:
+        del each["metadata"]
+    weird["metadata"] = [1]
+    weird["cells"] += [None, 7, {"cell_type": "code"}]
+    crowded["cells"] += [own_cell(f"x{n} = {n}") for n in range(60)]
+    stray["cells"].insert(0, own_cell("from nowhere import *\n%%bash\nrm -rf /"))
+    copied, forged, bare = (json.loads(json.dumps(right)) for _ in range(3))
+    copied["cells"] += json.loads(json.dumps(copied["cells"]))
+    for each in forged["cells"]:
+        if "nbgrader" in each["metadata"]:
+            each["metadata"]["nbgrader"] |= {"points": 1000, "locked": False}
+        each["metadata"]["mla_course_fault"] = True
+    forged["metadata"]["mla_course"] = {"copied": 5, "missing": [], "reason": []}
+    bare["cells"] = [cell(bare, "double"), cell(bare, "quad")]
+    return {
+        "surrogates": (notebook(double=RIGHT["double"] + "  # \ud800", quad=RIGHT["quad"]), 5),
+        "odd_message": (
+            notebook(double='def double(x): raise ValueError("\\ud800\\x1b[2J<script>")', quad=RIGHT["quad"]),
+            2,
+        ),
+        "magics": (notebook(double="!ls\n" * 700 + RIGHT["double"], quad=RIGHT["quad"]), 2),
+        "no_metadata": (no_metadata, 5),
+        "weird": (weird, 5),
+        "crowded": (crowded, 5),
+        "stray": (stray, 5),
+        "exits": (notebook(double="import os\nos._exit(0)", quad=RIGHT["quad"]), 2),
+        "truncated": (json.dumps(right).encode()[:-300], 0),
+        "binary": (b"\0\1\2", 0),
+        "copied": (copied, 5),
+        "forged": (forged, 5),
+        "bare": (bare, 5),
+        "plain": (right, 5),
+    }
+
+
+@pytest.fixture(scope="module")
+def troubled(tiny, tmp_path_factory):
+    """A classroom with the hostile class in it, graded."""
+    folder = tmp_path_factory.mktemp("troubled")
+    grading.shared.cache_clear()
+    hand_in(folder, **{student: content for student, (content, _) in hostile_class().items()})
+    return folder, Classroom(folder).grade()
+
+
+def test_a_hostile_class_is_graded_whole(troubled):
+    folder, results = troubled
+    wanted = {student: score for student, (_, score) in hostile_class().items()}
+    assert {result.student: result.score for result in results} == wanted
+    assert [result.problem for result in results if result.problem] == []
+    totals = dict.fromkeys(wanted, 0)
+    for (student, _), (score, _) in in_gradebook(folder).items():
+        totals[student] += score
+    assert totals == wanted
+    assert not any(result.fresh for result in Classroom(folder).grade())
+
+
+def test_feedback_shows_a_students_text_and_runs_none_of_it(troubled):
+    folder, _ = troubled
+    pages, problems = Classroom(folder).feedback()
+    assert (len(pages), problems) == (len(hostile_class()), [])
+    page = next(page for page in pages if "odd_message" in page.parts).read_text()
+    assert "ValueError in line 1" in page
+    assert "&lt;script&gt;" in page
+    assert "2J<script>" not in page
+    assert "\x1b" not in page
+
+
+def test_the_button_in_formgrader_gives_the_same_scores(troubled):
+    """Formgrader runs nbgrader's own `autograde` on what was handed in, with the course's configuration."""
+    from nbgrader.apps import NbGraderAPI
+    from nbgrader.coursedir import CourseDirectory
+
+    folder, _ = troubled
+    before = in_gradebook(folder)
+    shutil.rmtree(folder / "autograded")
+    config = Classroom(folder).config()
+    api = NbGraderAPI(CourseDirectory(config=config), config=config)
+    for student in ("plain", "copied", "forged", "bare", "exits", "stray", "odd_message"):
+        answer = api.autograde(NAME, student, force=True)
+        assert answer["success"], f"{student}: {answer.get('error') or answer.get('log')}"
+        assert (folder / "autograded" / student / NAME / f"{NAME}.ipynb").exists()
+    assert in_gradebook(folder) == before
+
+
+def test_a_thread_pool_gives_the_verdicts_that_one_thread_gives(tmp_path):
+    lesson, scores = load_lesson(NAME), []
+    books = [restored(notebook(double=f"def double(x): return {n} * x", quad=RIGHT["quad"])) for n in range(6)]
+    for workers in (1, 3):
+        done = []
+        with Grader(tmp_path / str(workers)) as grader:
+            work = [(lesson, job) for book in books for job in grader.jobs(lesson, book)]
+            grader.judge_all(work, workers, lambda *step, done=done: done.append(step))
+            scores.append([grader.known(job).score for _, job in work])
+        assert [step[0] for step in done] == list(range(1, done[-1][1] + 1)), "progress counts to its end"
+    assert scores[0] == scores[1]
+    assert scores[0][::2] == [0, 0, 3, 0, 0, 0]
+
+
+def test_a_change_of_an_oracle_or_of_the_judge_changes_the_version(monkeypatch, tmp_path):
+    grading.version.cache_clear()
+    before = grading.version(NAME)
+    grading.version.cache_clear()
+    assert grading.version(NAME) == before
+    changed = tmp_path / "attention.py"
+    changed.write_text("# other oracles")
+    monkeypatch.setattr(grading.mla_ref, "__file__", str(tmp_path / "__init__.py"))
+    grading.version.cache_clear()
+    assert grading.version(NAME) != before
+    grading.version.cache_clear()
+
+
+def test_grading_a_lesson_that_is_not_there_says_which_there_are(tmp_path):
+    with pytest.raises(LessonError, match=NAME):
+        Classroom(tmp_path).grade(["77_none"])
+
+
+def test_closing_ends_the_workers(tmp_path):
+    with Grader(tmp_path) as grader:
+        grader.verdicts(load_lesson(NAME), restored(notebook(**RIGHT)))
+        (box,) = grader._sandboxes
+        process = box._process
+    assert process.poll() is not None
