@@ -68,6 +68,8 @@ def judge(exercise: Exercise, program: Sequence[Cell], seed: str, sandbox: Sandb
         cases = draw_cases(exercise, seed)
     except Exception as error:
         return fault(exercise, f"its cases cannot be drawn: {error!r}")
+    if untested := set(range(len(exercise.parts))) - {case.part for case in cases}:
+        return fault(exercise, f"part {exercise.parts[min(untested)].name!r} has no case")
     request = {
         "program": [dataclasses.asdict(cell) for cell in program],
         "entry": exercise.name,

@@ -71,6 +71,7 @@ def error_picture(result: torch.Tensor, expected: torch.Tensor, name: str, cells
     Long axes are shown in blocks. Both tensors have one shape and at least one element.
     """
     error = (result.double() - expected.double()).abs().nan_to_num(nan=math.inf)
+    error = error.where(result.double() != expected.double(), 0.0)  # infinity where it should be is no error
     error = error.reshape(-1, error.shape[-2] if error.dim() > 1 else 1, error.shape[-1] if error.dim() else 1).amax(0)
     error = _blocks(_blocks(error, cells[0], 0), cells[1], 1)
     scale = max(expected.double().abs().nan_to_num(posinf=0.0, neginf=0.0).max().item(), 1e-30)

@@ -21,7 +21,7 @@ from autograder.worker import server, wire
 
 START_SECONDS = 120.0
 GRACE_SECONDS = 5.0
-MAX_TEXT = 1 << 20  # bytes of JSON in all messages of a reply
+MAX_TEXT = 4 << 20  # bytes of JSON in all messages of a reply
 SCRATCH = str(128 << 20)  # bytes that may be written to /tmp, and to /dev/shm
 
 

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -138,8 +139,17 @@ def _clean(directory: str) -> bool:
 
 
 def _entries() -> list[os.DirEntry]:
-    stage = os.environ["PYTHONPATH"] + "/"
-    return [e for root in ("/tmp", "/dev/shm") for e in os.scandir(root) if not stage.startswith(e.path + "/")]
+    """Return what lies in /tmp and /dev/shm, but for what the sandbox bound there."""
+    bound = {os.environ["PYTHONPATH"], sys.prefix, sys.base_prefix}
+    return [entry for root in ("/tmp", "/dev/shm") for entry in _beside(root, bound)]
+
+
+def _beside(folder: str, bound: set[str]) -> Iterator[os.DirEntry]:
+    for entry in os.scandir(folder):
+        if any(path.startswith(f"{entry.path}/") for path in bound):
+            yield from _beside(entry.path, bound)
+        elif entry.path not in bound:
+            yield entry
 
 
 def _rows(table: str) -> int:

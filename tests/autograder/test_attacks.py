@@ -9,7 +9,8 @@ from tiny_course import verdict
 
 from autograder.verdict import Outcome
 
-pytestmark = pytest.mark.xdist_group("attacks")
+# ruff: noqa: E501  (a cheat a line)
+
 
 WALK = """
     import gc

@@ -20,7 +20,7 @@ def said(result, expected, names=("out",), tolerance=1e-5):
 @pytest.mark.parametrize("dtype", list(RELATIVE), ids=str)
 def test_an_answer_rounded_to_the_inputs_dtype_is_right_and_one_in_error_by_more_is_not(dtype):
     torch.manual_seed(0)
-    exercise = Exercise("f", "", (), lambda: {}, lambda x: x.exp())
+    exercise = Exercise("f", "", (), dict, lambda x: x.exp())
     x = torch.randn(40, 16, dtype=torch.float64).to(dtype)
     assert assess(exercise, {"x": x}, x.exp()) is None
     off = x.double().exp() * (1 + 2 * RELATIVE[dtype])
@@ -124,7 +124,7 @@ def test_a_known_mistake_is_named_and_only_where_it_matches():
         "f",
         "",
         (),
-        lambda: {},
+        dict,
         lambda x: x.exp2(),
         mistakes=(
             Mistake("base", "2 to the x was asked for", lambda x: x.exp()),
@@ -139,7 +139,7 @@ def test_a_known_mistake_is_named_and_only_where_it_matches():
 
 
 def test_an_oracle_that_works_in_place_does_not_change_what_the_next_one_sees():
-    exercise = Exercise("f", "", (), lambda: {}, lambda x: x.mul_(2), tolerance=1e-6)
+    exercise = Exercise("f", "", (), dict, lambda x: x.mul_(2), tolerance=1e-6)
     x = torch.ones(3, dtype=torch.float64)
     assert assess(exercise, {"x": x}, torch.full((3,), 2.0)) is None
     assert torch.equal(x, torch.ones(3, dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""Verdicts on one exercise, with and without bubblewrap: every way to end has its own name, and the judge outlives all."""
+"""Verdicts on one exercise, with and without bubblewrap: each way to end has its name, and the judge outlives all."""
 
 import dataclasses
 import os
@@ -15,7 +15,6 @@ from autograder.program import Cell
 from autograder.sandbox import Limits, Sandbox
 from autograder.verdict import Outcome
 
-pytestmark = pytest.mark.xdist_group("judge")
 RIGHT = "def double(x): return 2 * x"
 SHORT = dataclasses.replace(DOUBLE, limits=Limits(seconds=0.5, memory=256 << 20))
 
@@ -83,13 +82,22 @@ def test_what_does_not_end_is_ended(box, source):
     assert verdict(box, RIGHT).outcome is Outcome.PASSED
 
 
+FLOOD_ALL = """
+    def double(x):
+        for fd in range(3, 64):
+            try:
+                while True: os.write(fd, b"x" * 65536)
+            except OSError: pass
+"""
 FLOODS = {
-    "output": ("def double(x):\n    print('x' * 10**8)\n    os.write(2, b'x' * 10**8)\n    return 2 * x", Outcome.PASSED),
-    "bytes": ("def double(x):\n    for fd in range(3, 64):\n        try:\n            while True: os.write(fd, b'x' * 65536)\n"
-              "        except OSError: pass", Outcome.ENDED),
+    "output": (
+        "def double(x):\n    print('x' * 10**7)\n    os.write(2, b'x' * 10**7)\n    return 2 * x",
+        Outcome.PASSED,
+    ),
+    "bytes": (FLOOD_ALL, Outcome.ENDED),
     "result": ("def double(x): return torch.zeros(1 << 24)", Outcome.MEMORY),
     "text": ("def double(x): raise ValueError('x' * 10**7)", Outcome.ERROR),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("flood", FLOODS)
@@ -196,10 +204,12 @@ def broken(*args, **kwargs):
     raise ZeroDivisionError("a bug of ours")
 
 
-@pytest.mark.parametrize("what", ["oracle", "inputs", "hidden", "mistake", "dtype"])
+@pytest.mark.parametrize("what", ["oracle", "inputs", "hidden", "no case", "mistake", "dtype"])
 def test_a_fault_of_the_grader_is_no_score(box, what):
     if what == "hidden":
         exercise = dataclasses.replace(DOUBLE, parts=(Part("all", 3, [dict(n=3)], broken),))
+    elif what == "no case":
+        exercise = dataclasses.replace(DOUBLE, parts=(*DOUBLE.parts, Part("more", 1, [])))
     elif what == "mistake":
         exercise = dataclasses.replace(DOUBLE, mistakes=(judge_mistake(),))
     elif what == "dtype":

@@ -1,4 +1,4 @@
-"""Submissions as they come in: damaged, rearranged, forged. The lesson's notebook is restored around what can be used."""
+"""Submissions as they come in: damaged, rearranged, forged. The lesson is restored around what can be used."""
 
 import copy
 import json
@@ -23,7 +23,7 @@ from autograder.submission import (
 )
 from autograder.verdict import Outcome
 
-pytestmark = [pytest.mark.usefixtures("tiny"), pytest.mark.xdist_group("submission")]
+pytestmark = pytest.mark.usefixtures("tiny")
 MINE = "def double(x):\n    return x + x"
 
 

@@ -86,7 +86,7 @@ def test_numpy_arrives_as_tensors(value):
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, {1, 2}, 1j, torch.ones(2, dtype=torch.complex64), b"raw", len])
 def test_what_cannot_be_sent_is_named(value):
-    with pytest.raises(wire.WireError, match="type|dtype"):
+    with pytest.raises(wire.WireError, match=r"type|dtype"):
         wire.encode(value)
 
 
@@ -229,6 +229,5 @@ def test_a_case_without_an_answer_has_failed():
 
 
 def test_a_reply_of_very_many_messages_is_cut_off():
-    reply = _read_reply(wire.encode({}) * 200_000, "flood", 9)
-    assert "more text" in reply.malformed
-    assert len(reply.messages) < 100_000
+    assert "more text" in _read_reply(wire.encode({}) * 200_000, "flood", 9).malformed
+    assert _read_reply(wire.encode({}) * 1000, "exit", 0).malformed is None

@@ -83,7 +83,7 @@ DOUBLE = Exercise(
     inputs=_inputs,
     oracle=lambda x: 2 * x,
     mistakes=(Mistake("half", "it is halved, expected doubled", lambda x: x / 2),),
-    limits=Limits(seconds=2.0, memory=256 << 20),
+    limits=Limits(seconds=5.0, memory=256 << 20),
 )
 QUAD = Exercise("quad", "four times", (Part("all", 2, [dict(n=5)]),), _inputs, lambda x: 4 * x, needs=("double",))
 

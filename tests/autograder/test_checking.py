@@ -1,0 +1,127 @@
+"""`check(name)` in a notebook: at once, specific, and of one mind with the judge."""
+
+import pytest
+import torch
+from tiny_course import NAME, verdict
+
+from autograder import checking, report
+from autograder.checking import CheckFailed, check
+from autograder.exercises import UnknownExercise
+from autograder.judge import draw_cases, fault
+from autograder.verdict import Outcome
+
+pytestmark = pytest.mark.usefixtures("tiny")
+
+
+def checked(source, name="double"):
+    """Run `check(name)` in a namespace where `source` has run, as a notebook's cell would."""
+    namespace = {"check": check, "torch": torch}
+    exec(source, namespace)
+    exec(f"check({name!r})", namespace)
+    return namespace
+
+
+def test_a_right_function_is_told_so(capsys):
+    checked("def double(x): return 2 * x")
+    assert "double: passed, 3 of 3 points" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("def double(x): return x / 2", "halved"),
+        ("def double(x): return x[:1]", r"shape \[1, 4\], expected \[3, 4\]"),
+        ("def double(x): return x.mul_(2)", "changed its argument x in place"),
+        ("def double(x): return 1 / 0", "ZeroDivisionError"),
+        ("def double(x): raise NotImplementedError", "NotImplementedError"),
+        ("def double(x): return {1, 2}", "a value of type set"),
+        ("double = None", "no function or class double yet"),
+        ("", "no function or class double yet"),
+    ],
+)
+def test_a_wrong_one_is_told_what_is_wrong_and_the_check_fails(source, says, capsys):
+    with pytest.raises(CheckFailed, match=says):
+        checked(source)
+
+
+def test_an_unknown_name_is_answered_with_those_there_are():
+    with pytest.raises(UnknownExercise, match="double, quad"):
+        checked("", "triple")
+
+
+def test_the_right_predecessor_is_supplied_and_taken_away_again(capsys):
+    namespace = checked("def double(x): return 1 / 0\ndef quad(x): return double(double(x))", "quad")
+    with pytest.raises(ZeroDivisionError):
+        namespace["double"](1)
+    namespace = checked("def quad(x): return double(double(x))", "quad")
+    assert "double" not in namespace
+
+
+def test_the_namespace_is_put_back_after_a_failure_too(capsys):
+    namespace = {"check": check}
+    exec("def double(x): return 'mine'\ndef quad(x): raise ValueError", namespace)
+    with pytest.raises(CheckFailed):
+        exec("check('quad')", namespace)
+    assert namespace["double"](1) == "mine"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def double(x): return 2 * x",
+        "def double(x): return (2 * x).numpy()",
+        "def double(x): return [2 * x]",
+        "def double(x): return (2 * x).requires_grad_()",
+        "def double(x): return 2 * x if len(x) < 40 else x",
+        "def double(x): return (2 * x).to(torch.complex64)",
+        "def double(x): return None",
+        "class Yes(torch.Tensor):\n    def __sub__(self, other): return self * 0\n"
+        "def double(x): return x.as_subclass(Yes)",
+        "class Yes:\n    def __eq__(self, other): return True\ndef double(x): return Yes()",
+    ],
+)
+def test_the_check_and_the_judge_agree(bubble, source, capsys):
+    judged = verdict(bubble, source)
+    try:
+        checked(source)
+    except CheckFailed as failed:
+        assert judged.outcome is not Outcome.PASSED
+        assert str(failed) == judged.reason
+    else:
+        assert judged.outcome is Outcome.PASSED
+
+
+def test_the_first_case_is_not_spoilt_by_a_function_that_changes_its_input(capsys):
+    """The oracle must see the arguments as they were drawn."""
+    from autograder.exercises import find
+
+    exercise = find(NAME, "double")
+    (case, *_) = draw_cases(exercise, "visible", hidden=False)
+    before = case.arguments["x"].clone()
+    checking.run_case(exercise, lambda x: x.zero_(), case)
+    assert torch.equal(case.arguments["x"], before)
+
+
+def test_html_escapes_what_the_student_wrote(bubble):
+    found = verdict(bubble, "def double(x): raise ValueError('<script>alert(1)</script>')")
+    html = report.as_html(found)
+    assert "&lt;script&gt;" in html
+    assert "<script>" not in html
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (100, 300), (2, 3, 4, 5)])
+def test_a_picture_can_be_drawn_of_any_shape(shape):
+    expected = torch.randn(shape, dtype=torch.float64)
+    result = expected.clone().float()
+    result.view(-1)[0] = torch.nan
+    svg = report.error_picture(result, expected, "out<")
+    assert svg.count("<rect") <= 24 * 64
+    assert "out&lt;" in svg
+
+
+def test_a_grader_fault_shows_no_points():
+    from autograder.exercises import find
+
+    text = report.as_text(fault(find(NAME, "double"), "the machine is gone"))
+    assert "grader fault, – of 3 points" in text
+    assert "the machine is gone" in text
