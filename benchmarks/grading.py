@@ -32,7 +32,7 @@ from autograder.exercises import exercises
 from autograder.lesson import lesson_names, load_lesson
 from autograder.sample import render, submissions
 
-STUDENTS = ("ada", "ben", "chloe", "dev", "eli", "hana")
+STUDENTS = ("ada", "ben", "eli", "hana")
 WORKERS = os.cpu_count() or 1
 
 
