@@ -110,6 +110,7 @@ class Classroom:
                 folders = _visible(student)
                 known = [f for f in folders if f.name in lessons and f.is_dir() and not f.is_symlink()]
                 pairs += [(student.name, folder.name) for folder in known]
+                strange += [problem for folder in known if (problem := _timestamp(folder)[1])]
                 others = [
                     f"submitted/{student.name}/{f.name} is not a lesson's folder" for f in folders if f not in known
                 ]
@@ -168,9 +169,7 @@ class Classroom:
             notebook = restore(lesson, read_cells(_find_notebook(folder)))
         except SubmissionError as problem:
             notebook = stand_in(lesson, problem)
-        timestamp = folder / "timestamp.txt"
-        text = timestamp.read_text(errors="replace") if timestamp.is_file() else None
-        return _Entry(student, lesson, notebook, grader.jobs(lesson, notebook), text)
+        return _Entry(student, lesson, notebook, grader.jobs(lesson, notebook), _timestamp(folder)[0])
 
     @contextmanager
     def _staged(self, entries: list[_Entry]) -> Iterator[Any]:
@@ -311,6 +310,22 @@ def _rows(gradebook: Any, lesson: str, per_exercise: bool) -> Iterator[list[Any]
 
 def _visible(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def _timestamp(folder: Path) -> tuple[str | None, str | None]:
+    """Return the time of a submission as its file has it, and what is wrong with that file."""
+    from nbgrader.utils import parse_utc
+
+    path = folder / "timestamp.txt"
+    if not path.is_file():
+        return None, None
+    text = path.read_text(errors="replace").strip()
+    try:
+        parse_utc(text)
+    except (ValueError, OverflowError):
+        where = "/".join(path.parts[-4:])
+        return None, f"{where} holds no time such as 2026-12-25 10:00:00 UTC, so the submission counts as in time"
+    return text, None
 
 
 def _nothing(student: Path) -> str:

@@ -93,6 +93,18 @@ def test_stray_folders_are_reported_and_left_alone(room):
     assert any("99_poetry" in line for line in strange)
 
 
+def test_a_time_that_cannot_be_read_is_reported_and_costs_no_grade(room):
+    (room.submitted / "ada" / NAME / "timestamp.txt").write_text("yesterday, around noon")
+    (room.submitted / "eli" / NAME / "timestamp.txt").write_text("2026-12-25 10:00:00 UTC")
+    (line,) = room.found()[1]
+    assert "ada" in line
+    results = {result.student: result for result in room.grade()}
+    assert results["ada"].problem is results["eli"].problem is None
+    assert results["eli"].fresh
+    with room.gradebook() as gradebook:
+        assert str(gradebook.find_submission(NAME, "eli").timestamp) == "2026-12-25 10:00:00"
+
+
 def test_a_fault_of_the_grader_is_not_a_zero(room, monkeypatch, tmp_path):
     def broken(*args, **kwargs):
         raise ZeroDivisionError("the oracle is broken")
