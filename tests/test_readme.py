@@ -18,3 +18,10 @@ def test_every_command_it_names_exists():
     commands = {command.callback.__name__ for command in app.registered_commands}
     named = set(re.findall(r"mla-course ([a-z]+)", README))
     assert named <= commands, named - commands
+
+
+def test_its_results_are_those_on_record(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    import results
+
+    assert results.table() in README
