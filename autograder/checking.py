@@ -1,24 +1,34 @@
-"""`check(name)` in a notebook: the judge's comparison, in this process, on the visible cases.
+"""`check(name)` and `check_speed(name)` in a notebook.
 
-It answers at once and its word counts for nothing: points come from the judge, on data of its own.
+The first is the judge's comparison, in this process, on the visible cases. The second runs what the judge would. Their
+word counts for nothing: points come from the judge, on data of its own.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from autograder import report
+from autograder.cost import Bench
 from autograder.exercise import Exercise, upcast
 from autograder.exercises import locate
 from autograder.judge import Case, Failure, draw_cases, read_case, verdict_from
 from autograder.lesson import load_lesson
+from autograder.program import Cell, build_program, names_bound, without_magics
+from autograder.speed import judge_speed
 from autograder.verdict import Outcome, Verdict
 from autograder.worker import running, wire
+from autograder.worker.recording import recording
+from autograder.worker.tasks import innermost
+from mla_ref import interpreter
 
 VISIBLE_SEED = "visible"
 SMALLEST_PICTURE = 64  # elements; fewer say nothing
@@ -53,20 +63,84 @@ def check(name: str) -> None:
         raise CheckFailed(verdict.reason)
 
 
+def check_speed(name: str) -> None:
+    """Show how fast the kernels of `name` in the calling notebook are, and what bounds them.
+
+    Raises CheckFailed unless every point for speed is reached, UnknownExercise for a name that no exercise has.
+    """
+    namespace = inspect.currentframe().f_back.f_globals
+    lesson, exercise = locate(name)
+    if exercise.speed is None:
+        raise CheckFailed(f"{name} has no points for speed")
+    program = session_program(namespace, lesson, exercise)
+    verdict = judge_speed(exercise, program, _bench())
+    show(verdict)
+    if verdict.outcome is not Outcome.PASSED:
+        raise CheckFailed(verdict.reason)
+
+
+def session_program(namespace: dict[str, Any], lesson: str, exercise: Exercise) -> list[Cell]:
+    """Return the program that the judge would run, from the cells that this session has run.
+
+    Raises CheckFailed if none of them defines the exercise's function.
+    """
+    history = list(enumerate(namespace.get("In", ())))
+    last = max((n for n, source in history if exercise.name in names_bound(without_magics(source))), default=None)
+    if last is None:
+        raise CheckFailed(f"there is no function {exercise.name} yet: run the cell above that defines it")
+    own = [Cell(exercise.name if n == last else f"cell {n}", source) for n, source in history]
+    plan = load_lesson(lesson)
+    return build_program(plan.setup, plan.references(exercise.needs), own, own[last])
+
+
+@functools.cache
+def _bench() -> Bench:
+    bench = Bench()
+    atexit.register(bench.close)
+    return bench
+
+
 def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[Failure | None, Any]:
     """Call the entry on one case; return what is wrong, if anything, and the result."""
-    given = running.copied(case.arguments)
+    call = _call_kernels if exercise.kernel else _call
     result = None
     try:
-        with running.forbidding(exercise.forbidden):
-            result = running.DRIVERS[exercise.driver](entry, given)
-        sent = wire.decode(wire.encode(result))  # what the judge would see
-        message = {"result": sent, "changed": running.changed(case.arguments, given)}
+        result, message = call(exercise, entry, case)
     except wire.WireError as error:
         message = {"unsupported": str(error)}
     except Exception as error:
-        message = {"error": running.describe_error(error)}
-    return read_case(exercise, case, message), result
+        message = {"error": running.describe_error(innermost(error))}
+    failure = read_case(exercise, case, message)
+    if not failure and message.get("launches") == 0:
+        failure = Failure(Outcome.WRONG, "no Triton kernel was launched", case=str(case))
+    return failure, result
+
+
+def _call(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, Any]]:
+    given = running.copied(case.arguments)
+    with running.forbidding(exercise.forbidden):
+        result = running.DRIVERS[exercise.driver](entry, given)
+    sent = wire.decode(wire.encode(result))  # what the judge would see
+    return result, {"result": sent, "changed": running.changed(case.arguments, given)}
+
+
+def _call_kernels(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, Any]]:
+    """Call under Triton's interpreter with launches counted, or on the GPU."""
+    if not interpreter.active():
+        case = replace(case, arguments=_on(case.arguments, "cuda"))
+        with running.poisoned():
+            return _call(exercise, lambda *args: _on(entry(*args), "cpu"), case)
+    with running.poisoned(), recording(case.arguments, execute=True) as recorder:
+        result, message = _call(exercise, entry, case)
+    return result, {**message, "launches": sum(event["kind"] == "launch" for event in recorder.events)}
+
+
+def _on(value: Any, device: str) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: _on(each, device) for key, each in value.items()}
+    return type(value)(_on(each, device) for each in value) if isinstance(value, list | tuple) else value
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def check(
     with Grader(None, seconds) as grader, steps("judging", len(plan.checks), as_json) as step:
         verdicts = []
         for job in grader.jobs(plan, restored):
-            step(job.exercise.name)
+            step(job.name)
             verdicts.append(grader.verdict(plan, job))
     if as_json:
         print(json.dumps([verdict.to_json() for verdict in verdicts]))

@@ -90,6 +90,8 @@ class Modelled:
         What the replay and the compiler reported of each launch.
     notes
         What the reader should know: sampled launches, passes on the host, spills.
+    dtype
+        Whose rate the floor takes: None for the device's 16-bit one, of the matrix units.
     """
 
     device: str
@@ -99,6 +101,12 @@ class Modelled:
     counts: tuple[Mapping[str, Any], ...]
     compiled: tuple[Mapping[str, Any], ...]
     notes: tuple[str, ...]
+    dtype: str | None = None
+
+    @property
+    def overhead(self) -> float:
+        """Seconds that launching takes, apart from the steps."""
+        return self.seconds - math.fsum(step.seconds for step in self.steps)
 
     @property
     def fraction(self) -> float:
@@ -211,24 +219,35 @@ class Bench:
 
         Raises KernelFailure for a kernel that does not compile or does not fit.
         """
-        arch = ARCHS[device]
-        backend, number, warp_size = arch.target
+        found = self._compile(source, recording.launches, device)
+        for launch, compiled in zip(recording.launches, found, strict=True):
+            try:
+                cost_model.resident_blocks(compiled, DEVICES[device], ARCHS[device])
+            except DoesNotFit as error:
+                raise KernelFailure(f"{launch['kernel']}: {error}") from None
+        return found
+
+    def check_compiles(self, source: str, launches: Sequence[Mapping[str, Any]], device: str) -> None:
+        """Raise KernelFailure unless the compiler takes the launches for Triton: the interpreter runs any Python."""
+        self._compile(source, launches, device, only_check=True)
+
+    def _compile(
+        self, source: str, launches: Sequence[Mapping[str, Any]], device: str, only_check: bool = False
+    ) -> list[dict[str, Any]]:
+        backend, number, warp_size = ARCHS[device].target
         request = {
             "task": "compile",
             "source": source,
-            "launches": [_bare(launch) for launch in recording.launches],
+            "launches": [_bare(launch) for launch in launches],
             "target": {"backend": backend, "arch": number, "warp_size": warp_size},
+            "only_check": only_check,
         }
         found = self._perform(self.compiler, request, "compiling")["launches"]
-        for launch, compiled in zip(recording.launches, found, strict=True):
+        for launch, compiled in zip(launches, found, strict=True):
             if "error" in compiled:
                 raise KernelFailure(
                     f"{launch['kernel']} does not compile for {DEVICES[device].name}: {compiled['error']}"
                 )
-            try:
-                cost_model.resident_blocks(compiled, DEVICES[device], arch)
-            except DoesNotFit as error:
-                raise KernelFailure(f"{launch['kernel']}: {error}") from None
         return found
 
     def replay(
@@ -283,15 +302,16 @@ class Bench:
         raise _ended(reply, self.limits, what)
 
 
-def kernels_of(program: Sequence[Cell], recording: Recording) -> str:
-    """Return the kernel program of a recording.
+def kernels_of(program: Sequence[Cell], *recordings: Recording) -> str:
+    """Return the program of all kernels that the recordings name.
 
     Raises KernelFailure if there are no launches, or if the kernels cannot be cut out.
     """
-    if not recording.launches:
+    names = [launch["kernel"] for recording in recordings for launch in recording.launches]
+    if not names:
         raise KernelFailure("no Triton kernel was launched")
     try:
-        return kernel_program([cell.source for cell in program], [launch["kernel"] for launch in recording.launches])
+        return kernel_program([cell.source for cell in program], names)
     except NotAKernel as error:
         raise KernelFailure(str(error)) from None
 
@@ -337,8 +357,9 @@ def modelled(
             )
         if report["stack_bytes"]:
             notes.append(f"{event['kernel']} spills: {report['stack_bytes']} bytes of stack a thread")
-    least = floor.time(target, dtype=_dtype(replayed.counts))
-    return Modelled(device, seconds, least, tuple(steps), tuple(replayed.counts), tuple(compiled), tuple(notes))
+    dtype = _dtype(replayed.counts)
+    least = floor.time(target, dtype=dtype)
+    return Modelled(device, seconds, least, tuple(steps), tuple(replayed.counts), tuple(compiled), tuple(notes), dtype)
 
 
 def _made_on_host(storage: int, recording: Recording) -> tuple[str, dict[str, Any], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.metadata
 import inspect
 import json
 import math
@@ -19,7 +20,8 @@ import torch
 from nbformat import NotebookNode
 
 import mla_ref
-from autograder import compare, exercise, judge, program, sandbox
+from autograder import compare, cost, cost_model, exercise, judge, kernel_program, program, proof, sandbox, speed
+from autograder.cost import Bench
 from autograder.exercise import Exercise
 from autograder.exercises import exercises
 from autograder.lesson import Lesson
@@ -29,17 +31,27 @@ from autograder.submission import REMARKS, code_cells
 from autograder.verdict import Outcome, Verdict, VerdictStore, write_atomically
 from autograder.worker import server
 
+KERNEL_MODULES = (cost, cost_model, kernel_program, proof, speed)
 FAULT_SECONDS = 60.0  # for which a grader fault stands; a later look tries again
 
 
 @dataclass(frozen=True)
 class Job:
-    """One exercise of one notebook: what to run, or the verdict that needs no run."""
+    """One exercise of one notebook, or the speed of one: what to run, or the verdict that needs no run.
+
+    A job on speed has the job on the answers that come first, as `answers`.
+    """
 
     exercise: Exercise
     program: tuple[Cell, ...]
     key: str
     settled: Verdict | None = None
+    answers: Job | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its verdict."""
+        return self.exercise.name + (speed.SUFFIX if self.answers else "")
 
 
 class Grader:
@@ -63,7 +75,7 @@ class Grader:
         self._memory: dict[str, Verdict] = {}
         self._faults: dict[str, tuple[float, Verdict]] = {}
         self._local = threading.local()
-        self._sandboxes: list[Sandbox] = []
+        self._workers: list[Sandbox | Bench] = []
 
     def __enter__(self) -> Grader:
         return self
@@ -73,16 +85,28 @@ class Grader:
 
     def close(self) -> None:
         """End the workers."""
-        for box in self._sandboxes:
-            box.close()
-        self._sandboxes.clear()
+        for worker in self._workers:
+            worker.close()
+        self._workers.clear()
         self._local = threading.local()
 
     def jobs(self, lesson: Lesson, notebook: NotebookNode) -> list[Job]:
-        """Return the jobs of a restored notebook, one an exercise."""
+        """Return the jobs of a restored notebook: one an exercise, and one for each speed."""
         remarks = notebook.metadata.get(REMARKS, {})
         cells = code_cells(notebook, lesson)
-        return [self._safe_job(lesson, each, cells, remarks) for each in exercises(lesson.name)]
+        found = []
+        for each in exercises(lesson.name):
+            found.append(self._safe_job(lesson, each, cells, remarks))
+            if each.speed:
+                found.append(self._speed_job(found[-1]))
+        return found
+
+    def _speed_job(self, answers: Job) -> Job:
+        each, settled = answers.exercise, answers.settled
+        if settled:
+            settled = _speed_after(each, settled)
+        key = hashlib.sha256(f"speed {answers.key} {each.speed.device}".encode()).hexdigest() if answers.key else ""
+        return Job(each, answers.program, key, settled, answers)
 
     def _safe_job(self, lesson: Lesson, each: Exercise, cells: list[Cell], remarks: dict) -> Job:
         try:
@@ -91,9 +115,11 @@ class Grader:
             return Job(each, (), "", judge.fault(each, f"no program could be cut from the notebook: {error!r}"))
 
     def reference_job(self, lesson: Lesson, name: str) -> Job:
-        """Return the job that judges the lesson's own solution of an exercise."""
-        each = next(e for e in exercises(lesson.name) if e.name == name)
-        return self._job(lesson, each, [Cell(n, s) for n, s in lesson.solutions.items()], {}, "the solution")
+        """Return the job for the verdict `name` on the lesson's own solution."""
+        exercise_name, _, of_speed = name.partition(":")
+        each = next(e for e in exercises(lesson.name) if e.name == exercise_name)
+        job = self._job(lesson, each, [Cell(n, s) for n, s in lesson.solutions.items()], {}, "the solution")
+        return self._speed_job(job) if of_speed else job
 
     def _job(self, lesson: Lesson, each: Exercise, cells: list[Cell], remarks: dict, who: str = "") -> Job:
         if self.seconds is not None:
@@ -129,14 +155,19 @@ class Grader:
             return job.settled
         if known := self.known(job):
             return known
-        control = self.reference_job(lesson, job.exercise.name)
+        fault = speed.fault if job.answers else judge.fault
+        if job.answers:
+            answers = self.verdict(lesson, job.answers)
+            if answers.outcome is not Outcome.PASSED:
+                return _speed_after(job.exercise, answers)
+        control = self.reference_job(lesson, job.name)
         if job.key != control.key:
             check = self.verdict(lesson, control)
             if check.outcome is not Outcome.PASSED:
-                return judge.fault(
-                    job.exercise, f"the lesson's own solution of {job.exercise.name} is {check.outcome}: {check.reason}"
+                return fault(
+                    job.exercise, f"the lesson's own solution of {job.name} is {check.outcome}: {check.reason}"
                 )
-        verdict = judge.judge(job.exercise, job.program, self.seed, self._sandbox())
+        verdict = self._run(lesson, job)
         if verdict.outcome is Outcome.FAULT:
             self._faults[job.key] = time.monotonic(), verdict
             return verdict
@@ -144,6 +175,15 @@ class Grader:
         if self.store:
             self.store.put(job.key, verdict)
         return verdict
+
+    def _run(self, lesson: Lesson, job: Job) -> Verdict:
+        if job.answers:
+            return speed.judge_speed(job.exercise, job.program, self._bench())
+        if not any(each.kernel for each in exercises(lesson.name)):
+            return judge.judge(job.exercise, job.program, self.seed, self._sandbox())
+        bench = self._bench()  # its interpreter has Triton loaded, which the lesson's setup imports
+        prove = functools.partial(proof.prove, job.exercise, job.program, bench) if job.exercise.kernel else None
+        return judge.judge(job.exercise, job.program, self.seed, bench.interpreter, prove)
 
     def known(self, job: Job) -> Verdict | None:
         """Return the verdict of a job if no run is needed for it."""
@@ -158,13 +198,13 @@ class Grader:
         self._faults.clear()
 
     def verdicts(self, lesson: Lesson, notebook: NotebookNode) -> dict[str, Verdict]:
-        """Return the verdicts on a restored notebook by exercise."""
-        return {job.exercise.name: self.verdict(lesson, job) for job in self.jobs(lesson, notebook)}
+        """Return the verdicts on a restored notebook by name: "rms_norm", "rms_norm:speed"."""
+        return {job.name: self.verdict(lesson, job) for job in self.jobs(lesson, notebook)}
 
     def judge_all(self, work: Iterable[tuple[Lesson, Job]], workers: int, progress: Callable[[int, int], None]) -> None:
         """Reach the verdicts of many jobs at once, and call `progress(done, total)` after each."""
         work = list(work)
-        fresh = {(lesson.name, job.exercise.name): lesson for lesson, job in work if not self.known(job)}
+        fresh = {(lesson.name, job.name): lesson for lesson, job in work if not self.known(job)}
         controls = [(lesson, self.reference_job(lesson, name)) for (_, name), lesson in fresh.items()]
         count = iter(range(1, len(work) + len(controls) + 1))
 
@@ -173,14 +213,30 @@ class Grader:
             progress(next(count), len(work) + len(controls))
 
         with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(one, controls))  # the solutions first, so that two threads do not both judge one
-            list(pool.map(one, work))
+            for jobs in (controls, work):  # what others wait for first, so that two threads do not both judge it
+                list(pool.map(one, [item for item in jobs if not item[1].answers]))
+                list(pool.map(one, [item for item in jobs if item[1].answers]))
 
     def _sandbox(self) -> Sandbox:
         if not hasattr(self._local, "sandbox"):
             self._local.sandbox = Sandbox(self.isolation)
-            self._sandboxes.append(self._local.sandbox)
+            self._workers.append(self._local.sandbox)
         return self._local.sandbox
+
+    def _bench(self) -> Bench:
+        if not hasattr(self._local, "bench"):
+            self._local.bench = Bench(self.isolation)
+            self._workers.append(self._local.bench)
+        return self._local.bench
+
+
+def _speed_after(exercise: Exercise, answers: Verdict) -> Verdict:
+    """Return the verdict on the speed of answers that did not pass."""
+    if answers.outcome is Outcome.FAULT:
+        return speed.fault(exercise, answers.reason.removeprefix("the grader failed: "))
+    if answers.outcome in (Outcome.ABSENT, Outcome.UNREADABLE):
+        return speed.zero(exercise, answers.outcome, answers.reason)
+    return speed.zero(exercise, Outcome.WRONG, f"speed counts once the answer is right: {answers.reason}")
 
 
 def read_seed(classroom: Path) -> str:
@@ -194,11 +250,25 @@ def read_seed(classroom: Path) -> str:
 @functools.cache
 def version(lesson: str) -> str:
     """Return a digest of everything that decides a lesson's verdicts: exercises, judge, worker, oracles, and torch."""
-    modules = [compare, exercise, judge, program, *map(inspect.getmodule, [e.inputs for e in exercises(lesson)])]
-    files = {Path(module.__file__) for module in modules if module}
+    modules = [
+        compare,
+        exercise,
+        judge,
+        program,
+        *KERNEL_MODULES,
+        *map(inspect.getmodule, [e.inputs for e in exercises(lesson)]),
+    ]
+    files = {cost_model.FITTED, *(Path(module.__file__) for module in modules if module)}
     files.update(Path(server.__file__).parent.glob("*.py"), Path(mla_ref.__file__).parent.rglob("*.py"))
     sources = [path.read_bytes() for path in sorted(files)]
-    return hashlib.sha256(b"\0".join([*sources, torch.__version__.encode()])).hexdigest()
+    return hashlib.sha256(b"\0".join([*sources, f"{torch.__version__} {_triton()}".encode()])).hexdigest()
+
+
+def _triton() -> str:
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from autograder.compare import assess
-from autograder.exercise import Arguments, Exercise, Params
+from autograder.exercise import Arguments, Exercise, Params, tensors_in
 from autograder.program import Cell
 from autograder.sandbox import Reply, Sandbox, SandboxError, ServerLost
 from autograder.verdict import Outcome, PartVerdict, Verdict
@@ -47,19 +47,31 @@ class Failure:
 
 
 def draw_cases(exercise: Exercise, seed: str, hidden: bool = True) -> list[Case]:
-    """Return the exercise's cases with data drawn from `seed`: the visible ones and, if asked, hidden ones."""
+    """Return the exercise's cases with data drawn from `seed`: the visible ones and, if asked, hidden ones.
+
+    For kernels each part's first case comes again at its end with other data: a result kept from before is wrong there.
+    """
     rng = Random(_digest(seed, exercise.name, "shapes"))
     cases = []
     for index, part in enumerate(exercise.parts):
         chosen = [*part.visible, *(part.hidden(rng) if hidden else ())]
+        chosen += part.visible[:1] if exercise.kernel else ()
         for number, params in enumerate(chosen):
             generator = torch.Generator().manual_seed(_digest(seed, exercise.name, part.name, str(number)))
             cases.append(Case(index, params, exercise.inputs(generator, **params)))
     return cases
 
 
-def judge(exercise: Exercise, program: Sequence[Cell], seed: str, sandbox: Sandbox) -> Verdict:
+Prove = Callable[[Sequence[Case], dict[int, dict[str, Any]]], dict[int, Failure]]
+
+
+def judge(
+    exercise: Exercise, program: Sequence[Cell], seed: str, sandbox: Sandbox, prove: Prove | None = None
+) -> Verdict:
     """Run `program` in the sandbox on cases drawn from `seed` and return the verdict.
+
+    With `prove`, which an exercise on kernels needs, launches are recorded and what was sent of the right cases is
+    handed to it; it returns those that fail all the same.
 
     Never raises for what the program does. A fault of the grader is a verdict too, without a score.
     """
@@ -76,6 +88,7 @@ def judge(exercise: Exercise, program: Sequence[Cell], seed: str, sandbox: Sandb
         "driver": exercise.driver,
         "forbidden": list(exercise.forbidden),
         "cases": [case.arguments for case in cases],
+        **({"record": "execution"} if prove else {}),
     }
     try:
         reply = _run(sandbox, request, exercise)
@@ -85,6 +98,11 @@ def judge(exercise: Exercise, program: Sequence[Cell], seed: str, sandbox: Sandb
         return fault(exercise, str(error) if isinstance(error, SandboxError) else repr(error))
     try:
         failures, notes = read_reply(exercise, cases, reply)
+        if prove:
+            right = {n: message for n, message in first_answers(cases, reply).items() if n not in failures}
+            failures |= prove(cases, right)
+    except SandboxError as error:
+        return fault(exercise, str(error))
     except Exception as error:  # whatever the comparison trips over, it is not the student's zero
         return fault(exercise, f"the comparison failed: {error!r}")
     verdict = verdict_from(exercise, cases, failures, notes)
@@ -124,17 +142,16 @@ def read_reply(exercise: Exercise, cases: Sequence[Case], reply: Reply) -> tuple
     right answer has failed."""
     failures: dict[int, Failure] = {}
     notes: list[str] = []
-    answered: set[int] = set()
     stop: Failure | None = None
+    answers = first_answers(cases, reply)
+    for index, message in answers.items():
+        if failure := read_case(exercise, cases[index], message):
+            again = exercise.kernel and any(_equal(message, answers[n]) for n in range(index) if n in answers)
+            failures[index] = replace(failure, reason="the result is that of an earlier call") if again else failure
     for message in reply.messages:
-        event, index = message.get("event"), message.get("index")
-        if event == "case" and type(index) is int and 0 <= index < len(cases) and index not in answered:
-            answered.add(index)
-            if failure := read_case(exercise, cases[index], message):
-                failures[index] = failure
-        elif event == "missing":
+        if message.get("event") == "missing":
             stop = Failure(Outcome.MISSING, f"the cell defines no function or class called {exercise.name}")
-        elif event == "cell":
+        elif message.get("event") == "cell":
             failure = _read_error(exercise, message.get("error"))
             if str(message.get("cell")) == exercise.name:
                 stop = failure
@@ -142,9 +159,24 @@ def read_reply(exercise: Exercise, cases: Sequence[Case], reply: Reply) -> tuple
                 notes.append(f"a cell that {exercise.name} needs failed: {failure.reason}")
     stop = stop or _how_it_ended(exercise, reply)
     for index in range(len(cases)):
-        if index not in answered:
+        if index not in answers:
             failures[index] = stop
     return failures, notes
+
+
+def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    pairs = list(zip(tensors_in(one.get("result")), tensors_in(other.get("result")), strict=False))
+    return bool(pairs) and all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs)
+
+
+def first_answers(cases: Sequence[Case], reply: Reply) -> dict[int, dict[str, Any]]:
+    """Return the first message about each case; the student's process may send others."""
+    found: dict[int, dict[str, Any]] = {}
+    for message in reply.messages:
+        index = message.get("index")
+        if message.get("event") == "case" and type(index) is int and 0 <= index < len(cases):
+            found.setdefault(index, message)
+    return found
 
 
 def _how_it_ended(exercise: Exercise, reply: Reply) -> Failure:
@@ -176,7 +208,10 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
     if touched:
         return Failure(Outcome.WRONG, f"it changed its argument {', '.join(touched)} in place", case=str(case))
     found = assess(exercise, case.arguments, message.get("result"))
-    return Failure(Outcome.WRONG, _text(found.reason, 1000), found.mistake, str(case)) if found else None
+    if not found:
+        return None
+    hint = ": what a kernel does not write holds NaN here" if exercise.kernel and "has NaN in" in found.reason else ""
+    return Failure(Outcome.WRONG, _text(found.reason, 1000) + hint, found.mistake, str(case))
 
 
 def _read_error(exercise: Exercise, error: Any) -> Failure:
@@ -195,7 +230,7 @@ def _read_error(exercise: Exercise, error: Any) -> Failure:
         return Failure(Outcome.MEMORY, f"more than {exercise.limits.memory >> 20} MiB of memory were asked for{place}")
     if kind == "NotImplementedError" and "raise NotImplementedError" in source:
         return Failure(Outcome.UNFINISHED, f"not finished: NotImplementedError{place}")
-    if kind == "ForbiddenCall":
+    if kind in ("ForbiddenCall", "OutOfBounds"):
         return Failure(Outcome.WRONG, text)
     return Failure(Outcome.ERROR, f"{kind}{place}: {text}" if text else f"{kind}{place}")
 

@@ -8,11 +8,10 @@ from html import escape
 
 import torch
 
+from autograder.speed_report import CELL, RED, speed_html, speed_lines
 from autograder.verdict import Outcome, Verdict
 
 COLOURS = {Outcome.PASSED: "#1a7f37", Outcome.PARTIAL: "#9a6700", Outcome.FAULT: "#57606a"}
-RED = "#b42318"
-CELL = "style='text-align:left;vertical-align:top;padding:2px 12px 2px 0'"
 
 
 def number(value: float | None) -> str:
@@ -35,6 +34,8 @@ def as_text(verdict: Verdict) -> str:
         lines.append(line)
     if not verdict.parts and verdict.reason:
         lines.append(f"  {verdict.reason}")
+    if verdict.speed:
+        lines += [f"  {line}" for line in speed_lines(verdict.speed)]
     lines += [f"  note: {note}" for note in verdict.notes]
     return "\n".join(lines)
 
@@ -45,7 +46,7 @@ def as_html(verdict: Verdict, picture: str = "") -> str:
     rows = "".join(
         f"<tr><td {CELL}>{escape(part.name)}</td>"
         f"<td {CELL}>{number(part.score)} / {number(part.points)}</td>"
-        f"<td {CELL}>{_reason(part.reason, part.case)}</td></tr>"
+        f"<td {CELL}>{_reason(part.reason, part.case, 'reached' if verdict.speed else 'right')}</td></tr>"
         for part in verdict.parts
     )
     head = "".join(f"<th {CELL}>{title}</th>" for title in ("part", "points", "what was found"))
@@ -53,15 +54,17 @@ def as_html(verdict: Verdict, picture: str = "") -> str:
     notes = "".join(
         f"<p>{escape(note)}</p>" for note in ([] if rows else [verdict.reason]) + list(verdict.notes) if note
     )
+    if verdict.speed:
+        picture += speed_html(verdict.speed)
     return (
         f"<div style='border-left:4px solid {colour};padding:2px 10px;margin:4px 0'>"
         f"<b style='color:{colour}'>{escape(headline(verdict))}</b>{table}{notes}{picture}</div>"
     )
 
 
-def _reason(reason: str, case: str) -> str:
+def _reason(reason: str, case: str, fine: str) -> str:
     if not reason:
-        return "right"
+        return fine
     return escape(reason) + (f"<br><small>at {escape(case)}</small>" if case else "")
 
 

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +23,7 @@ from autograder.worker import server, wire
 START_SECONDS = 120.0
 GRACE_SECONDS = 5.0
 MAX_TEXT = 4 << 20  # bytes of JSON in all messages of a reply
+GPU_SETTINGS = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CC")
 SCRATCH = str(128 << 20)  # bytes that may be written to /tmp, and to /dev/shm
 
 
@@ -35,7 +37,7 @@ class ServerLost(SandboxError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one exercise may use: wall-clock seconds, bytes of memory beyond torch itself, bytes of reply."""
+    """What one exercise may use: wall-clock seconds, bytes of memory beyond torch itself (0: any), bytes of reply."""
 
     seconds: float = 10.0
     memory: int = 512 << 20
@@ -52,18 +54,68 @@ class Reply:
     malformed: str | None = None
 
 
+class Ended(RuntimeError):
+    """A conversation ended before the answer: `how` is "exit", "time" or "flood"."""
+
+    def __init__(self, how: str):
+        super().__init__(how)
+        self.how = how
+
+
+class Talk:
+    """A conversation with a fresh process, a message and an answer at a time. Made by `Sandbox.talk`."""
+
+    def __init__(self, channel: socket.socket):
+        self._channel = channel
+
+    def ask(self, message: dict[str, Any], seconds: float, files: Sequence[int] = ()) -> dict[str, Any]:
+        """Return the answer to a message; open files may go along, behind it.
+
+        Raises
+        ------
+        Ended
+            The process is gone, or said nothing in time, or too much.
+        wire.WireError
+            The answer is no message.
+        """
+        deadline = time.monotonic() + seconds
+        data = bytearray()
+        try:
+            self._channel.settimeout(seconds)
+            self._channel.sendall(wire.encode(message))
+            if files:
+                socket.send_fds(self._channel, [b"."], list(files))
+            while (size := wire.message_size(data)) is None or len(data) < size:
+                if size is not None and size > MAX_TEXT:
+                    raise Ended("flood")
+                self._channel.settimeout(max(1e-3, deadline - time.monotonic()))
+                chunk = self._channel.recv((size or wire.PREFIX.size) - len(data))
+                if not chunk:
+                    raise Ended("exit")
+                data += chunk
+        except TimeoutError:
+            raise Ended("time") from None
+        except (BrokenPipeError, ConnectionResetError):
+            raise Ended("exit") from None
+        answer = wire.decode(data)
+        if not isinstance(answer, dict):
+            raise wire.WireError("a message that is not a table")
+        return answer
+
+
 class Sandbox:
     """A fork server, isolated by bubblewrap where that works, and by process limits alone where it does not.
 
     Use as a context manager, from one thread. The server starts on the first request and again after it was lost. Its
     `kind` says what it imports beside torch: nothing ("plain"), Triton with its interpreter ("interpreter"), or Triton
-    as it compiles ("compiler"); the two cannot share a process.
+    as it compiles ("compiler"); the two cannot share a process. Processes of kind "gpu" compile, and see the GPUs.
     """
 
     KINDS: ClassVar[dict[str, dict[str, str]]] = {
         "plain": {},
         "interpreter": {"TRITON_INTERPRET": "1"},
         "compiler": {"TRITON_INTERPRET": "0"},
+        "gpu": {"TRITON_INTERPRET": "0", "MLA_GPU": "1"},
     }
 
     def __init__(self, isolation: str | None = None, kind: str = "plain"):
@@ -99,15 +151,43 @@ class Sandbox:
             self.close()
             raise
 
-    def _exchange(self, message: bytes, limits: Limits) -> Reply:
+    @contextlib.contextmanager
+    def talk(self, limits: Limits) -> Iterator[Talk]:
+        """Start a fresh process for the body of a `with`, to talk with; afterwards nothing of it is left.
+
+        Raises as `run` does.
+        """
+        if self._process is None:
+            self._start()
+        try:
+            channel = self._fork(limits)
+        except OSError as error:
+            self.close()
+            raise ServerLost(f"the worker's server was lost: {error}") from error
+        try:
+            with channel:
+                yield Talk(channel)
+        finally:
+            self._finish("time")
+
+    def _fork(self, limits: Limits) -> socket.socket:
+        """Start a child; return the socket to talk with it."""
         channel, theirs = socket.socketpair()
-        with channel, theirs:
-            deadline = time.monotonic() + limits.seconds
+        with theirs:
             terms = wire.encode({"seconds": limits.seconds, "memory": limits.memory})
             self._socket.settimeout(GRACE_SECONDS)
             socket.send_fds(self._socket, [terms], [theirs.fileno()])
-            theirs.close()
+        return channel
+
+    def _exchange(self, message: bytes, limits: Limits) -> Reply:
+        deadline = time.monotonic() + limits.seconds
+        with self._fork(limits) as channel:
             data, ended = _converse(channel, message, deadline, limits.reply_bytes)
+        answer = self._finish(ended)
+        return _read_reply(data, "crowd" if answer["crowded"] else ended, answer["signal"])
+
+    def _finish(self, ended: str) -> dict[str, Any]:
+        """End the child and say how it went."""
         try:
             self._socket.sendall(b".")
             answer = server.receive(self._socket)
@@ -119,7 +199,7 @@ class Sandbox:
             answer = {"signal": 0, "crowded": False, "clean": False}
         if not answer["clean"]:
             self.close()
-        return _read_reply(data, "crowd" if answer["crowded"] else ended, answer["signal"])
+        return answer
 
     def _start(self) -> None:
         self._stage = tempfile.TemporaryDirectory(prefix="mla-stage-")
@@ -137,9 +217,11 @@ class Sandbox:
             "MKL_NUM_THREADS": "1",
             **self.KINDS[self.kind],
         }
+        if self.kind == "gpu":
+            environment |= {name: os.environ[name] for name in GPU_SETTINGS if name in os.environ}
         if self.isolation == "bubblewrap":
             environment["MLA_PRIVATE"] = "1"
-            command = _bubblewrap(stage, environment) + command
+            command = _bubblewrap(stage, environment, gpu=self.kind == "gpu") + command
         self._process = subprocess.Popen(
             command, pass_fds=[fd], cwd=stage, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
@@ -222,14 +304,22 @@ def stage_packages(stage: Path) -> None:
     shutil.copy(worker / "stub.py", stage / "autograder" / "__init__.py")
 
 
-def _bubblewrap(stage: Path, environment: dict[str, str]) -> list[str]:
-    """Return the prefix that hides the network, other processes, and every file but the interpreter's and the stage."""
+def _bubblewrap(stage: Path, environment: dict[str, str], gpu: bool = False) -> list[str]:
+    """Return the prefix that hides the network, other processes, and every file but the interpreter's and the stage.
+
+    With `gpu` it shows NVIDIA's devices, and what the driver reads of the system.
+    """
     command = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     command += ["--as-pid-1"]  # no signal of a descendant ends or stops the first process of a namespace
     command += ["--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--clearenv"]
     for key, value in environment.items():
         command += ["--setenv", key, value]
     command += ["--proc", "/proc", "--dev", "/dev", "--size", SCRATCH, "--tmpfs", "/tmp"]
+    if gpu:
+        for device in sorted(Path("/dev").glob("nvidia*")):
+            command += ["--dev-bind", str(device), str(device)]
+        for path in ("/sys", "/sbin", "/usr/local/nvidia"):  # Triton asks /sbin/ldconfig where libcuda is
+            command += ["--ro-bind-try", path, path]
     command += ["--size", SCRATCH, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
     system = ["/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"]
     own = {sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parent.parent)}

@@ -7,6 +7,7 @@ import enum
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,10 @@ class PartVerdict:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on one exercise. `score` is None for a grader fault, else between 0 and `points`."""
+    """The verdict on one exercise, or on its speed. `score` is None for a grader fault, else between 0 and `points`.
+
+    `speed` holds what `speed.as_dict` made of the time, where there is one.
+    """
 
     exercise: str
     points: float
@@ -53,6 +57,7 @@ class Verdict:
     mistake: str | None = None
     parts: tuple[PartVerdict, ...] = ()
     notes: tuple[str, ...] = ()
+    speed: Mapping[str, Any] | None = None
     seconds: float = field(default=0.0, compare=False)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Triton on this machine: compiled for a GPU or, where there is none, interpreted, with known defects corrected.
 
 Triton chooses between the two while it is imported, so :func:`prepare` comes before anything that imports it;
-:mod:`mla_ref.kernels` begins with it. Two defects of the interpreter are corrected, in Triton 3.6 to 3.9:
+:mod:`mla_ref.kernels` begins with it. Three defects of the interpreter are corrected, in Triton 3.6 to 3.9:
 
 - bfloat16 is stored as raw 16-bit patterns, and ``tl.dot``, arithmetic, comparisons and sums take those
   patterns for integers. Constants of that type do not exist before 3.9, and conversions from float32 cut the
@@ -9,17 +9,26 @@ Triton chooses between the two while it is imported, so :func:`prepare` comes be
   an error with or without the correction.
 - Triton 3.6 asks NumPy for the integer in an array of one element, which NumPy refuses from 2.4 on: a loop
   whose bound is known at run time only would not start.
+- Addresses are used unseen: a load beyond a tensor returns what lies there, a store beyond it corrupts the heap
+  and ends the process. Corrected, an access raises :class:`OutOfBounds` before it happens. A pointer may reach the
+  whole storage of the tensor that it was made from. Where its tensor is not known (pointers chosen by
+  ``tl.where``, or made from integers) it may reach the storage of any tensor that the launch was given.
 """
 
 import functools
 import os
 import sys
+import types
 
 import numpy as np
 
 VARIABLE = "TRITON_INTERPRET"
 _MODE = ("compiled", "interpreted")
 _CORRECTED = "_corrected_by_mla_ref"
+
+
+class OutOfBounds(IndexError):
+    """An interpreted kernel was about to touch memory that its pointer does not belong to."""
 
 
 def prepare() -> bool:
@@ -64,6 +73,7 @@ def prepare() -> bool:
             setattr(interpreter, _CORRECTED, True)
             _correct_bfloat16(interpreter)
             _correct_index(interpreter)
+            _check_addresses(interpreter)
     return interpreted
 
 
@@ -152,3 +162,174 @@ def _correct_index(interpreter):
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     interpreter._patch_lang_tensor = corrected
+
+
+def _check_addresses(interpreter):
+    import triton.language as tl
+
+    builder, executor, handle_type = interpreter.InterpreterBuilder, interpreter.GridExecutor, interpreter.TensorHandle
+    handle_type._region = None  # of a pointer: the memory of its tensor
+    launch = None  # the one under way, where it is known what its pointers may reach
+
+    def arguments(method):
+        @functools.wraps(method)
+        def noted(self, args, kwargs):
+            nonlocal launch
+            args, kwargs = method(self, args, kwargs)  # copies, if a tensor is on a GPU
+            values = [*_flat(zip(self.arg_names, args, strict=False)), *_flat(kwargs.items())]
+            # Who passes pointers instead of tensors checks them: the autograder's replay does.
+            raw = any(isinstance(value, tl.tensor) for _, value in values)
+            launch = None if raw else _Launch(self.fn.__name__, values)
+            return args, kwargs
+
+        return noted
+
+    def execution(method):
+        @functools.wraps(method)
+        def ended(self, *args, **kwargs):
+            nonlocal launch
+            outer = launch
+            try:
+                return method(self, *args, **kwargs)
+            except (interpreter.InterpreterError, OutOfBounds) as error:
+                chain = [error]
+                while isinstance(chain[-1], interpreter.InterpreterError) and chain[-1].__cause__ is not None:
+                    chain.append(chain[-1].__cause__)
+                if not isinstance(chain[-1], OutOfBounds):
+                    raise
+                kernels = {function.__code__ for function in interpreter.InterpretedFunction.rewritten_fn.values()}
+                raise chain[-1].with_traceback(_frames_of(kernels, chain)) from None
+            finally:
+                launch = outer
+
+        return ended
+
+    def pointer(method):
+        @functools.wraps(method)
+        def marked(value):
+            out = method(value)
+            if launch is not None and hasattr(value, "data_ptr"):
+                out.handle._region = launch.regions.get(id(value))
+            return out
+
+        return marked
+
+    def derived(method):
+        @functools.wraps(method)
+        def marked(self, *args, **kwargs):
+            out = method(self, *args, **kwargs)
+            if launch is not None:
+                out._region = next((arg._region for arg in args if isinstance(arg, handle_type)), None)
+            return out
+
+        return marked
+
+    def materialized(method):
+        @functools.wraps(method)
+        def marked(self, *args):
+            pointers, mask = method(self, *args)
+            pointers._region = self.base._region
+            return pointers, mask
+
+        return marked
+
+    def access(method, verb, at=0, mask_at=None):
+        @functools.wraps(method)
+        def checked(self, *args, **kwargs):
+            if launch is not None:
+                launch.check(verb, args[at], None if mask_at is None else args[mask_at].data)
+            return method(self, *args, **kwargs)
+
+        return checked
+
+    executor._init_args_hst = arguments(executor._init_args_hst)
+    executor.__call__ = execution(executor.__call__)
+    interpreter._implicit_cvt = pointer(interpreter._implicit_cvt)
+    for name in ("addptr", "splat", "broadcast", "expand_dims", "reshape", "trans", "bitcast"):
+        setattr(builder, f"create_{name}", derived(getattr(builder, f"create_{name}")))
+    for name in ("BlockPointerHandle", "TensorDescHandle"):
+        if owner := getattr(interpreter, name, None):  # the interpreter knows block pointers until 3.7
+            owner.materialize_pointers = materialized(owner.materialize_pointers)
+    # All other accesses, of descriptors for instance, go through these.
+    builder.create_masked_load = access(builder.create_masked_load, "reads", mask_at=1)
+    builder.create_masked_store = access(builder.create_masked_store, "writes", mask_at=2)
+    builder.create_atomic_rmw = access(builder.create_atomic_rmw, "updates", at=1, mask_at=3)
+    builder.create_atomic_cas = access(builder.create_atomic_cas, "updates")
+
+
+class _Launch:
+    """A kernel and the memory of its arguments, ``regions``, by the identity of the argument."""
+
+    def __init__(self, kernel, values):
+        self.kernel = kernel
+        self.regions = {id(value): _Region(name, value) for name, value in values if hasattr(value, "data_ptr")}
+
+    def check(self, verb, pointers, mask):
+        """Raise unless the pointers that ``mask`` leaves, or all where it is None, lie in what they may reach."""
+        own, itemsize = pointers._region, max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        allowed = self.regions.values() if own is None else (own,)
+        addresses = pointers.data
+        low, high = int(addresses.min()), int(addresses.max()) + itemsize
+        if any(region.low <= low and high <= region.high for region in allowed):  # masked elements too, mostly
+            return
+        if mask is not None:
+            addresses = addresses[np.asarray(mask).reshape(addresses.shape)]
+        addresses = addresses.reshape(-1).astype(np.int64)  # below 0 where an offset from a null pointer is
+        outside = np.ones(addresses.shape, bool)
+        for region in allowed:
+            outside &= (addresses < region.low) | (addresses > region.high - itemsize)
+        if outside.any():
+            raise OutOfBounds(self._outside(verb, own, int(addresses[outside.argmax()]), itemsize))
+
+    def _outside(self, verb, region, address, itemsize):
+        where = "" if region else "an address that belongs to no argument"
+        if self.regions:
+            nearest = region or min(self.regions.values(), key=lambda each: each.distance(address))
+            where += ("" if region else "; the nearest is ") + nearest.element(address, itemsize)
+        return f"{self.kernel} {verb} {where}: is the mask missing, or an offset wrong?"
+
+
+class _Region:
+    """The storage of a tensor that a launch was given: addresses from ``low`` up to ``high``."""
+
+    def __init__(self, name, tensor):
+        tensor = getattr(tensor, "base", tensor)  # of a tensor that is passed with another dtype
+        storage = tensor.untyped_storage()
+        self.name, self.shape, self.start = name, tensor.shape, tensor.data_ptr()
+        self.low = self.high = self.start  # null for an empty view, wherever it lies
+        if tensor.numel():
+            self.low = storage.data_ptr()
+            self.high = self.low + storage.nbytes()
+
+    def element(self, address, itemsize):
+        """Say which element of the tensor would be at an address."""
+        index, size = (address - self.start) // itemsize, (self.high - self.start) // itemsize
+        return f"element {index} of {self.name}, which holds {size} (shape {'x'.join(map(str, self.shape))})"
+
+    def distance(self, address):
+        """Return how many bytes an address is away."""
+        return max(self.low - address, address - self.high)
+
+
+def _flat(arguments):
+    """Yield arguments by name, those in tuples as ``pair[0]``, and the tensors of descriptors."""
+    for name, value in arguments:
+        if isinstance(value, tuple):
+            yield from _flat((f"{name}[{index}]", each) for index, each in enumerate(value))
+        else:
+            yield name, value.base if hasattr(value, "block_shape") else value
+
+
+def _frames_of(codes, chain):
+    """Return the traceback of errors, each the cause of the one before, reduced to the frames that run ``codes``."""
+    frames = []
+    for error in chain:
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code in codes:
+                frames.append(trace)
+            trace = trace.tb_next
+    reduced = None
+    for trace in reversed(frames):
+        reduced = types.TracebackType(reduced, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+    return reduced

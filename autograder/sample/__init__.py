@@ -105,8 +105,11 @@ def submissions(lesson: str) -> tuple[Submission, ...]:
 
 
 def expected(lesson: str, submission: Submission) -> dict[str, Expected]:
-    """Return the verdicts that a submission should get, by exercise."""
+    """Return the verdicts that a submission should get, by name: "rms_norm", "rms_norm:speed"."""
     full = {each.name: Expected(each.points, Outcome.PASSED) for each in exercises(lesson)}
+    full |= {
+        f"{each.name}:speed": Expected(each.speed.points, Outcome.PASSED) for each in exercises(lesson) if each.speed
+    }
     if unknown := set(submission.expect) - set(full):
         raise ValueError(f"sample class: {submission.student} expects verdicts on {', '.join(unknown)}")
     return {**full, **submission.expect}

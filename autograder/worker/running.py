@@ -100,6 +100,17 @@ def forbidding(words: list[str] | tuple[str, ...]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """Let memory that torch hands out hold NaN, so that what a kernel does not write shows."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
 def copied(value: Any) -> Any:
     """Return a copy of nested arguments, tensors included."""
     if isinstance(value, torch.Tensor):

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -54,6 +54,10 @@ def _warm_up() -> None:
         interpreter.prepare()
     elif "TRITON_INTERPRET" in os.environ:
         import triton.compiler  # noqa: F401
+    if os.environ.get("MLA_GPU") == "1":
+        from autograder.worker import measuring
+
+        measuring.warm_up()
     with running.forbidding(["nothing"]):
         torch.einsum("i,i->", torch.ones(1), torch.ones(1)).add(1)
 
@@ -174,7 +178,8 @@ def _confine(limits: dict[str, Any], directory: str) -> None:
     _limit(resource.RLIMIT_CPU, seconds, seconds + 1)  # the soft limit's signal names the cause
     _limit(resource.RLIMIT_FSIZE, 64 << 20)
     _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_AS, _address_space() + limits["memory"])
+    if limits["memory"]:  # CUDA maps more address space than any limit would leave it
+        _limit(resource.RLIMIT_AS, _address_space() + limits["memory"])
     if PRIVATE:
         _limit(resource.RLIMIT_NPROC, 4 * MAX_PROCESSES)  # threads count too
 
@@ -205,28 +210,23 @@ def _work(request: dict[str, Any], out: int) -> None:
         while rest:
             rest = rest[os.write(out, rest) :]
 
+    if request.get("task") == "measure":
+        from autograder.worker import measuring
+
+        said: list[bytes] = []
+        entry = _entry(request, said.append) if "program" in request else None
+        if "program" in request and entry is None:
+            send(said[-1])
+        else:
+            measuring.converse(socket.socket(fileno=out), receive, request, entry)
+        return
     if "task" in request:
         from autograder.worker import tasks
 
         send(tasks.perform(request))
         return
-    namespace = running.new_namespace()
-    apart: dict[str, Any] | None = None
-    for cell in request["program"]:
-        try:
-            if cell["gives"]:
-                apart = dict(namespace) if apart is None else apart
-                running.run_cell(cell["name"], cell["source"], apart)
-                namespace[cell["gives"]] = apart[cell["gives"]]
-            else:
-                running.run_cell(cell["name"], cell["source"], namespace)
-        except BaseException as error:
-            send(wire.encode({"event": "cell", "cell": cell["name"], "error": running.describe_error(error)}))
-            if cell["required"]:
-                return
-    entry = namespace.get(request["entry"])
-    if not callable(entry):
-        send(wire.encode({"event": "missing", "found": type(entry).__name__}))
+    entry = _entry(request, send)
+    if entry is None:
         return
     driver = running.DRIVERS[request["driver"]]
     for index, arguments in enumerate(request["cases"]):
@@ -246,6 +246,29 @@ def _work(request: dict[str, Any], out: int) -> None:
         except BaseException as error:
             data = wire.encode({**message, "error": running.describe_error(error)})
         send(data)
+
+
+def _entry(request: dict[str, Any], send: Callable[[bytes], None]) -> Callable | None:
+    """Run the program and return what it defines as the entry; None, and a message sent, if there is none."""
+    namespace = running.new_namespace()
+    apart: dict[str, Any] | None = None
+    for cell in request["program"]:
+        try:
+            if cell["gives"]:
+                apart = dict(namespace) if apart is None else apart
+                running.run_cell(cell["name"], cell["source"], apart)
+                namespace[cell["gives"]] = apart[cell["gives"]]
+            else:
+                running.run_cell(cell["name"], cell["source"], namespace)
+        except BaseException as error:
+            send(wire.encode({"event": "cell", "cell": cell["name"], "error": running.describe_error(error)}))
+            if cell["required"]:
+                return None
+    entry = namespace.get(request["entry"])
+    if not callable(entry):
+        send(wire.encode({"event": "missing", "found": type(entry).__name__}))
+        return None
+    return entry
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -28,7 +29,11 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
     arguments = materialised(arguments)
     given = running.copied(arguments) if execute else {}
     try:
-        with running.forbidding(request["forbidden"]), recording.recording(arguments, execute) as recorder:
+        with (
+            running.forbidding(request["forbidden"]),
+            running.poisoned() if execute else nullcontext(),
+            recording.recording(arguments, execute) as recorder,
+        ):
             result = running.DRIVERS[request["driver"]](entry, arguments)
         notes = recorder.notes(result)
         if not execute:

@@ -321,6 +321,6 @@ def test_grading_a_lesson_that_is_not_there_says_which_there_are(tmp_path):
 def test_closing_ends_the_workers(tmp_path):
     with Grader(tmp_path) as grader:
         grader.verdicts(load_lesson(NAME), restored(notebook(**RIGHT)))
-        (box,) = grader._sandboxes
+        (box,) = grader._workers
         process = box._process
     assert process.poll() is not None

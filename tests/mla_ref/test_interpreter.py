@@ -13,6 +13,7 @@ import importlib
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ tl = pytest.importorskip("triton.language")
 
 ROOT = Path(mla_ref.__file__).parent.parent
 interpreted = pytest.mark.skipif(not interpreter.active(), reason="kernels are compiled on this machine")
+VERSION = tuple(map(int, triton.__version__.split(".")[:2]))
 N = 64
 
 
@@ -85,6 +87,85 @@ def count(n, out_ptr):
     if n > 3:
         steps += 100
     tl.store(out_ptr + tl.program_id(0), steps)
+
+
+@triton.jit
+def read(x_ptr, i, n):
+    return tl.load(x_ptr + i, mask=i < n)
+
+
+@triton.jit
+def gather(x_ptr, out_ptr, first, stride, n):
+    i = tl.arange(0, 64)
+    x = read(x_ptr, (first + i) * stride, (first + n) * stride)
+    tl.store(out_ptr + i, x, mask=i < n)
+
+
+@triton.jit
+def copy_tile(x_ptr, out_ptr, stride):
+    i, j = tl.arange(0, 8), tl.arange(0, 16)
+    tile = tl.load(x_ptr + i[:, None] * stride + tl.trans(j[:, None]))
+    tl.store(out_ptr + i[:, None] * 16 + j[None, :], tile)
+
+
+@triton.jit
+def update(out_ptr, first, n, OPERATION: tl.constexpr):
+    i = first + tl.arange(0, 64)
+    if OPERATION == "add":
+        tl.atomic_add(out_ptr + i, i, mask=i < n)
+    elif OPERATION == "max":
+        tl.atomic_max(out_ptr + i, i, mask=i < n)
+    elif OPERATION == "exchange":
+        tl.atomic_xchg(out_ptr + i, i, mask=i < n)
+    elif OPERATION == "compare":
+        tl.atomic_cas(out_ptr + i, i * 0, i)
+    elif OPERATION == "one":
+        tl.atomic_add(out_ptr + first, 1)
+
+
+@triton.jit
+def add_all(pair, out_ptr):
+    i = tl.arange(0, 64)
+    tl.store(out_ptr + i, tl.load(pair[0] + i) + tl.load(pair[1] + i))
+
+
+@triton.jit
+def walk(x_ptr, out_ptr, steps):
+    total = 0.0
+    for _ in range(steps):
+        total += tl.load(x_ptr)
+        x_ptr += 1
+    tl.store(out_ptr, total)
+
+
+@triton.jit
+def choose(a_ptr, b_ptr, out_ptr, first):
+    i = tl.arange(0, 64)
+    tl.store(out_ptr + i, tl.load(tl.where(i < 32, a_ptr, b_ptr) + first + i))
+
+
+@triton.jit
+def follow(table_ptr, out_ptr):
+    i = tl.arange(0, 64)
+    tl.store(out_ptr + i, tl.load(tl.load(table_ptr).to(tl.pointer_type(tl.float32)) + i))
+
+
+@triton.jit
+def copy_descriptor(x, out_ptr, row):
+    i, j = tl.arange(0, 8), tl.arange(0, 16)
+    tl.store(out_ptr + i[:, None] * 16 + j[None, :], x.load([row, 0]))
+
+
+@triton.jit
+def store_descriptor(out_ptr, rows, row):
+    out = tl.make_tensor_descriptor(out_ptr, [rows, 16], [16, 1], [8, 16])
+    out.store([row, 0], tl.full([8, 16], 1.0, tl.float32))
+
+
+@triton.jit
+def copy_block(x_ptr, out_ptr, first):
+    x = tl.make_block_ptr(x_ptr, (60,), (1,), (first,), (64,), (0,))
+    tl.store(out_ptr + tl.arange(0, 64), tl.load(x, boundary_check=(0,) if first == 0 else ()))
 
 
 def bfloat16(*shape):
@@ -158,6 +239,185 @@ def test_loops_and_branches_on_values_known_at_run_time():
     out = torch.zeros(3, dtype=torch.int32)
     count[(3,)](7, out)
     assert out.tolist() == [103, 102, 102]
+
+
+def refused(kernel, *args):
+    with pytest.raises(interpreter.OutOfBounds) as caught:
+        kernel[(1,)](*args)
+    message, hint = str(caught.value).rsplit(": ", 1)
+    assert hint == "is the mask missing, or an offset wrong?"
+    lines = [frame.line for frame in traceback.extract_tb(caught.value.__traceback__)]
+    return message, lines
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.bfloat16, torch.float32, torch.float64])
+def test_store_past_the_end(dtype):
+    x, out = torch.ones(N, dtype=dtype), torch.zeros(3, 20, dtype=dtype)
+    message, lines = refused(convert, x, out)
+    assert message == "convert writes element 60 of out_ptr, which holds 60 (shape 3x20)"
+    assert lines[-1] == "tl.store(out_ptr + i, tl.load(x_ptr + i).to(out_ptr.dtype.element_ty))"
+    assert not out.any()
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float32])
+def test_load_past_the_end_and_before_the_beginning(dtype):
+    x, out = torch.ones(60, dtype=dtype), torch.zeros(N, dtype=dtype)
+    assert refused(convert, x, out)[0] == "convert reads element 60 of x_ptr, which holds 60 (shape 60)"
+    message, lines = refused(gather, x, out, -1, 1, N)
+    assert message == "gather reads element -1 of x_ptr, which holds 60 (shape 60)"
+    assert lines[-2:] == [
+        "x = read(x_ptr, (first + i) * stride, (first + n) * stride)",
+        "return tl.load(x_ptr + i, mask=i < n)",
+    ]
+    message, _ = refused(gather, x, out, 1, 1, 60)
+    assert message == "gather reads element 60 of x_ptr, which holds 60 (shape 60)"
+    assert not out.any()
+
+
+@interpreted
+def test_masked_elements_may_lie_anywhere():
+    x, out = torch.randn(60), torch.zeros(60)
+    gather[(1,)](x, out, 0, 1, 60)
+    assert out.equal(x)
+    gather[(1,)](x, out, 0, 2**20, 1)
+    gather[(1,)](x, out, 2**20, 1, 0)
+    gather[(1,)](x[:0], out[:0], 0, 1, 0)
+    assert out.equal(x)
+
+
+@interpreted
+def test_views_reach_their_whole_storage():
+    base, out = torch.randn(N, 3), torch.zeros(N)
+    gather[(1,)](base[:, 1], out, 0, 3, N)
+    assert out.equal(base[:, 1])
+    gather[(1,)](base[40:, 0], out, -40, 3, N)
+    assert out.equal(base[:, 0])
+    message, _ = refused(gather, base[1:, 1], out, 0, 3, N)
+    assert message == "gather reads element 189 of x_ptr, which holds 188 (shape 63)"
+    rows, tile = torch.randn(8, 24), torch.zeros(8, 16)
+    copy_tile[(1,)](rows[:, 8:], tile, 24)
+    assert tile.equal(rows[:, 8:])
+    message, _ = refused(copy_tile, rows[:, 8:], tile, 25)
+    assert message == "copy_tile reads element 184 of x_ptr, which holds 184 (shape 8x16)"
+
+
+@interpreted
+def test_empty_tensors_have_no_elements():
+    x, out = torch.randn(N), torch.zeros(N)
+    message, _ = refused(gather, x[5:5], out, 0, 1, N)
+    assert message == "gather reads element 0 of x_ptr, which holds 0 (shape 0)"
+    message, _ = refused(gather, torch.empty(3, 0), out, -2, 1, N)
+    assert message == "gather reads element -2 of x_ptr, which holds 0 (shape 3x0)"
+
+
+@interpreted
+def test_another_tensor_of_the_launch_is_no_refuge():
+    x, out = torch.zeros(2, N), torch.zeros(N)
+    offset = (out.data_ptr() - x.data_ptr()) // 4
+    assert refused(gather, x, out, offset, 1, N)[0] == (
+        f"gather reads element {offset} of x_ptr, which holds 128 (shape 2x64)"
+    )
+
+
+@interpreted
+@pytest.mark.parametrize("operation", ["add", "max", "exchange", "compare", "one"])
+def test_atomics(operation):
+    expected = torch.zeros(N, dtype=torch.int32) if operation == "one" else torch.arange(N, dtype=torch.int32)
+    out = torch.zeros(N, dtype=torch.int32)
+    update[(1,)](out, 0, N, operation)
+    expected[0] = operation == "one"
+    assert out.equal(expected)
+    first = N if operation == "one" else 1
+    message, _ = refused(update, out, first, 2 * N, operation)
+    assert message == "update updates element 64 of out_ptr, which holds 64 (shape 64)"
+    if operation in ("add", "max", "exchange"):
+        update[(1,)](out, 1, N, operation)
+
+
+@interpreted
+def test_pointers_in_tuples_loops_and_descriptors():
+    x, out = torch.ones(N), torch.zeros(N)
+    add_all[(1,)]((x, x), out)
+    assert out.eq(2).all()
+    message, _ = refused(add_all, (x, x[1:]), out)
+    assert message == "add_all reads element 63 of pair[1], which holds 63 (shape 63)"
+
+    walk[(1,)](x, out, N)
+    assert out[0] == N
+    assert refused(walk, x, out, N + 1)[0] == "walk reads element 64 of x_ptr, which holds 64 (shape 64)"
+
+    descriptor = importlib.import_module("triton.tools.tensor_descriptor").TensorDescriptor
+    rows, tile = torch.randn(12, 16), torch.zeros(8, 16)
+    copy_descriptor[(1,)](descriptor(rows, [12, 16], [16, 1], [8, 16]), tile, 8)
+    assert tile.equal(torch.cat((rows[8:], torch.zeros(4, 16))))
+    message, _ = refused(copy_descriptor, descriptor(rows, [13, 16], [16, 1], [8, 16]), tile, 8)
+    assert message == "copy_descriptor reads element 192 of x, which holds 192 (shape 12x16)"
+    store_descriptor[(1,)](rows, 12, 8)
+    assert rows[8:].eq(1).all()
+    message, _ = refused(store_descriptor, rows, 13, 8)
+    assert message == "store_descriptor writes element 192 of out_ptr, which holds 192 (shape 12x16)"
+
+
+@interpreted
+@pytest.mark.skipif(VERSION >= (3, 9), reason="Triton 3.9 removed block pointers")
+@pytest.mark.filterwarnings("ignore:tl.make_block_ptr is deprecated")
+def test_block_pointers():
+    x, out = torch.randn(60), torch.zeros(N)
+    copy_block[(1,)](x, out, 0)
+    assert out[:60].equal(x)
+    message, _ = refused(copy_block, x, out, 1)
+    assert message == "copy_block reads element 60 of x_ptr, which holds 60 (shape 60)"
+
+
+@interpreted
+def test_pointers_of_unknown_origin_reach_every_tensor_of_the_launch():
+    a, b, out = torch.randn(N), torch.randn(N), torch.zeros(N)
+    choose[(1,)](a, b, out, 0)
+    assert out.equal(torch.cat((a[:32], b[32:])))
+    message, _ = refused(choose, a, b[:33], out, N)
+    assert message.startswith("choose reads an address that belongs to no argument; the nearest is element ")
+    message, _ = refused(follow, torch.tensor([8]), out)
+    assert message.startswith("follow reads an address that belongs to no argument; the nearest is element ")
+    follow[(1,)](torch.tensor([out.data_ptr()]), out)
+
+
+@interpreted
+def test_tensors_passed_with_another_dtype():
+    x, out = torch.randn(60).bfloat16(), torch.zeros(N)
+    message, _ = refused(convert, triton.reinterpret(x.view(torch.int16), tl.bfloat16), out)
+    assert message == "convert reads element 60 of x_ptr, which holds 60 (shape 60)"
+
+
+@interpreted
+def test_launches_go_on_after_an_error():
+    x, out = torch.randn(N), torch.zeros(N)
+    refused(convert, x[1:], out)
+    with pytest.raises(triton.runtime.errors.InterpreterError):
+        count[(1,)](None, out)
+    convert[(1,)](x, out)
+    assert out.equal(x)
+
+
+@interpreted
+def test_errors_while_launches_are_recorded():
+    code = """
+import sys, torch
+sys.path.insert(0, "tests/mla_ref")
+from autograder.worker.recording import recording
+from test_interpreter import convert, interpreter
+x, out = torch.ones(64), torch.zeros(64)
+for _ in "recorder first", "corrections first":
+    with recording({"x": x, "out": out}, execute=True) as recorder:
+        interpreter.prepare()
+        try:
+            convert[(1,)](x, out)
+            convert[(1,)](x, out[1:])
+        except interpreter.OutOfBounds as error:
+            print(str(error).split()[5], out.sum().item(), sum(event["kind"] == "launch" for event in recorder.events))
+"""
+    assert python(code, TRITON_INTERPRET="1") == ["out_ptr,", "64.0", "2"] * 2
 
 
 @interpreted

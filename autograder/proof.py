@@ -1,0 +1,117 @@
+"""The proof that a right answer came from the student's kernels, and not from torch or from an earlier answer.
+
+What the student's process says of its launches is not believed. The kernels are cut from the notebook's source, put
+through the compiler's front end, and launched again in a clean process that holds nothing else of the student's. They
+must give the same bytes there, out of the arguments and what a host may prepare: copies, casts, constants and indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from autograder import cost
+from autograder.cost import Bench, KernelFailure, LimitReached, Recording, Replayed
+from autograder.exercise import Exercise, tensors_in, upcast
+from autograder.judge import Case, Failure
+from autograder.program import Cell
+from autograder.verdict import Outcome
+from autograder.worker.recording import DTYPES
+
+LARGEST_INDEX = 1 << 24  # integers beyond it may be other numbers' bits
+PLAIN_VALUES = (0.0, 1.0, -1.0, float("inf"), -float("inf"))
+TORCH_DTYPES = {short: dtype for dtype, short in DTYPES.items()}
+
+
+def prove(
+    exercise: Exercise,
+    program: Sequence[Cell],
+    bench: Bench,
+    cases: Sequence[Case],
+    messages: Mapping[int, Mapping[str, Any]],
+) -> dict[int, Failure]:
+    """Return the cases, of those with a recorded execution in `messages`, whose result the kernels do not explain."""
+    failures: dict[int, Failure] = {}
+    recordings: dict[int, Recording] = {}
+    for number, message in messages.items():
+        try:
+            recordings[number] = cost.checked(message.get("notes"), message.get("result"))
+            if not recordings[number].launches:
+                raise KernelFailure("no Triton kernel was launched")
+        except (KernelFailure, LimitReached) as error:
+            failures[number] = _failure(error, cases[number])
+    recordings = {number: found for number, found in recordings.items() if number not in failures}
+    if not recordings:
+        return failures
+    device = exercise.speed.device if exercise.speed else "h100"
+    try:
+        source = cost.kernels_of(program, *recordings.values())
+        bench.check_compiles(source, [launch for found in recordings.values() for launch in found.launches], device)
+    except (KernelFailure, LimitReached) as error:
+        return failures | {number: _failure(error, cases[number]) for number in recordings}
+    for number, recording in recordings.items():
+        arguments = cases[number].arguments
+        try:
+            wanted = cost.result_storages(recording)
+            replayed = bench.replay(source, recording, arguments, contents=wanted)
+            reason = cost.unexplained(recording, replayed) or computed_outside(exercise, arguments, recording, replayed)
+            if reason:
+                raise KernelFailure(reason)
+        except (KernelFailure, LimitReached) as error:
+            failures[number] = _failure(error, cases[number])
+    return failures
+
+
+def _failure(error: Exception, case: Case) -> Failure:
+    return Failure(Outcome.TIME if isinstance(error, LimitReached) else Outcome.WRONG, str(error), case=str(case))
+
+
+def computed_outside(
+    exercise: Exercise, arguments: Mapping[str, Any], recording: Recording, replayed: Replayed
+) -> str | None:
+    """Return which kernel reads what was computed outside the kernels, or None if none does.
+
+    A host may hand a kernel copies and casts of the arguments, constants and small integers, but not the answer.
+    """
+    answers = tensors_in(exercise.oracle(**upcast(dict(arguments))))
+    given = [tensor for tensor in tensors_in(dict(arguments)) if tensor.is_floating_point()]
+    held: dict[int, torch.Tensor] = {}
+    for launch, counts in zip(recording.launches, replayed.counts, strict=True):
+        brought = dict(launch["content"])
+        held |= brought
+        used = {a["tensor"]["storage"] for a in launch["args"].values() if "tensor" in a}
+        old = {n for n in brought if "input" in recording.storages[n]}  # an argument that the host has changed
+        for number in sorted(used & held.keys() & ({*counts["unwritten"]} | old)):
+            name, dtype = next(
+                (name, TORCH_DTYPES[a["tensor"]["dtype"]])
+                for name, a in launch["args"].items()
+                if a.get("tensor", {}).get("storage") == number
+            )
+            values = held[number].view(dtype)
+            if any(_same(values, answer) and not any(_same(x, answer) for x in given) for answer in answers):
+                return f"{launch['kernel']} only copies: what it reads as {name} is the answer already"
+            if not _prepared(values, given):
+                return (
+                    f"{launch['kernel']} reads as {name} what was computed outside the kernels: only copies and casts "
+                    f"of the arguments, constants and indices may come from torch"
+                )
+    return None
+
+
+def _same(values: torch.Tensor, answer: torch.Tensor) -> bool:
+    values = values.flatten()
+    if not values.is_floating_point() or values.numel() < answer.numel() or not answer.numel():
+        return False
+    return torch.allclose(values[: answer.numel()].double(), answer.flatten().double(), rtol=1e-2, atol=1e-6)
+
+
+def _prepared(values: torch.Tensor, given: Sequence[torch.Tensor]) -> bool:
+    """Return whether the values are one constant, small integers, or each found in an argument."""
+    if not values.numel() or bool((values == values[0]).all()):
+        return True
+    if not values.is_floating_point():
+        return bool((values.long().abs() <= LARGEST_INDEX).all())
+    known = torch.cat([torch.tensor(PLAIN_VALUES), *(x.flatten().to(values.dtype).float() for x in given)])
+    return bool(torch.isin(values.float().nan_to_num(nan=0.0), known.nan_to_num(nan=0.0)).all())

@@ -1,0 +1,165 @@
+"""The verdict on a kernel's speed: its time beside the least a GPU can take and beside an eager baseline.
+
+Where there is no GPU the time is modelled (see `cost`); where there is one it is measured. Both say so.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from autograder import cost_model, judge
+from autograder.cost import Bench, KernelFailure, LimitReached, Modelled
+from autograder.cost_model import ARCHS, Constants
+from autograder.exercise import Exercise
+from autograder.program import Cell
+from autograder.sandbox import SandboxError
+from autograder.verdict import Outcome, PartVerdict, Verdict
+from autograder.worker import recording
+from mla_ref.devices import DEVICES
+
+SUFFIX = ":speed"
+
+
+@dataclass(frozen=True)
+class Attained:
+    """A time and what to hold it against, in seconds.
+
+    Attributes
+    ----------
+    how, device
+        "modelled" or "measured", and on what: a name for people.
+    seconds, noise
+        Of a call; measured, with the lowest and the highest median of a round.
+    floor, baseline
+        The least by the device's bandwidth and rate, and what the eager baseline takes.
+    bytes, flops, bandwidth, rate
+        Of the work, and the device's ceilings in bytes and FLOP a second: the roofline picture needs them.
+    steps
+        A row for each launch and each pass of torch.
+    """
+
+    how: str
+    device: str
+    seconds: float
+    floor: float
+    baseline: float
+    bytes: float
+    flops: float
+    bandwidth: float
+    rate: float
+    steps: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+    noise: tuple[float, float] | None = None
+
+    @property
+    def fraction(self) -> float:
+        """The floor's share of the time: 1 is a kernel at the limit."""
+        return min(1.0, self.floor / self.seconds)
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast as the baseline it is."""
+        return self.baseline / self.seconds
+
+
+def judge_speed(exercise: Exercise, program: Sequence[Cell], bench: Bench) -> Verdict:
+    """Return the verdict on the modelled speed of a program whose answers are right. Never raises for what it does."""
+    started = time.monotonic()
+    try:
+        verdict = verdict_on(exercise, model(exercise, program, bench))
+    except KernelFailure as error:
+        verdict = zero(exercise, Outcome.ERROR, f"at full size: {error}")
+    except LimitReached as error:
+        verdict = zero(exercise, Outcome.TIME, f"at full size: {error}")
+    except SandboxError as error:
+        verdict = fault(exercise, str(error))
+    except Exception as error:  # whatever the model trips over, it is not the student's zero
+        verdict = fault(exercise, repr(error))
+    return replace(verdict, seconds=round(time.monotonic() - started, 4))
+
+
+def model(exercise: Exercise, program: Sequence[Cell], bench: Bench) -> Attained:
+    """Return the modelled time of the exercise's case at full size.
+
+    Raises KernelFailure, LimitReached, SandboxError.
+    """
+    speed = exercise.speed
+    arguments = exercise.inputs(None, **speed.case)
+    found = bench.measure(
+        program, exercise.name, arguments, speed.floor(**speed.case), speed.device, exercise.forbidden
+    )
+    return attained(exercise, found)
+
+
+def attained(exercise: Exercise, found: Modelled) -> Attained:
+    """Return a modelled time beside the floor and the baseline."""
+    speed, device = exercise.speed, DEVICES[found.device]
+    floor = speed.floor(**speed.case)
+    return Attained(
+        how="modelled",
+        device=device.name,
+        seconds=found.seconds,
+        floor=found.floor,
+        baseline=baseline_seconds(exercise),
+        bytes=floor.bytes,
+        flops=floor.flops,
+        bandwidth=device.bandwidth(),
+        rate=device.rate(found.dtype),
+        steps=(*found.table(), {"step": "launching", "us": round(found.overhead * 1e6, 3)}),
+        notes=found.notes,
+    )
+
+
+def baseline_seconds(exercise: Exercise) -> float:
+    """Return the modelled time of the exercise's baseline: a pass over memory for each operation of torch."""
+    speed = exercise.speed
+    arguments = exercise.inputs(None, **speed.case)
+    with recording.recording(arguments, execute=False) as recorder:
+        result = speed.baseline(*arguments.values())
+    events = [(event["op"], event, None) for event in recorder.notes(result)["events"]]
+    seconds, _ = cost_model.total_time(events, DEVICES[speed.device], ARCHS[speed.device], Constants.load())
+    return seconds
+
+
+def verdict_on(exercise: Exercise, found: Attained) -> Verdict:
+    """Hold an attained time against the exercise's bars."""
+    speed, parts, before = exercise.speed, [], 0.0
+    for number, (fraction, share) in enumerate(speed.bars):
+        last = number == len(speed.bars) - 1
+        needs_ratio = last and speed.ratio > 1
+        name = f"{fraction:.0%} of the floor's speed" + (f", {speed.ratio:g}× the baseline's" if needs_ratio else "")
+        points = speed.points * (share - before)
+        reached = found.fraction >= fraction and (not needs_ratio or found.ratio >= speed.ratio)
+        reason = "" if reached else f"{found.fraction:.0%} of the floor's speed, {found.ratio:.2g}× the baseline's"
+        parts.append(PartVerdict(name, points, points if reached else 0.0, reason))
+        before = share
+    score = sum(part.score for part in parts)
+    missed = next((part for part in parts if not part.score), None)
+    outcome = Outcome.PASSED if missed is None else Outcome.PARTIAL if score else Outcome.SLOW
+    reason = ""
+    if missed:
+        reason = f"{found.how} on {found.device}: {missed.reason}; the next points take {missed.name}"
+        reason += "".join(f"; {note}" for note in found.notes if "spills" in note)
+    name = f"{exercise.name}{SUFFIX}"
+    return Verdict(name, speed.points, score, outcome, reason, None, tuple(parts), found.notes, as_dict(found))
+
+
+def as_dict(found: Attained) -> dict[str, Any]:
+    """Return an attained time as plain data."""
+    data = {**asdict(found), "fraction": found.fraction, "ratio": found.ratio}
+    return json.loads(json.dumps(data))  # as the store will give it back
+
+
+def zero(exercise: Exercise, outcome: Outcome, reason: str) -> Verdict:
+    """Return a verdict of no points for speed."""
+    return Verdict(f"{exercise.name}{SUFFIX}", exercise.speed.points, 0.0, outcome, reason)
+
+
+def fault(exercise: Exercise, reason: str) -> Verdict:
+    """Return the verdict for a fault of the grader: no score."""
+    verdict = judge.fault(exercise, reason)
+    return replace(verdict, exercise=f"{exercise.name}{SUFFIX}", points=exercise.speed.points)

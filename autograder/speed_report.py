@@ -1,0 +1,134 @@
+"""Show a kernel's speed: the steps of a call as a table, and its place under the roofline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+RED = "#b42318"
+CELL = "style='text-align:left;vertical-align:top;padding:2px 12px 2px 0'"
+
+# What to look at first, by what bounds a step
+ADVICE = {
+    "DRAM": "bytes from and to memory bound it: compare them with the floor's",
+    "L2": "bytes issued to the cache bound it: is the same read again, or are accesses narrow or scattered?",
+    "load and store units": "the number of loads and stores bounds it: make each wider",
+    "instructions": "arithmetic and addresses bound it: do less of them per byte",
+    "matrix units": "the matrix products bound it",
+    "waiting": "waiting for memory bounds it: let a program ask for more bytes at once, or more programs run at a time",
+    "handing out blocks": "the number of programs bounds it: let each do more",
+}
+COLUMNS = {
+    "step": "step",
+    "us": "µs",
+    "bound": "bound by",
+    "programs": "programs",
+    "distinct_bytes": "distinct MB",
+    "issued_bytes": "issued MB",
+    "load_widths": "bytes a load",
+    "registers": "registers",
+    "spill_bytes": "spills, bytes",
+    "shared_bytes": "shared, KiB",
+    "tensor_instructions": "matrix instr.",
+    "blocks_per_sm": "blocks per SM",
+}
+
+
+def speed_lines(speed: Mapping[str, Any]) -> list[str]:
+    """Return a time, what it is held against, and its steps, as lines of text."""
+    lines = [_speed_summary(speed)]
+    rows = [[_entry(row, key) for key in COLUMNS] for row in speed["steps"]]
+    used = [n for n, title in enumerate(COLUMNS.values()) if any(row[n] for row in rows)]
+    table = [[list(COLUMNS.values())[n] for n in used], *([row[n] for n in used] for row in rows)]
+    widths = [max(len(row[n]) for row in table) for n in range(len(used))]
+    lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    return lines + ([_advice(speed)] if _advice(speed) else [])
+
+
+def speed_html(speed: Mapping[str, Any]) -> str:
+    """Return a time, what it is held against, its steps, and its place under the roofline, as HTML."""
+    rows = [{key: _entry(row, key) for key in COLUMNS} for row in speed["steps"]]
+    used = [key for key in COLUMNS if any(row[key] for row in rows)]
+    head = "".join(f"<th {CELL}>{COLUMNS[key]}</th>" for key in used)
+    body = "".join("<tr>" + "".join(f"<td {CELL}>{escape(row[key])}</td>" for key in used) + "</tr>" for row in rows)
+    advice = f"<p>{escape(_advice(speed))}</p>" if _advice(speed) else ""
+    return (
+        f"<p>{escape(_speed_summary(speed))}</p><table><tr>{head}</tr>{body}</table>{advice}{roofline_picture(speed)}"
+    )
+
+
+def _speed_summary(speed: Mapping[str, Any]) -> str:
+    noise = ""
+    if speed["noise"]:
+        noise = f" ({speed['noise'][0] * 1e6:.4g} to {speed['noise'][1] * 1e6:.4g})"
+    us = {key: f"{speed[key] * 1e6:.4g} µs" for key in ("seconds", "floor", "baseline")}
+    return (
+        f"{speed['how']} on {speed['device']}: {us['seconds']}{noise}; floor {us['floor']}, {speed['fraction']:.0%} of "
+        f"its speed reached; eager baseline {us['baseline']}, {speed['ratio']:.2g}× as fast"
+    )
+
+
+def _advice(speed: Mapping[str, Any]) -> str:
+    launching = next((row["us"] for row in speed["steps"] if row["step"] == "launching"), 0.0)
+    steps = [row for row in speed["steps"] if row.get("bound")]
+    if not steps:
+        return ""
+    longest = max(steps, key=lambda row: row["us"])
+    if launching > sum(row["us"] for row in steps):
+        return "most of the time goes into launching: fewer launches and passes would show most"
+    where = f"{longest['step']}: " if len(steps) > 1 else ""
+    return where + ADVICE.get(longest["bound"], "")
+
+
+def _entry(row: Mapping[str, Any], key: str) -> str:
+    value = row.get(key)
+    if value in (None, 0, "", {}) and key != "us":
+        return ""
+    if key in ("distinct_bytes", "issued_bytes"):
+        return f"{value / 1e6:.4g}"
+    if key == "shared_bytes":
+        return f"{value / 1024:.4g}"
+    if key == "load_widths":
+        return ", ".join(str(width) for width in sorted(map(int, value), reverse=True))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def roofline_picture(speed: Mapping[str, Any], width: int = 420, height: int = 220) -> str:
+    """Return an SVG of the device's roof, with the floor of this work on it and the kernel below."""
+    if not speed["flops"] or not speed["bytes"]:
+        return ""
+    ridge, intensity = speed["rate"] / speed["bandwidth"], speed["flops"] / speed["bytes"]
+    top, here = speed["flops"] / speed["floor"], speed["flops"] / speed["seconds"]
+    left, right = math.log10(min(intensity, ridge) / 8), math.log10(max(intensity, ridge) * 8)
+    low, high = math.log10(min(here, speed["bandwidth"] * 10**left) / 3), math.log10(speed["rate"] * 3)
+    x0, x1, y0, y1 = 20, width - 10, height - 30, 10
+
+    def x(value: float) -> float:
+        return x0 + (x1 - x0) * (math.log10(value) - left) / (right - left)
+
+    def y(value: float) -> float:
+        return y0 - (y0 - y1) * (math.log10(value) - low) / (high - low)
+
+    bend = f"{x(10**left):.1f},{y(speed['bandwidth'] * 10**left):.1f} {x(ridge):.1f},{y(speed['rate']):.1f}"
+    at, floor, mine = x(intensity), y(top), y(here)
+    side, anchor = (12, "start") if at < width / 2 else (-12, "end")
+    text = "font-family='sans-serif' font-size='11' fill='currentColor'"
+    line = "fill='none' stroke='currentColor'"
+    return (
+        f"<svg width='{width}' height='{height}' role='img'>"
+        f"<polyline points='{x0},{y1} {x0},{y0} {x1},{y0}' {line} stroke-width='0.5'/>"
+        f"<polyline points='{bend} {x1},{y(speed['rate']):.1f}' {line} stroke-width='1.5'/>"
+        f"<line x1='{at:.1f}' x2='{at:.1f}' y1='{floor:.1f}' y2='{mine:.1f}' stroke='{RED}' stroke-dasharray='3 3'/>"
+        f"<circle cx='{at:.1f}' cy='{floor:.1f}' r='4' fill='#1a7f37'/>"
+        f"<circle cx='{at:.1f}' cy='{mine:.1f}' r='4' fill='{RED}'/>"
+        f"<text x='{at - 8:.1f}' y='{floor - 8:.1f}' text-anchor='end' {text}>floor: {_rate(top)}</text>"
+        f"<text x='{at + side:.1f}' y='{mine + 16:.1f}' text-anchor='{anchor}' {text}>this kernel: {_rate(here)}</text>"
+        f"<text x='{x1}' y='{height - 12}' text-anchor='end' {text}>FLOP per byte; the roof bends at {ridge:.0f} "
+        f"(both axes logarithmic)</text></svg>"
+    )
+
+
+def _rate(flops: float) -> str:
+    return f"{flops / 1e12:.3g} TFLOP/s" if flops >= 1e11 else f"{flops / 1e9:.3g} GFLOP/s"

@@ -1,0 +1,1065 @@
+# %% [markdown]
+# # Lesson 04: first kernels: RMSNorm and RoPE
+#
+# So far every operation of PyTorch was a function you called. On a GPU each call starts a **kernel**: a program that
+# reads its inputs from memory, computes, and writes its result back. For the small operations of a model the
+# arithmetic takes next to no time. The way to memory and back takes nearly all of it.
+#
+# In this lesson you write your own kernels, in Triton, a language for GPU kernels inside Python. You put the steps of
+# an RMSNorm into one kernel, then those of RoPE: both read their input once and write their result once. This is
+# called **fusion**. You need no GPU, and you need not have written a kernel before.
+#
+# | exercise | you write | points right | points fast |
+# |---|---|---|---|
+# | `predict_norm_bytes` | the bytes an RMSNorm moves, operation by operation and fused | 2 | |
+# | `scale_add` | a first kernel: α·x + y | 2 | 1 |
+# | `rms_norm` | RMSNorm, one row a program | 4 | 3 |
+# | `apply_rope` | RoPE on interleaved pairs | 4 | 3 |
+# | `rope_query_key` | RoPE of the queries and of the key they share, in one launch | 3 | 2 |
+#
+# Kernels are graded twice. `check` asks whether the result is right. `check_speed` asks how long it would take on an
+# H100, which is worked out without one. How it does that is part of this lesson. The limits of an exercise are 10 s
+# and 512 MiB for all its cases. Hidden cases have odd sizes.
+#
+# | symbol | meaning | DeepSeek-V3 |
+# |---|---|---|
+# | B, S | sequences in the batch, new tokens per sequence | |
+# | H | heads | 128 |
+# | Dr | width of the part that carries the position (RoPE) | 64 |
+# | R, Rq | width of the latent for keys and values, and of the latent for queries | 512, 1536 |
+# | N, D | rows, and numbers per row that a norm runs over | D = 7168 for the hidden state |
+#
+# The source is the report *Optimizing Multi-head Latent Attention for Efficient Inference* ("the report"), sections
+# 3.2.3 (it calls the fused norm RF) and 3.2.4 (fused RoPE, RPEF).
+
+# %% setup="imports"
+import torch
+from autograder import check, check_speed
+from mla_ref import interpreter
+
+interpreted = interpreter.prepare()  # before Triton is imported: compile for a GPU, or interpret
+
+import triton
+import triton.language as tl
+
+device = "cpu" if interpreted else "cuda"
+
+# %% [markdown]
+# ## Why: the way to memory
+#
+# This is the RMSNorm of lesson 02, as PyTorch runs it: each line is one or more operations, each operation one
+# kernel.
+
+# %%
+def eager_rms_norm(x, weight, eps=1e-6):
+    """x: [N, D] in 16 bits; weight: [D]."""
+    y = x.float()
+    squares = y.square()
+    mean = squares.mean(-1, keepdim=True)  # [N, 1]
+    rstd = torch.rsqrt(mean + eps)  # [N, 1], "reciprocal of the standard deviation"
+    y = y * rstd
+    y = y * weight
+    return y.to(x.dtype)
+
+
+# %% [markdown]
+# Take 16384 tokens of DeepSeek-V3's hidden state, D = 7168, in bfloat16. The norm has about 4 operations for each
+# number: square, add, two products. The next cell compares the time of this arithmetic on an H100 with the time of
+# reading the input once and writing the result once. Both are what the data sheet allows: 67 TFLOP/s in float32,
+# 3.35 TB/s.
+
+# %%
+from mla_ref import DEVICES, Cost
+from mla_ref.plots import PALETTE, bars
+
+h100 = DEVICES["h100"]
+N, D = 16384, 7168
+once = Cost(bytes=2 * N * D * 2, flops=4 * N * D)
+bars(
+    {
+        "arithmetic, float32": once.compute_time(h100, "float32") * 1e6,
+        "read the input once, write the result once": once.memory_time(h100) * 1e6,
+    },
+    unit="µs on an H100 by its data sheet",
+    title=f"RMSNorm of {N} rows of {D}, bfloat16",
+)
+
+# %% [markdown]
+# Memory takes 20 times as long as the arithmetic. And this is the least: each number read once, each result written
+# once. An operation of PyTorch knows nothing of the next one. It writes its whole result to memory, and the next
+# operation reads it back.
+
+# %% [markdown]
+# ## Predict: bytes of an RMSNorm
+#
+# Count the bytes that `eager_rms_norm` moves, and those of one fused kernel. Rules:
+#
+# - every operation reads each of its inputs once and writes its result once;
+# - only tensors of the full size `[N, D]` count. The weight, and the tensors with one number per row, are left out;
+# - `itemsize` is the bytes of one number of `x`: 2 for bfloat16, 1 for an 8-bit type. What `float()` makes has 4.
+#   A product of float32 and a 16-bit weight is float32.
+# - the fused kernel reads `x` once and writes the result once.
+#
+# <details><summary>Hint 1</summary>
+#
+# Go through the function line by line and write down, for each operation, how many bytes per number it reads and how
+# many it writes. There are six operations with a tensor of the full size.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `float()` reads `itemsize` and writes 4. `square()` reads 4 and writes 4. `mean` reads 4 and writes next to nothing.
+# Three more to go: two products and `to()`.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# The six, per number: `itemsize + 4`, 8, 4, 8, 8, `4 + itemsize`. Add them and multiply by `rows * width`. Three
+# lines.
+#
+# </details>
+
+
+# %% solution="predict_norm_bytes"
+def predict_norm_bytes(rows, width, itemsize):
+    """Bytes that an RMSNorm of [rows, width] moves between the chip and memory.
+
+    rows, width: int; itemsize: int, bytes of one number of x.
+
+    Returns a dict of numbers:
+      eager_bytes  operation by operation, as in eager_rms_norm above
+      fused_bytes  in one kernel
+      ratio        eager_bytes / fused_bytes
+
+    The trap: between float() and to() a number has 4 bytes, whatever itemsize is.
+    """
+    ### BEGIN SOLUTION
+    per_number = (itemsize + 4) + (4 + 4) + 4 + (4 + 4) + (4 + 4) + (4 + itemsize)
+    eager, fused = rows * width * per_number, rows * width * 2 * itemsize
+    return {"eager_bytes": eager, "fused_bytes": fused, "ratio": eager / fused}
+    ### END SOLUTION
+
+
+# %% check="predict_norm_bytes"
+check("predict_norm_bytes")
+
+# %% [markdown]
+# Now count. The grader has a recorder that notes every operation of PyTorch with the bytes it reads and writes. The
+# next cell runs `eager_rms_norm` under it. The input is a tensor on the device "meta": it has a shape and a dtype and
+# no data, so the full size costs nothing.
+
+# %%
+import matplotlib.pyplot as plt
+from autograder.worker.recording import recording
+
+
+def operations(function, **arguments):
+    """Return [name, bytes read, bytes written] for every operation of PyTorch that the function runs."""
+    with recording(arguments, execute=False) as recorder:
+        function(*arguments.values())
+    size = lambda tensors: sum(count for _, count in tensors)
+    return [[e["op"], size(e["reads"]), size(e["writes"])] for e in recorder.events if e["kind"] == "host"]
+
+
+def draw_passes(rows, unit, title):
+    """Draw what each operation reads and writes; `unit` bytes are 1."""
+    _, axes = plt.subplots(figsize=(7.5, 0.8 + 0.3 * len(rows)), layout="constrained")
+    names = [f"{number}. {name.strip('_')}" for number, (name, _, _) in enumerate(rows, start=1)]
+    read, written = ([row[column] / unit for row in rows] for column in (1, 2))
+    axes.barh(names, read, color=PALETTE[0], label="read")
+    axes.barh(names, written, left=read, color=PALETTE[4], label="written")
+    axes.invert_yaxis()
+    axes.set(xlabel="bytes per number of x", title=title)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    plt.show()
+
+
+empty = lambda *shape, dtype=torch.bfloat16: torch.empty(shape, dtype=dtype, device="meta")
+norm_operations = operations(eager_rms_norm, x=empty(N, D), weight=empty(D), eps=1e-6)
+draw_passes(norm_operations, N * D, f"eager_rms_norm, {N} × {D}, bfloat16: one row per kernel")
+
+counted = sum(read + written for _, read, written in norm_operations)
+mine = predict_norm_bytes(N, D, 2)
+print(f"predicted {mine['eager_bytes'] / 1e9:.3f} GB, counted {counted / 1e9:.3f} GB "
+      f"in {len(norm_operations)} kernels")
+print(f"at 3.35 TB/s: {counted / h100.bandwidth() * 1e6:6.0f} µs operation by operation, "
+      f"{mine['fused_bytes'] / h100.bandwidth() * 1e6:.0f} µs fused")
+
+# %% [markdown]
+# The two kernels with no visible bar work on one number per row. They still have to be launched.
+#
+# Is the time on this machine in proportion to the bytes? The next cell times `eager_rms_norm` on 512 rows, beside a
+# copy of `x`, which moves as many bytes as a fused norm would.
+
+# %%
+from mla_ref import bench
+
+x, weight = torch.randn(512, D, device=device).half(), torch.ones(D, device=device).half()
+target = torch.empty_like(x)
+eager_time = bench(lambda: eager_rms_norm(x, weight), repeat=9).median
+copy_time = bench(lambda: target.copy_(x), repeat=9).median
+print(f"eager_rms_norm {eager_time * 1e3:7.2f} ms")
+print(f"copy of x      {copy_time * 1e3:7.2f} ms")
+print(f"quotient       {eager_time / copy_time:7.1f}   (bytes alone: {mine['ratio']:g})")
+
+# %% [markdown]
+# Bytes alone are not the whole of it, least of all on a CPU: there the conversions and the reduction cost arithmetic,
+# and every temporary tensor is memory that has to be obtained first. But they set the scale.
+
+# %% [markdown]
+# ## What a Triton program is
+#
+# A kernel is not called once. It is launched as many **programs** that run the same code, and differ in one number:
+# their **program id**. Each program works on a **block** of numbers at once. How many programs there are is the
+# **grid**.
+#
+# The picture shows a vector of 22 numbers and blocks of 8. Three programs cover it. The last block reaches beyond the
+# end: those 2 places are **masked**, nothing is read or written there.
+
+# %%
+from matplotlib.patches import Patch
+
+n, BLOCK = 22, 8
+programs = triton.cdiv(n, BLOCK)  # 22 / 8, rounded up
+figure, axes = plt.subplots(figsize=(9, 1.9), layout="constrained")
+for place in range(programs * BLOCK):
+    color = PALETTE[(5, 4, 2)[place // BLOCK]]
+    look = {"facecolor": color} if place < n else {"facecolor": "white", "hatch": "////"}
+    axes.add_patch(plt.Rectangle((place, 0), 0.9, 0.9, edgecolor="#555555", **look))
+    axes.text(place + 0.45, 0.45, str(place), ha="center", va="center", fontsize=9)
+for program in range(programs):
+    text = f"program {program}: offsets = {program} × 8 + [0 … 7]"
+    axes.text(program * BLOCK + 3.95, 1.15, text, ha="center", fontsize=9)
+masked = Patch(facecolor="white", edgecolor="#555555", hatch="////", label="masked: offsets < 22 is False")
+axes.legend(handles=[masked], loc="upper right", bbox_to_anchor=(1, -0.02), frameon=False)
+axes.set(xlim=(-0.2, programs * BLOCK + 0.2), ylim=(-0.1, 1.6))
+axes.set_title("22 numbers, blocks of 8, a grid of 3 programs")
+axes.axis("off")
+plt.show()
+
+# %% [markdown]
+# Here is the kernel for that picture, complete. It doubles a vector.
+
+# %%
+@triton.jit
+def double_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    program = tl.program_id(0)  # 0, 1, 2
+    offsets = program * BLOCK + tl.arange(0, BLOCK)  # [BLOCK] whole numbers
+    mask = offsets < n  # [BLOCK] True or False
+    x = tl.load(x_ptr + offsets, mask=mask)  # [BLOCK] numbers, from memory
+    tl.store(out_ptr + offsets, 2 * x, mask=mask)  # to memory
+
+
+x = torch.arange(22.0, device=device)
+out = torch.full_like(x, -1)
+double_kernel[(3,)](x, out, 22, BLOCK=8)
+print(out.tolist())
+
+# %% [markdown]
+# Line by line:
+#
+# | in the kernel | meaning |
+# |---|---|
+# | `@triton.jit` | this function is a kernel: it is translated by Triton, not run by Python |
+# | `x_ptr` | where the tensor `x` begins in memory; a tensor that is passed in arrives as its address |
+# | `tl.program_id(0)` | which program this is, along the grid's first axis |
+# | `tl.arange(0, BLOCK)` | the numbers 0 to BLOCK − 1; BLOCK must be a power of two |
+# | `x_ptr + offsets` | a block of addresses, counted in elements, not in bytes |
+# | `tl.load(…, mask=mask)` | reads where the mask is True |
+# | `tl.store(…)` | writes, and converts to the dtype of the target |
+# | `BLOCK: tl.constexpr` | known when the kernel is translated, like every shape of a block |
+#
+# And the launch: `double_kernel[(3,)]` gives the grid, a tuple of up to three numbers. The arguments follow.
+# `num_warps=4` may be among them: a **warp** is 32 threads of the GPU that move together, and a program has
+# `num_warps` of them, 4 if nothing is said. A block is spread over the threads of its program: with 1024 numbers and
+# 4 warps, each of the 128 threads holds 8.
+#
+# A function around it, the **launcher**, makes the output tensor, computes the grid, and launches:
+#
+# ```python
+# def double(x):
+#     out = torch.empty_like(x)
+#     double_kernel[(triton.cdiv(x.numel(), 1024),)](x, out, x.numel(), BLOCK=1024)
+#     return out
+# ```
+#
+# What lies between a load and a store never goes to memory. It is held in **registers**, the storage next to the
+# arithmetic units. That is all there is to fusion: more lines between load and store.
+
+# %% [markdown]
+# ## The interpreter, and what it does not see
+#
+# Without a GPU, Triton runs kernels in an **interpreter**: one program after the other, each block as a NumPy array.
+# (`interpreter.prepare()` in the set-up cell chose it, and corrects two of its defects.) The result is the same as on
+# a GPU up to rounding. Some things are not:
+#
+# - **Addresses are not checked.** The next cell forgets the mask, on a vector that lies inside a larger one.
+
+# %%
+@triton.jit
+def careless_kernel(x_ptr, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets)
+    tl.store(x_ptr + offsets, x + 1)
+
+
+memory = torch.zeros(26, device=device)
+x = memory[:22]  # ours; the last four belong to somebody else
+careless_kernel[(3,)](x, BLOCK=8)
+print("ours:    ", x.tolist())
+print("not ours:", memory[22:].tolist())
+
+# %% [markdown]
+# Two numbers that are not ours have changed, and nobody complained. A GPU does the same, as long as the address
+# belongs to the process. The grader checks every address, and names the argument and the element.
+#
+# - **Masked places** read as 0 here. On a GPU a masked load without `other=` gives anything. Write `other=0.0`
+#   wherever masked places take part in a sum.
+# - **What does not compile can run here.** The interpreter runs Python, so a call of `torch` inside a kernel works. A
+#   GPU has no torch. The grader compiles every kernel for a real GPU, without needing one.
+# - **bfloat16** is not a type that NumPy has. The interpreter keeps its 16 bits as an integer, and takes them for one
+#   in sums and products. `prepare()` corrects this; elsewhere, use float16 or float32 under the interpreter.
+# - **Time means nothing.** See below.
+
+# %%
+import time
+
+x = torch.zeros(1 << 16, device=device)
+out = torch.empty_like(x)
+for BLOCK in (128, 1024, 8192):
+    grid = (x.numel() // BLOCK,)
+    start = time.perf_counter()
+    double_kernel[grid](x, out, x.numel(), BLOCK=BLOCK)
+    if not interpreted:
+        torch.cuda.synchronize()
+    elapsed = time.perf_counter() - start
+    each = elapsed / grid[0]
+    print(f"{grid[0]:5} programs of {BLOCK:5}: {elapsed * 1e3:7.1f} ms, {each * 1e6:5.0f} µs each")
+
+# %% [markdown]
+# Interpreted, the time grows with the number of programs, and the size of a block hardly matters. On a GPU thousands
+# of programs run at the same time. So a kernel's speed has to be found another way without a GPU, and the next
+# exercise shows how.
+#
+# ## Exercise: scale_add
+#
+# Your first kernel: $\text{out}_i = \alpha\, x_i + y_i$.
+#
+# | | shape | dtype |
+# |---|---|---|
+# | `x`, `y` | [n], contiguous | float32, float16 or bfloat16 |
+# | `alpha` | | float |
+# | returns | [n] | that of `x` |
+#
+# Any n from 1 on. The answer must come from a Triton kernel: a launcher may make tensors (`torch.empty_like`) and
+# compute numbers, and a result that PyTorch computed counts as none. Write kernel and launcher into the same cell;
+# the kernel may have any name. Choose `BLOCK` and `num_warps`.
+#
+# <details><summary>Hint 1</summary>
+#
+# It is `double_kernel` with one more load, one more argument, and another line between load and store. Five lines of
+# kernel, four of launcher.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Kernel arguments: `x_ptr, y_ptr, out_ptr, alpha, n, BLOCK: tl.constexpr`. A float is passed like any other argument.
+# Both loads and the store take the same offsets and the same mask.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# The grid is `(triton.cdiv(n, BLOCK),)`: rounded up, so that the tail has a program. `n // BLOCK` would leave it out.
+# `x.numel()` is n. A block of 1024 with 4 warps is a good start.
+#
+# </details>
+
+
+# %% solution="scale_add"
+@triton.jit
+def scale_add_kernel(x_ptr, y_ptr, out_ptr, alpha, n, BLOCK: tl.constexpr):
+    """One program: BLOCK numbers of out = alpha * x + y. x_ptr, y_ptr, out_ptr: [n]."""
+    ### BEGIN SOLUTION
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask)
+    y = tl.load(y_ptr + offsets, mask=mask)
+    tl.store(out_ptr + offsets, alpha * x + y, mask=mask)
+    ### END SOLUTION
+
+
+def scale_add(x, y, alpha):
+    """Return alpha * x + y.
+
+    x, y: [n], contiguous, one floating dtype; alpha: float.
+    Returns a new tensor [n] of the dtype of x. Launches scale_add_kernel.
+
+    The trap: n need not be a multiple of the block.
+    """
+    ### BEGIN SOLUTION
+    n, block = x.numel(), 1024
+    out = torch.empty_like(x)
+    scale_add_kernel[(triton.cdiv(n, block),)](x, y, out, alpha, n, BLOCK=block, num_warps=4)
+    return out
+    ### END SOLUTION
+
+
+# %% check="scale_add"
+check("scale_add")
+
+# %% [markdown]
+# ## How fast is it
+#
+# The next cell estimates the time of your kernel at full size, $n = 2^{26}$ in bfloat16, on an H100. Nothing of that
+# size is computed. The grader
+#
+# 1. runs your function once on tensors without data, and **records** the launches: kernel, grid, arguments;
+# 2. **compiles** each kernel for the H100, which needs no H100, and reads registers, spills, shared memory and the
+#    width of the loads from the machine code;
+# 3. **replays** some of the programs under the interpreter, in a process that holds nothing else of yours, and counts
+#    every access to memory;
+# 4. puts both into a model of the GPU, with constants fitted to kernels measured on an H100.
+#
+# The same kernel always gets the same time.
+
+# %% speed="scale_add"
+check_speed("scale_add")
+
+# %% [markdown]
+# What the verdict says:
+#
+# | where | meaning |
+# |---|---|
+# | floor | the compulsory bytes over the data sheet's bandwidth: nothing is faster, and a plain copy reaches 90 % |
+# | step | a kernel, or an operation of PyTorch; "launching" is what starting them costs, some microseconds each |
+# | bound by | what takes longest in this step; the sentence under the table says what that means |
+# | distinct MB | different bytes touched: these must come from DRAM, or go there, at least once |
+# | issued MB | all bytes asked for. More than the distinct ones: something is read again |
+# | bytes a load | that a thread loads with one instruction: up to 16 |
+# | registers | per thread. A multiprocessor (SM) of the H100 has 65536 for all its threads |
+# | spills | bytes of a thread that did not fit into its registers and went to memory, if there are any |
+# | shared | bytes that the threads of a program exchange through, on the chip |
+# | blocks per SM | programs that a multiprocessor holds at a time |
+#
+# The picture is the roofline of lesson 00. The green dot is the floor, on the roof. The red dot is your kernel. What
+# is between them can be won.
+#
+# The bars of this exercise and the next: half of the speed points from a fraction of 0.4 on, all of them from 0.7 on if
+# the kernel also beats eager PyTorch by the factor that is shown.
+#
+# ## Exercise: rms_norm
+#
+# $$y_i = \frac{x_i}{\sqrt{\frac{1}{D}\sum_{k} x_k^2 + \epsilon}}\; w_i$$
+#
+# One program per row. It loads the whole row, so the sum, the root and the product all happen in registers. The row
+# need not have a power of two of numbers, and the block must: take the next power of two, and mask.
+#
+# | | shape | dtype |
+# |---|---|---|
+# | `x` | [N, W], contiguous, W ≥ D | float32, float16 or bfloat16 |
+# | `weight` | [D] | that of `x` |
+# | `eps` | | float |
+# | returns | [N, D] | that of `x` |
+#
+# Often W = D. But the latent of lesson 02 arrives beside its RoPE key, in rows of W = R + Dr = 576 numbers, of which
+# only the first R = 512 are normalised. Cutting them out first would be a copy: a pass over memory of its own. So the
+# norm runs over the first D = `len(weight)` columns, and the rows are W apart in `x` and D apart in the result.
+#
+# Values reach 400 in float16, whose largest number is 65504. Rows may be nearly zero. D is at most 8192.
+#
+# <details><summary>Hint 1</summary>
+#
+# The grid is `(N,)`. `tl.program_id(0)` is the row, `tl.arange(0, BLOCK)` are its columns, `BLOCK` is
+# `triton.next_power_of_2(D)`. About eight lines of kernel.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `tl.load(x_ptr + row * W + cols, mask=cols < D, other=0.0).to(tl.float32)`: convert right after the load, before
+# squaring. Masked places are 0 and add nothing to `tl.sum(x * x)`. Divide by D, not by BLOCK.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `rstd = tl.rsqrt(tl.sum(x * x) / D + eps)`, then store `x * rstd * weight` at `out_ptr + row * D + cols`. The store
+# converts to the dtype of `out`. A row of 7168 in a block of 8192 wants 8 warps: 32 numbers for each of 256 threads.
+#
+# </details>
+
+
+# %% solution="rms_norm"
+@triton.jit
+def rms_norm_kernel(x_ptr, weight_ptr, out_ptr, W, D, eps, BLOCK: tl.constexpr):
+    """One program: one row.
+
+    x_ptr: [N, W]; weight_ptr: [D]; out_ptr: [N, D]; BLOCK: a power of two, at least D.
+    """
+    ### BEGIN SOLUTION
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < D
+    x = tl.load(x_ptr + row * W + cols, mask=mask, other=0.0).to(tl.float32)  # [BLOCK]
+    weight = tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)  # [BLOCK]
+    rstd = tl.rsqrt(tl.sum(x * x) / D + eps)
+    tl.store(out_ptr + row * D + cols, x * rstd * weight, mask=mask)
+    ### END SOLUTION
+
+
+def rms_norm(x, weight, eps=1e-6):
+    """RMSNorm of the first D columns of each row, in one launch.
+
+    x: [N, W], contiguous; weight: [D], D <= W and D <= 8192, same dtype; eps: float.
+    Returns a new tensor [N, D] of the dtype of x. Launches rms_norm_kernel.
+
+    The traps: float16 must be squared and summed in float32; the mean runs over D, not over the
+    block; rows of x are W apart.
+    """
+    ### BEGIN SOLUTION
+    (N, W), D = x.shape, weight.numel()
+    out = torch.empty((N, D), dtype=x.dtype, device=x.device)
+    block = triton.next_power_of_2(D)
+    warps = min(max(block // 1024, 1), 8)
+    rms_norm_kernel[(N,)](x, weight, out, W, D, eps, BLOCK=block, num_warps=warps)
+    return out
+    ### END SOLUTION
+
+
+# %% check="rms_norm"
+check("rms_norm")
+
+# %% speed="rms_norm"
+check_speed("rms_norm")
+
+# %% [markdown]
+# More bytes are issued than are distinct: each of the 16384 programs reads the weight again. Those reads end in the L2
+# cache, which is faster than DRAM, so they cost little here.
+#
+# The next cell predicts and measures. Measured means: on an H100 80GB HBM3, L2 emptied before each call, the
+# kernels of this course's reference (`mla_ref.kernels`), Triton 3.6, from `benchmarks/norm_rope_h100.json`.
+
+# %%
+print(f"measured: fusion is {1855 / 159:.1f} times as fast, by bytes {mine['ratio']:g} times")
+bars(
+    {
+        "eager, bytes at 3.35 TB/s": mine["eager_bytes"] / h100.bandwidth() * 1e6,
+        "eager, measured": 1855,
+        "F.rms_norm of PyTorch, measured": 235,
+        "fused, bytes at 3.35 TB/s": mine["fused_bytes"] / h100.bandwidth() * 1e6,
+        "fused in Triton, measured": 159,
+        "copy of x, measured": 160,
+    },
+    unit="µs on an H100",
+    title=f"RMSNorm of {N} rows of {D}, bfloat16",
+    log=True,
+)
+
+# %% [markdown]
+# A fused norm takes as long as a copy. There is nothing left to gain from it.
+#
+# ## Choosing a configuration
+#
+# Block size and `num_warps` change no result, only the time. **Autotuning** is to try a few configurations on the GPU
+# and to keep the fastest. Triton has a decorator for it, `@triton.autotune`. It measures, so it needs the GPU; its
+# first call is slow; and two runs may choose differently. The grader therefore wants one configuration that is
+# settled, and refuses `autotune`.
+#
+# Without a GPU the model can stand in for the measurement. The next cell takes `double_kernel` at $2^{26}$ numbers in
+# bfloat16 through it, in four configurations.
+
+# %%
+from autograder.cost import Bench
+from autograder.program import Cell
+
+DOUBLE = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def double_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask)
+    tl.store(out_ptr + offsets, 2 * x, mask=mask)
+
+def double(x):
+    out = torch.empty_like(x)
+    double_kernel[(triton.cdiv(x.numel(), {block}),)](x, out, x.numel(), BLOCK={block}, num_warps={warps})
+    return out
+"""
+print("  BLOCK  warps   programs  numbers per thread  registers  spills  load width  modelled   floor/time")
+with Bench() as model:
+    for block, warps in ((32, 1), (256, 4), (2048, 4), (131072, 4)):
+        program = [Cell("double", DOUBLE.format(block=block, warps=warps), required=True)]
+        found = model.measure(program, "double", {"x": empty(1 << 26)}, floor=Cost(bytes=4 * 2**26))
+        row = found.table()[0]
+        width = max(map(int, row["load_widths"]))
+        print(f"{block:7} {warps:6} {row['programs']:10,} {block // (32 * warps):19} {row['registers']:10} "
+              f"{row['spill_bytes']:7} {width:8} B {found.seconds * 1e6:7.0f} µs {found.fraction:10.2f}")
+
+# %% [markdown]
+# - **Too small.** With one number per thread a load moves 2 bytes, and there are two million programs to hand out.
+# - **Large enough.** 8 numbers of bfloat16 per thread are one load of 16 bytes, the widest there is. Beyond that
+#   little changes: the kernel waits for memory, and any shape that keeps enough loads in flight will do.
+# - **Too large.** 1024 numbers per thread do not fit into registers. They **spill**: they are written to memory and
+#   read back, which is what fusion was to avoid.
+#
+# So for kernels bound by memory, a rule of thumb is enough: 8 to 32 numbers per thread, 4 or 8 warps.
+#
+# ## RoPE in one kernel
+#
+# Lesson 02 turned each pair of neighbours $(a, b)$ by the angle of its token:
+# $(a\cos - b\sin,\; a\sin + b\cos)$. In PyTorch:
+
+# %%
+def eager_rope(x, cos, sin):
+    """x: [B, S, H, Dr] in 16 bits; cos, sin: [S, Dr/2] in float32."""
+    a, b = x[..., 0::2].float(), x[..., 1::2].float()
+    cos, sin = cos[:, None], sin[:, None]  # [S, 1, Dr/2]
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2).to(x.dtype)
+
+
+B, S, H, Dr = 4, 4096, 128, 64
+tables = {"cos": empty(S, Dr // 2, dtype=torch.float32), "sin": empty(S, Dr // 2, dtype=torch.float32)}
+rope_operations = operations(eager_rope, x=empty(B, S, H, Dr), **tables)
+draw_passes(rope_operations, B * S * H * Dr, f"eager_rope, B={B}, S={S}, H={H}, Dr={Dr}, bfloat16")
+
+counted = sum(read + written for _, read, written in rope_operations)
+fused = Cost(bytes=2 * B * S * H * Dr * 2 + S * Dr * 4)
+print(f"eager {counted / 1e9:.2f} GB in {len(rope_operations)} kernels, "
+      f"fused {fused.bytes / 1e9:.2f} GB in one: {counted / fused.bytes:.1f} times fewer")
+
+# %% [markdown]
+# ### How to reach the pairs
+#
+# A kernel needs $a$ and $b$ as two blocks. There are two ways, and both give the right result.
+#
+# 1. **Load every other number**: offsets 0, 2, 4, … for $a$ and 1, 3, 5, … for $b$.
+# 2. **Load the row as it lies**, and take it apart in registers.
+#
+# A GPU moves memory in sectors of 32 bytes, and a thread loads up to 16 bytes at once if they are neighbours. In the
+# first way no two numbers of a load are neighbours, so a thread loads 2 bytes at a time, and each sector is asked for
+# twice or more. How often depends on how the compiler spreads the block over the threads. The second way loads 16
+# bytes at a time. In Triton it takes three functions:
+#
+# | function | from | to |
+# |---|---|---|
+# | `tl.reshape(x, (M, P, 2))` | [M, 2·P] | [M, P, 2]: pair and element become axes of their own |
+# | `a, b = tl.split(x)` | [M, P, 2] | two of [M, P]: the last axis taken apart |
+# | `tl.join(a, b)` | two of [M, P] | [M, P, 2], the reverse of split |
+#
+# These move nothing through memory: they say which thread holds what. The picture shows one row with Dr = 8.
+
+# %%
+figure, axes = plt.subplots(figsize=(9, 2.9), layout="constrained")
+EVEN, ODD = PALETTE[5], PALETTE[4]
+
+
+def draw_cells(left, bottom, labels, colors):
+    for number, (label, color) in enumerate(zip(labels, colors, strict=True)):
+        look = {"facecolor": color, "edgecolor": "#555555"}
+        axes.add_patch(plt.Rectangle((left + number, bottom), 0.92, 0.8, **look))
+        axes.text(left + number + 0.46, bottom + 0.4, label, ha="center", va="center", fontsize=8.5)
+
+
+draw_cells(0, 1.4, [f"x{i}" for i in range(8)], [EVEN, ODD] * 4)
+draw_cells(10.2, 2.4, [f"a{i}" for i in range(4)], [EVEN] * 4)
+draw_cells(10.2, 0.4, [f"b{i}" for i in range(4)], [ODD] * 4)
+draw_cells(16.4, 1.4, [f"y{i}" for i in range(8)], [EVEN, ODD] * 4)
+for start, end in (
+    ((8.1, 2.0), (10.0, 2.7)),
+    ((8.1, 1.6), (10.0, 0.9)),
+    ((14.3, 2.7), (16.2, 2.0)),
+    ((14.3, 0.9), (16.2, 1.6)),
+):
+    axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": "#555555"})
+for x, y, text in (
+    (9.05, 3.1, "reshape,\nsplit"),
+    (15.25, 3.1, "turn, join,\nreshape"),
+    (4, 0.9, "loaded as it lies"),
+    (20.4, 0.9, "stored as it lies"),
+    (12.2, 1.8, "pair i turns by column i\nof cos and sin"),
+):
+    axes.text(x, y, text, ha="center", va="center", fontsize=9)
+axes.set(xlim=(-0.2, 24.6), ylim=(0, 3.6))
+axes.set_title("One row of 8: four pairs")
+axes.axis("off")
+plt.show()
+
+# %% [markdown]
+# ## Exercise: apply_rope
+#
+# One program turns some heads of one token: a tile of `[BLOCK_H, Dr]`. All of them use the same angles, so a program
+# loads one row of `cos` and one of `sin`.
+#
+# | | shape | dtype |
+# |---|---|---|
+# | `x` | [B, S, H, Dr], contiguous | float32, float16 or bfloat16 |
+# | `cos`, `sin` | [S, Dr/2]; row s belongs to token s of every sequence | float32 |
+# | returns | [B, S, H, Dr], pairs in their places | that of `x` |
+#
+# A grid may have two axes: `(B * S, triton.cdiv(H, BLOCK_H))`. Program `tl.program_id(0)` is token $b \cdot S + s$,
+# counted through all sequences, and `tl.program_id(1)` is the block of heads. Blocks have two axes too: offsets of
+# shape `[BLOCK_H, 1]` plus offsets of shape `[1, 2·BLOCK_P]` give addresses of shape `[BLOCK_H, 2·BLOCK_P]`, as
+# broadcasting does in PyTorch. Write `[:, None]` and `[None, :]`. Dr is even, at most 128, and need not be a power of
+# two.
+#
+# <details><summary>Hint 1</summary>
+#
+# Position: `s = tl.program_id(0) % S`. Angles: `tl.load(cos_ptr + s * P + pair, mask=pair < P, other=0.0)` with
+# `P = Dr // 2` and `pair = tl.arange(0, BLOCK_P)`: a block of `[BLOCK_P]`, which broadcasts against `[BLOCK_H,
+# BLOCK_P]`. About twelve lines of kernel.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]`, `d = tl.arange(0, 2 * BLOCK_P)[None, :]`. The
+# numbers of the tile lie at `(token * H + head) * 2 * P + d`. Mask both axes: `(head < H) & (d < 2 * P)`. Convert to
+# float32 after the load.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `a, b = tl.split(tl.reshape(x, (BLOCK_H, BLOCK_P, 2)))`, then `y = tl.join(a * cos - b * sin, a * sin + b * cos)`,
+# and store `tl.reshape(y, (BLOCK_H, 2 * BLOCK_P))` with the same offsets and mask. `BLOCK_P` is the next power of two
+# of P. A tile of 32 heads with 4 warps gives each thread 16 numbers.
+#
+# </details>
+
+
+# %% solution="apply_rope"
+@triton.jit
+def rope_kernel(x_ptr, cos_ptr, sin_ptr, out_ptr, S, H, P, BLOCK_H: tl.constexpr, BLOCK_P: tl.constexpr):
+    """One program: BLOCK_H heads of one token.
+
+    x_ptr, out_ptr: [B, S, H, 2P]; cos_ptr, sin_ptr: [S, P]; BLOCK_P: a power of two, at least P.
+    """
+    ### BEGIN SOLUTION
+    token = tl.program_id(0).to(tl.int64)
+    pair = tl.arange(0, BLOCK_P)
+    angle = (token % S) * P + pair
+    cos = tl.load(cos_ptr + angle, mask=pair < P, other=0.0)  # [BLOCK_P]
+    sin = tl.load(sin_ptr + angle, mask=pair < P, other=0.0)  # [BLOCK_P]
+
+    head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
+    d = tl.arange(0, 2 * BLOCK_P)[None, :]
+    offsets = (token * H + head) * 2 * P + d
+    mask = (head < H) & (d < 2 * P)
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)  # [BLOCK_H, 2 * BLOCK_P]
+    a, b = tl.split(tl.reshape(x, (BLOCK_H, BLOCK_P, 2)))  # [BLOCK_H, BLOCK_P] each
+    y = tl.join(a * cos - b * sin, a * sin + b * cos)
+    tl.store(out_ptr + offsets, tl.reshape(y, (BLOCK_H, 2 * BLOCK_P)), mask=mask)
+    ### END SOLUTION
+
+
+def apply_rope(x, cos, sin):
+    """Turn each pair (x[2i], x[2i+1]) by the angle of its token, in one launch.
+
+    x: [B, S, H, Dr], contiguous; cos, sin: [S, Dr/2], float32.
+    Returns a new tensor of the shape and dtype of x. Launches rope_kernel.
+
+    The traps: the position is the token modulo S; loading every other number is right and slow.
+    """
+    ### BEGIN SOLUTION
+    B, S, H, Dr = x.shape
+    out = torch.empty_like(x)
+    block_h, block_p = min(triton.next_power_of_2(H), 32), triton.next_power_of_2(Dr // 2)
+    grid = (B * S, triton.cdiv(H, block_h))
+    rope_kernel[grid](x, cos, sin, out, S, H, Dr // 2, BLOCK_H=block_h, BLOCK_P=block_p, num_warps=4)
+    return out
+    ### END SOLUTION
+
+
+# %% check="apply_rope"
+check("apply_rope")
+
+# %% speed="apply_rope"
+check_speed("apply_rope")
+
+# %% [markdown]
+# For this exercise half of the points start at a fraction of 0.6.
+#
+# Measured on an H100 with Triton 3.6 (`benchmarks/norm_rope_h100.json`), query of this size and key of one head
+# together:
+
+# %%
+print(f"every other number against rows as they lie: {2356 / 199:.0f} times the time, for the same result")
+bars(
+    {
+        "eager PyTorch": 3317,
+        "Triton, every other number, two launches": 2356,
+        "PyTorch, complex numbers": 1068,
+        "torch.compile of eager": 259,
+        "Triton, rows as they lie, two launches": 199,
+        "the same, one launch": 187,
+        "copy of as many bytes": 184,
+    },
+    unit="µs on an H100, measured",
+    title=f"RoPE of query and key, B={B}, S={S}, H={H}, Dr={Dr}, bfloat16",
+    log=True,
+)
+
+# %% [markdown]
+# Twelve times is what Triton 3.6 makes of every other number: it puts the threads of a warp on different rows. Triton
+# 3.7 puts them along the row. For that version nothing was measured here; the model gives about 1.6 times the time. The
+# second way does not depend on the version.
+#
+# By bytes, fusion should be 12 times as fast as eager. Measured, it is 18 times: the slices `x[..., 0::2]` of the eager
+# form are loads of every other number too.
+#
+# ## Query and key in one launch
+#
+# At these sizes bytes decide. A decode step is another matter. 128 sequences with one new token each have a query of
+# 128 × 128 × 64 numbers, 2 MB. The next cell compares what its bytes take with what a launch takes.
+
+# %%
+decode = Cost(bytes=2 * 128 * (128 + 1) * 64 * 2)
+print(f"read and write query and key of a decode step: {decode.bytes / 1e6:.1f} MB, "
+      f"{decode.time(h100) * 1e6:.1f} µs at 3.35 TB/s")
+print("measured on an H100, one launch for both:       6.9 µs, in a CUDA graph 2.6 µs")
+print("measured on an H100, a launch for each:         9.8 µs, in a CUDA graph 4.0 µs")
+print("measured on an H100, eager PyTorch:            69.5 µs, in a CUDA graph 44.7 µs")
+
+# %% [markdown]
+# Here a launch costs more than the bytes: the key is 1/129 of the work, and a launch of its own takes 3 µs more. (A
+# CUDA graph is a recording of launches that the GPU replays without the host. It makes a launch cheaper, not free.
+# In those figures the data also stays in the L2.) The same again for each of 61 layers, at every token.
+#
+# So the last exercise rotates both in one launch.
+#
+# | | shape | dtype |
+# |---|---|---|
+# | `q_rope` | [B, S, H, Dr], contiguous | float32, float16 or bfloat16 |
+# | `k_rope` | [B, S, Dr], contiguous: one key for all heads | that of `q_rope` |
+# | `cos`, `sin` | [S, Dr/2] | float32 |
+# | returns | rotated query, rotated key; shapes as given | |
+#
+# A kernel may call another function that is decorated with `@triton.jit`; it is inlined, at no cost. A condition on
+# `tl.program_id` is decided once for the whole program, also at no cost.
+#
+# <details><summary>Hint 1</summary>
+#
+# The grid of `apply_rope` will do. Each program turns its block of heads, and those with `tl.program_id(1) == 0` turn
+# the key of their token as well: a tile with a single head.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `turn_tile` is what both have in common: the last four lines of `rope_kernel`, for a tile with any number of rows. Key
+# offsets are `token * 2 * P + d`, of shape `[1, 2 * BLOCK_P]`; the mask of the key is `d < 2 * P`.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# The kernel begins like `rope_kernel`: token, angles, offsets of the query. Then it calls `turn_tile(q_ptr,
+# q_out_ptr, offsets, mask, cos, sin, BLOCK_H, BLOCK_P)` and, inside `if tl.program_id(1) == 0:`, `turn_tile(k_ptr,
+# k_out_ptr, …, 1, BLOCK_P)`. The launcher makes two output tensors and returns both.
+#
+# </details>
+
+
+# %% solution="rope_query_key"
+@triton.jit
+def turn_tile(x_ptr, out_ptr, offsets, mask, cos, sin, ROWS: tl.constexpr, BLOCK_P: tl.constexpr):
+    """Turn the pairs of a tile. offsets, mask: [ROWS, 2 * BLOCK_P]; cos, sin: [BLOCK_P]."""
+    ### BEGIN SOLUTION
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    a, b = tl.split(tl.reshape(x, (ROWS, BLOCK_P, 2)))
+    y = tl.join(a * cos - b * sin, a * sin + b * cos)
+    tl.store(out_ptr + offsets, tl.reshape(y, (ROWS, 2 * BLOCK_P)), mask=mask)
+    ### END SOLUTION
+
+
+@triton.jit
+def rope_query_key_kernel(
+    q_ptr, k_ptr, cos_ptr, sin_ptr, q_out_ptr, k_out_ptr, S, H, P,
+    BLOCK_H: tl.constexpr, BLOCK_P: tl.constexpr,
+):
+    """One program: BLOCK_H heads of one token's query; the first program of a token also turns its key.
+
+    q_ptr, q_out_ptr: [B, S, H, 2P]; k_ptr, k_out_ptr: [B, S, 2P]; cos_ptr, sin_ptr: [S, P].
+    """
+    ### BEGIN SOLUTION
+    token = tl.program_id(0).to(tl.int64)
+    pair = tl.arange(0, BLOCK_P)
+    angle = (token % S) * P + pair
+    cos = tl.load(cos_ptr + angle, mask=pair < P, other=0.0)
+    sin = tl.load(sin_ptr + angle, mask=pair < P, other=0.0)
+
+    d = tl.arange(0, 2 * BLOCK_P)[None, :]
+    head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
+    offsets = (token * H + head) * 2 * P + d
+    turn_tile(q_ptr, q_out_ptr, offsets, (head < H) & (d < 2 * P), cos, sin, BLOCK_H, BLOCK_P)
+    if tl.program_id(1) == 0:
+        turn_tile(k_ptr, k_out_ptr, token * 2 * P + d, d < 2 * P, cos, sin, 1, BLOCK_P)
+    ### END SOLUTION
+
+
+def rope_query_key(q_rope, k_rope, cos, sin):
+    """RoPE of the queries and of the key that all heads share, in one launch.
+
+    q_rope: [B, S, H, Dr]; k_rope: [B, S, Dr], same dtype; cos, sin: [S, Dr/2], float32. All contiguous.
+    Returns (rotated query, rotated key), new tensors. Launches rope_query_key_kernel once.
+
+    The trap: the key has no head axis; its row of token b·S + s begins at (b·S + s)·Dr.
+    """
+    ### BEGIN SOLUTION
+    B, S, H, Dr = q_rope.shape
+    q_out, k_out = torch.empty_like(q_rope), torch.empty_like(k_rope)
+    block_h, block_p = min(triton.next_power_of_2(H), 16), triton.next_power_of_2(Dr // 2)
+    rope_query_key_kernel[(B * S, triton.cdiv(H, block_h))](
+        q_rope, k_rope, cos, sin, q_out, k_out, S, H, Dr // 2, BLOCK_H=block_h, BLOCK_P=block_p, num_warps=4
+    )
+    return q_out, k_out
+    ### END SOLUTION
+
+
+# %% check="rope_query_key"
+check("rope_query_key")
+
+# %% [markdown]
+# The case for speed is that decode step: B = 128, S = 1, H = 128. The floor counts bytes alone, and a launch is more
+# than those. So the bars are low here: 0.1 for half of the points, 0.16 for all of them.
+
+# %% speed="rope_query_key"
+check_speed("rope_query_key")
+
+# %% [markdown]
+# ## Why the report gained so little
+#
+# The report measured each fusion alone, in its Table 3: throughput of a layer on 4 sequences of 4096 tokens, on a
+# GeForce RTX 4090. Fused scores (lesson 05) gained 46.23 %, the fused norm 0.25 %, fused RoPE 0.61 %. Your fused norm
+# moves a tenth of the bytes. Why does the layer not notice?
+#
+# Guess first, it is not graded: which share of the layer's time did the two norms take, before they were fused?
+
+# %%
+my_share = 0.10  # of the layer's time
+
+# %% [markdown]
+# The layer has H = 16 heads and latents of R = Rq = 512. It processed $1.53 \times 10^5$ tokens per second before any
+# fusion. An RTX 4090 moves 1.008 TB/s by its data sheet. DeepSeek's code, the report's baseline, computes RoPE with
+# complex numbers.
+
+# %%
+from mla_ref import MLAConfig
+
+
+def complex_rope(x, cos, sin):
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * torch.complex(cos, sin)[:, None]).flatten(-2).to(x.dtype)
+
+
+def traffic(function, **arguments):
+    return sum(read + written for _, read, written in operations(function, **arguments))
+
+
+report, gpu, batch, context = MLAConfig.preset("report"), DEVICES["rtx4090"], 4, 4096
+H, Dr, tokens = report.num_attention_heads, report.qk_rope_head_dim, batch * context
+layer = tokens / 1.53e5  # seconds
+angles = {name: empty(context, Dr // 2, dtype=torch.float32) for name in ("cos", "sin")}
+norms = [report.q_lora_rank, report.kv_lora_rank]
+rotated = [empty(batch, context, heads, Dr) for heads in (H, 1)]  # query, shared key
+before = {
+    "two norms": sum(
+        traffic(eager_rms_norm, x=empty(tokens, width), weight=empty(width), eps=1e-6) for width in norms
+    ),
+    "RoPE, query and key": sum(traffic(complex_rope, x=x, **angles) for x in rotated),
+}
+after = {
+    "two norms": sum(4 * tokens * width for width in norms),
+    "RoPE, query and key": 4 * tokens * (H + 1) * Dr,
+}
+published = {"two norms": 0.0025, "RoPE, query and key": 0.0061}
+
+print(f"one pass of the layer: {layer * 1e3:.0f} ms\n")
+print("                           eager     fused     saved  share of layer  gain, by bytes  published")
+for part in before:
+    saved = (before[part] - after[part]) / gpu.bandwidth()
+    share = before[part] / gpu.bandwidth() / layer
+    print(f"{part:22}{before[part] / 1e9:7.2f} GB{after[part] / 1e9:7.2f} GB{saved * 1e3:7.2f} ms"
+          f"{share:16.2%}{saved / (layer - saved):16.2%}{published[part]:11.2%}")
+scores = batch * H * context**2
+print(f"\nyou guessed {my_share:.0%} for the norms")
+print(f"attention scores: {scores / 1e9:.2f} G numbers; "
+      f"reading and writing them once in 16 bits moves {4 * scores / 1e9:.1f} GB")
+
+# %% [markdown]
+# A part that takes less than one percent of the time cannot gain more than one percent, however fast it becomes. The
+# scores are the large tensor here: a single pass over them moves several times the bytes of both norms.
+#
+# By bytes, both gains are a fraction of a percent, as published. They do not agree closely, and need not. An RTX 4090
+# has 72 MB of L2, and a float32 tensor of 16384 × 512 has 34 MB, so much of the norm's traffic may never have reached
+# memory. And the published gains are differences of two times, averaged over 10 runs, with no spread given: half a
+# percent may be noise.
+#
+# In a decode step the shares are others: there is one token, no score matrix, and every launch counts. On an H100, 128
+# sequences, in a CUDA graph, eager norms and rotations in the shapes of this lesson cost (`benchmarks/
+# norm_rope_h100.json`):
+
+# %%
+eager = {"RMSNorm of the latent, R = 512": 18.4, "RoPE of query and key, H = 128": 44.7}
+fused = {"RMSNorm of the latent, R = 512": 1.9, "RoPE of query and key, H = 128": 2.6}
+for part in eager:
+    print(f"{part:32} eager {eager[part]:5.1f} µs, fused {fused[part]:4.1f} µs")
+saved = sum(eager.values()) - sum(fused.values())
+print(f"saved: {saved:.1f} µs per layer and step; attention over 4096 tokens of context takes 265 µs")
+
+# %% [markdown]
+# (265 µs is FlashMLA, measured on the same kind of GPU; lesson 02.) So the same two fusions, which a long prefill
+# hardly notices, save a fifth as much as the whole attention of a decode step takes.
+
+# %% [markdown]
+# ## What the model cannot see
+#
+# `check_speed` without a GPU is a calculation. It counts launches, bytes, instructions, registers and waits, and each
+# of those can make a kernel slow. It knows nothing of
+#
+# - **bank conflicts**: shared memory has 32 banks, and threads that want the same bank wait for each other;
+# - **the clock**: a GPU slows down when it gets hot or draws too much power;
+# - **what a cache evicts**: the model assumes that the oldest data goes; the hardware does something like it;
+# - **the order** in which programs start, and which of them run side by side;
+# - **DRAM's inside**: pages, refresh, channels that get more than their share;
+# - **the host**: how long Python takes to launch. Outside a CUDA graph that was 48 µs for the kernels above, more than
+#   most of them run.
+#
+# Its constants are fitted to kernels measured on an H100, good ones and bad ones; both figures of each are in
+# `benchmarks/`. On a machine with a GPU, `check_speed` measures instead.
+
+# %% [markdown]
+# ## In the field
+#
+# **Squares in float16.** The report's RMSNorm kernel squares in the dtype of its input. Yours was tested with values
+# up to 400; beyond 256 the square of a float16 is infinite, and the row becomes zero.
+#
+# **Loaded only once?** Section 3.2.3 of the report tiles a row into segments, makes two passes over it, and says that
+# each element is loaded from memory only once. Both hold only if the row fits into one block, as in your kernel. A
+# loop over segments loads the row twice, the second time from a cache at best. Measured on an H100 with 16384 rows of
+# 7168: 161 µs in one block, 218 µs in a loop over segments of 1024 (`benchmarks/model_measured.json`).
+#
+# **Every other number.** Kernels for interleaved pairs in public libraries do load the even and the odd elements
+# apart. Liger-Kernel's `llama4_rope` does, one head per program, and took 1268 µs for the query and key above, in
+# place. Its kernel for half rotation, where both elements of a pair lie in runs of neighbours, took 191 µs
+# (`norm_rope_h100.json`).
+#
+# **Offsets of 32 bits.** `tl.program_id` is a 32-bit number, and so is its product with a row's width: beyond
+# $2^{31}$ elements it wraps, and the kernel writes somewhere else. An RMSNorm kernel of Liger-Kernel did so
+# (Liger-Kernel #1483). For 7168 columns that is row 299593. `.to(tl.int64)` on the program id costs nothing.
+#
+# **Fusing further.** What is left of a small kernel is its launch, so serving engines put more into each:
+#
+# - FlashInfer's `mla_rope_quantize_fp8` rotates query and key and converts all four parts to 8 bits in one kernel;
+# - a change proposed for vLLM normalises both latents and quantises the query's in one kernel: 8.04 µs before, 4.80 µs
+#   after, per layer in decoding, on AMD GPUs (vllm #54857);
+# - another replaces three kernels before the attention (writing the cache, joining the query, quantising it) by one:
+#   15.5 µs before, 5.8 µs after, per layer and step (vllm #57452);
+# - adding the residual inside the norm is older: for LLaMA it brought 10 % in generated tokens per second, by saving
+#   time on the host (vllm #1667).
+#
+# ## What you have now
+#
+# - Four kernels, three of them at the speed of a copy.
+# - A way to know a kernel's speed without the GPU: count what it must move, count what it does move, and look at what
+#   the compiler made of it.
+# - The rule of the next lessons: find the largest tensor that is written and read again, and do not write it. For
+#   attention that is the scores. Lesson 05 fuses them.
