@@ -29,6 +29,7 @@ from mla_ref.devices import DEVICES
 from mla_ref.roofline import Cost
 
 SAMPLE = 24  # programs of a launch that are run to count what it does
+NEARLY = 0.9  # of the compulsory work: what is counted from a sample of programs may be a little off
 MAX_LAUNCHES = 256
 MAX_BYTES = 4 << 30
 ITEMSIZES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "i1": 1}
@@ -178,7 +179,10 @@ class Bench:
         source = kernels_of(program, recording)
         compiled = self.compile(source, recording, device)
         replayed = self.replay(source, recording, arguments, compiled, sample=SAMPLE)
-        return modelled(recording, replayed, compiled, floor, device, constants)
+        found = modelled(recording, replayed, compiled, floor, device, constants)
+        if reason := shortfall(found, floor):
+            raise KernelFailure(reason)
+        return found
 
     def record(
         self,
@@ -360,6 +364,20 @@ def modelled(
     dtype = _dtype(replayed.counts)
     least = floor.time(target, dtype=dtype)
     return Modelled(device, seconds, least, tuple(steps), tuple(replayed.counts), tuple(compiled), tuple(notes), dtype)
+
+
+def shortfall(found: Modelled, floor: Cost) -> str | None:
+    """Return what of the compulsory work the launches leave out, or None.
+
+    No result is computed at full size, so a function could do less there than where its answers were compared.
+    """
+    moved = sum(sum(marks.values()) for counts in found.counts for marks in counts["distinct"].values())
+    if moved < NEARLY * floor.bytes:
+        return f"the kernels touch {moved / 1e6:.4g} MB, and the work takes {floor.bytes / 1e6:.4g} MB at least"
+    products = sum(sum(counts["dots"].values()) for counts in found.counts)
+    if 0 < products < NEARLY * floor.flops:
+        return f"the products in the kernels are {products / 1e9:.4g} GFLOP, and the work takes {floor.flops / 1e9:.4g}"
+    return None
 
 
 def _made_on_host(storage: int, recording: Recording) -> tuple[str, dict[str, Any], None]:

@@ -51,7 +51,13 @@ def prove(
         bench.check_compiles(source, [launch for found in recordings.values() for launch in found.launches], device)
     except (KernelFailure, LimitReached) as error:
         return failures | {number: _failure(error, cases[number]) for number in recordings}
+    for earlier, number in _repetitions(cases):
+        if {earlier, number} <= recordings.keys() and _numbers(recordings[earlier]) != _numbers(recordings[number]):
+            reason = "a kernel gets as a plain number what was computed outside from the values of the arguments"
+            failures[number] = _failure(KernelFailure(reason), cases[number])
     for number, recording in recordings.items():
+        if number in failures:
+            continue
         arguments = cases[number].arguments
         try:
             wanted = cost.result_storages(recording)
@@ -62,6 +68,32 @@ def prove(
         except (KernelFailure, LimitReached) as error:
             failures[number] = _failure(error, cases[number])
     return failures
+
+
+def _repetitions(cases: Sequence[Case]) -> list[tuple[int, int]]:
+    """Return pairs of cases that differ in their data alone (see `judge.draw_cases`)."""
+    return [
+        (n, m)
+        for m, later in enumerate(cases)
+        for n, earlier in enumerate(cases[:m])
+        if later.part == earlier.part and later.params is earlier.params
+    ]
+
+
+def _numbers(recording: Recording) -> list[tuple[str, str, float]]:
+    """Return the numbers that launches get and that could carry a result: no small integers."""
+    values = (
+        (launch["kernel"], name, argument.get("value", argument.get("constant")))
+        for launch in recording.launches
+        for name, argument in launch["args"].items()
+    )
+    return sorted(
+        {
+            (kernel, name, value)
+            for kernel, name, value in values
+            if isinstance(value, float) or (isinstance(value, int) and abs(value) > LARGEST_INDEX)
+        }
+    )
 
 
 def _failure(error: Exception, case: Case) -> Failure:

@@ -282,10 +282,13 @@ class _Launch:
             raise OutOfBounds(self._outside(verb, own, int(addresses[outside.argmax()]), itemsize))
 
     def _outside(self, verb, region, address, itemsize):
-        where = "" if region else "an address that belongs to no argument"
-        if self.regions:
-            nearest = region or min(self.regions.values(), key=lambda each: each.distance(address))
-            where += ("" if region else "; the nearest is ") + nearest.element(address, itemsize)
+        if region is not None:
+            where = region.element(address, itemsize)
+        else:
+            where = "an address that belongs to no argument"
+            if self.regions:
+                nearest = min(self.regions.values(), key=lambda each: each.distance(address))
+                where += f"; the nearest is {nearest.element(address, itemsize)}"
         return f"{self.kernel} {verb} {where}: is the mask missing, or an offset wrong?"
 
 
@@ -317,7 +320,7 @@ def _flat(arguments):
         if isinstance(value, tuple):
             yield from _flat((f"{name}[{index}]", each) for index, each in enumerate(value))
         else:
-            yield name, value.base if hasattr(value, "block_shape") else value
+            yield name, value.base if hasattr(value, "block_shape") and hasattr(value, "base") else value
 
 
 def _frames_of(codes, chain):

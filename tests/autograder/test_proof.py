@@ -1,0 +1,172 @@
+"""Where did the answer come from? Honest kernels of several kinds, and what is passed off as a kernel."""
+
+import functools
+import textwrap
+
+import pytest
+
+from autograder import judge, proof
+from autograder.exercise import Exercise, Part, randn
+from autograder.program import Cell, build_program
+from autograder.sandbox import Limits
+from autograder.verdict import Outcome
+
+pytestmark = pytest.mark.usefixtures("bench")
+
+SETUP = Cell(
+    "imports",
+    "import numpy, torch\nfrom mla_ref import interpreter\ninterpreter.prepare()\nimport triton\n"
+    "import triton.language as tl",
+    True,
+)
+
+
+def _inputs(generator, rows, width):
+    return {"x": randn(generator, rows, width), "alpha": 1.5}
+
+
+ROW_SUM = Exercise(
+    name="row_sum",
+    title="alpha times the sum of each row",
+    parts=(Part("all", 2, [dict(rows=3, width=20)], lambda r: [dict(rows=r.randint(2, 5), width=r.randint(2, 40))]),),
+    inputs=_inputs,
+    oracle=lambda x, alpha: alpha * x.sum(-1),
+    tolerance=1e-5,
+    limits=Limits(seconds=20.0),
+    kernel=True,
+)
+
+KERNEL = """
+@triton.jit
+def sum_kernel(x_ptr, out_ptr, D, stride, alpha, BLOCK: tl.constexpr):
+    row, cols = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * stride + cols, mask=cols < D, other=0.0)
+    tl.store(out_ptr + row, tl.sum(x.to(tl.float32)) * alpha)
+
+@triton.jit
+def copy_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < n), mask=i < n)
+
+@triton.jit
+def fill_kernel(out_ptr, i, value):
+    tl.store(out_ptr + i, value)
+"""
+RIGHT = """
+def row_sum(x, alpha):
+    out = torch.empty(len(x))
+    sum_kernel[(len(x),)](x, out, x.shape[1], x.stride(0), alpha, BLOCK=64)
+    return out
+"""
+
+
+def verdict(bench, source, kernels=KERNEL, exercise=ROW_SUM, helpers=()):
+    own = [Cell(f"own-{n}", textwrap.dedent(text)) for n, text in enumerate(helpers)]
+    solution = Cell(exercise.name, textwrap.dedent(kernels) + textwrap.dedent(source))
+    program = build_program([SETUP], [], [*own, solution], solution)
+    prove = functools.partial(proof.prove, exercise, program, bench)
+    return judge.judge(exercise, program, "seed", bench.interpreter, prove)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        RIGHT,
+        RIGHT.replace("(x, out,", "(x.contiguous(), out,"),
+        RIGHT.replace("(x, out,", "(x.double().float(), out,"),
+        RIGHT.replace("torch.empty(len(x))", "torch.zeros(2, len(x))[1]"),
+        RIGHT.replace("(x, out,", "(torch.nn.functional.pad(x, (0, 3)), out,").replace("x.stride(0)", "x.shape[1] + 3"),
+    ],
+    ids=["plain", "contiguous", "cast", "zeros", "padded"],
+)
+def test_a_host_may_copy_cast_and_pad(bench, source):
+    found = verdict(bench, source)
+    assert found.outcome is Outcome.PASSED, found.reason
+
+
+PASSED_OFF = {
+    "calls torch": ("def row_sum(x, alpha):\n    return alpha * x.sum(-1)", "no Triton kernel was launched"),
+    "throws the kernel's output away": (
+        RIGHT.replace("return out", "return alpha * x.sum(-1)"),
+        "the result was not written by a kernel",
+    ),
+    "writes over the kernel's output": (
+        RIGHT.replace("return out", "return out.copy_(alpha * x.sum(-1))").replace("x, out,", "x * 0, out,"),
+        "do not give this result",
+    ),
+    "copies with a kernel": (
+        "def row_sum(x, alpha):\n    out = torch.empty(len(x))\n"
+        "    copy_kernel[(1,)](alpha * x.sum(-1), out, len(x), BLOCK=64)\n    return out",
+        "copy_kernel only copies",
+    ),
+    "leaves the kernel the last step": (
+        RIGHT.replace("(x, out,", "(alpha * x, out,").replace("alpha, BLOCK", "1.0, BLOCK"),
+        "computed outside the kernels",
+    ),
+    "computes with NumPy": (
+        RIGHT.replace("(x, out,", "(torch.from_numpy(alpha * x.numpy()), out,").replace("alpha, BLOCK", "1.0, BLOCK"),
+        "computed outside the kernels",
+    ),
+    "passes results as numbers": (
+        "def row_sum(x, alpha):\n    out = torch.empty(len(x))\n    for i in range(len(x)):\n"
+        "        fill_kernel[(1,)](out, i, float(alpha * x[i].sum()))\n    return out",
+        "as a plain number",
+    ),
+    "hides results in an argument": (
+        "def row_sum(x, alpha):\n    out = torch.empty(len(x))\n    keep = x.clone()\n"
+        "    x.view(-1)[: len(x)] = alpha * keep.sum(-1)\n"
+        "    copy_kernel[(1,)](x, out, len(x), BLOCK=64)\n    x.copy_(keep)\n    return out",
+        "only copies",
+    ),
+    "keeps results": (
+        RIGHT.replace("def row_sum(x, alpha):\n", "kept = {}\ndef row_sum(x, alpha):\n    if x.shape in kept:\n"
+                      "        return kept[x.shape]\n").replace("return out", "kept[x.shape] = out\n    return out"),
+        "that of an earlier call",
+    ),
+    "falls back": (
+        "def row_sum(x, alpha):\n    try:\n        sum_kernel[(1,)](x)\n    except Exception:\n"
+        "        return alpha * x.sum(-1)",
+        "no Triton kernel was launched",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PASSED_OFF)
+def test_what_is_passed_off_as_a_kernel_is_refused(bench, name):
+    source, says = PASSED_OFF[name]
+    found = verdict(bench, source)
+    assert (found.outcome, found.score) == (Outcome.WRONG, 0), name
+    assert says in found.reason
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["tl.sum(torch.as_tensor(1.0) * x)", "tl.sum(x) + numpy.sum(0)", "x.handle.data.sum()", "tl.sum(x) + float(x.sum)"],
+)
+def test_python_that_only_the_interpreter_runs_is_no_kernel(bench, step):
+    kernels = KERNEL.replace("tl.sum(x.to(tl.float32))", step)
+    found = verdict(bench, RIGHT, kernels)
+    assert (found.outcome is not Outcome.PASSED, found.score) == (True, 0)
+
+
+def test_accounts_of_launches_that_the_students_process_makes_up_do_not_count(bench):
+    forger = """
+    from autograder.worker import recording
+    def notes(self, result):
+        return {"events": [], "storages": [], "result": []}
+    """
+    source = "recording.Recorder.notes = notes\n" + RIGHT.replace("return out", "return alpha * x.sum(-1)")
+    found = verdict(bench, source, helpers=[forger])
+    assert (found.outcome, found.score) == (Outcome.WRONG, 0)
+
+
+def test_unwritten_elements_are_named(bench):
+    found = verdict(bench, RIGHT.replace("(len(x),)]", "(len(x) - 1,)]"))
+    assert found.outcome is Outcome.WRONG
+    assert "has NaN in 1 of 3 entries: what a kernel does not write" in found.reason
+
+
+def test_the_tensor_that_is_left_is_named(bench):
+    found = verdict(bench, RIGHT.replace("(len(x),)]", "(len(x) + 4000,)]"))
+    assert found.outcome is Outcome.WRONG
+    assert "sum_kernel" in found.reason and "_ptr, which holds" in found.reason

@@ -1,0 +1,101 @@
+"""Points for speed: which bar a time reaches, and that a modelled time is the same every time."""
+
+import dataclasses
+import json
+
+import pytest
+from test_proof import KERNEL, RIGHT, ROW_SUM, SETUP
+
+from autograder import report, speed
+from autograder.cost import Bench
+from autograder.exercise import Speed
+from autograder.program import Cell
+from autograder.speed import Attained
+from autograder.verdict import Outcome, VerdictStore
+from mla_ref import DEVICES, Cost
+
+TIMED = dataclasses.replace(
+    ROW_SUM,
+    speed=Speed(
+        points=4,
+        case=dict(rows=1 << 14, width=1 << 12),
+        floor=lambda rows, width: Cost(bytes=4 * rows * width + 4 * rows, flops=2 * rows * width),
+        bars=((0.3, 0.25), (0.6, 1.0)),
+        baseline=lambda x, alpha: (alpha * x).sum(-1),
+        ratio=1.5,
+    ),
+)
+FULL = RIGHT.replace("BLOCK=64", "BLOCK=triton.next_power_of_2(x.shape[1])")
+
+
+def took(seconds, **changes):
+    found = Attained("measured", "a GPU", seconds, 1e-4, 4e-4, bytes=1e8, flops=1e7, bandwidth=1e12, rate=1e13)
+    return speed.verdict_on(TIMED, dataclasses.replace(found, **changes))
+
+
+def program(source):
+    return [SETUP, Cell("row_sum", KERNEL + source)]
+
+
+def test_each_bar_earns_its_share():
+    assert [took(t).score for t in (1.1e-4, 2e-4, 1e-3)] == [4, 1, 0]
+    assert [took(t).outcome for t in (1.1e-4, 2e-4, 1e-3)] == [Outcome.PASSED, Outcome.PARTIAL, Outcome.SLOW]
+    reason = took(2e-4).reason
+    assert "measured on a GPU: 50% of the floor's speed" in reason
+    assert "60% of the floor's speed, 1.5× the baseline's" in reason
+
+
+def test_full_points_take_the_baselines_ratio_too():
+    assert took(1.1e-4, baseline=1.2e-4).score == 1
+
+
+def test_feedback_says_how_and_on_what_and_survives_the_store(tmp_path):
+    found = took(
+        2e-4, noise=(1.9e-4, 2.3e-4), steps=({"step": "k<b>", "us": 3.25, "bound": "L2", "issued_bytes": 5e6},)
+    )
+    store = VerdictStore(tmp_path)
+    store.put("key", found)
+    assert store.get("key") == found
+    html, text = report.as_html(found), report.as_text(found)
+    for words in (
+        "measured on a GPU: 200 µs (190 to 230)",
+        "eager baseline 400 µs",
+        "bytes issued to the cache bound it",
+    ):
+        assert words in html and words in text
+    assert "k&lt;b&gt;" in html and "<svg" in html
+    json.dumps(found.to_json())
+
+
+def test_a_modelled_time_is_the_same_in_twenty_runs():
+    seen = set()
+    for _ in range(2):
+        with Bench() as fresh:
+            for _ in range(10):
+                seen.add(json.dumps(speed.judge_speed(TIMED, program(FULL), fresh).speed, sort_keys=True))
+    assert len(seen) == 1
+    found = json.loads(seen.pop())
+    assert found["how"] == "modelled" and found["device"] == DEVICES["h100"].name
+    assert 0.5 < found["fraction"] <= 1 and found["ratio"] > 1
+
+
+def test_a_pass_on_the_host_costs_time(bench):
+    plain = speed.judge_speed(TIMED, program(FULL), bench)
+    slower = speed.judge_speed(TIMED, program(FULL.replace("(x, out,", "(x.double().float(), out,")), bench)
+    assert plain.outcome is Outcome.PASSED
+    assert slower.speed["seconds"] > 3 * plain.speed["seconds"]
+    assert any("passes on the host" in note for note in slower.notes)
+
+
+@pytest.mark.parametrize("grid", ["1 if len(x) > 999 else len(x)", "len(x) // 2 + 2"])
+def test_less_work_at_full_size_earns_nothing(bench, grid):
+    lazy = FULL.replace("[(len(x),)]", f"[({grid},)]")
+    found = speed.judge_speed(TIMED, program(lazy), bench)
+    assert (found.score, found.outcome) == (0, Outcome.ERROR)
+    assert "the work takes 268.5 MB at least" in found.reason
+
+
+def test_an_error_at_full_size_is_the_students_and_named(bench):
+    found = speed.judge_speed(TIMED, program(FULL.replace("x.shape[1], x.stride", "x.shape[9], x.stride")), bench)
+    assert (found.score, found.outcome) == (0, Outcome.ERROR)
+    assert "at full size: IndexError" in found.reason
