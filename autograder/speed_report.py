@@ -79,6 +79,8 @@ def _advice(speed: Mapping[str, Any]) -> str:
     if launching > sum(row["us"] for row in steps):
         return "most of the time goes into launching: fewer launches and passes would show most"
     where = f"{longest['step']}: " if len(steps) > 1 else ""
+    if longest.get("spill_bytes"):
+        return where + "registers spill to memory: take smaller blocks, or more warps for one"
     return where + ADVICE.get(longest["bound"], "")
 
 
@@ -101,7 +103,7 @@ def roofline_picture(speed: Mapping[str, Any], width: int = 420, height: int = 2
         return ""
     ridge, intensity = speed["rate"] / speed["bandwidth"], speed["flops"] / speed["bytes"]
     top, here = speed["flops"] / speed["floor"], speed["flops"] / speed["seconds"]
-    left, right = math.log10(min(intensity, ridge) / 8), math.log10(max(intensity, ridge) * 8)
+    left, right = math.log10(min(intensity, ridge) / 16), math.log10(max(intensity, ridge) * 8)
     low, high = math.log10(min(here, speed["bandwidth"] * 10**left) / 3), math.log10(speed["rate"] * 3)
     x0, x1, y0, y1 = 20, width - 10, height - 30, 10
 
