@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 
-from autograder import report
+from autograder import measured, report
 from autograder.cost import Bench
 from autograder.exercise import Exercise, upcast
 from autograder.exercises import locate
 from autograder.judge import Case, Failure, draw_cases, read_case, verdict_from
 from autograder.lesson import load_lesson
+from autograder.measured import GpuBench
 from autograder.program import Cell, build_program, names_bound, without_magics
 from autograder.speed import judge_speed
 from autograder.verdict import Outcome, Verdict
@@ -94,8 +95,8 @@ def session_program(namespace: dict[str, Any], lesson: str, exercise: Exercise) 
 
 
 @functools.cache
-def _bench() -> Bench:
-    bench = Bench()
+def _bench() -> Bench | GpuBench:
+    bench = GpuBench() if measured.available() else Bench()
     atexit.register(bench.close)
     return bench
 

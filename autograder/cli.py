@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -26,6 +27,7 @@ out, err = Console(), Console(stderr=True)
 Folder = Annotated[Path, typer.Option("--classroom", envvar="MLA_CLASSROOM", help="The class's folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Seconds = Annotated[float | None, typer.Option(help="Time limit an exercise, in place of its own.", min=0.1)]
+Modelled = Annotated[bool, typer.Option("--modelled", help="Model the speed of kernels, even where a GPU is.")]
 Workers = Annotated[int, typer.Option(help="Exercises judged at a time.", min=1)]
 Lessons = Annotated[list[str] | None, typer.Argument(help="Lessons, such as 01_mha; all by default.")]
 CLASSROOM, COURSE = Path("classroom"), Path("course")
@@ -59,37 +61,44 @@ def build(
 
 @app.command()
 def check(
-    notebook: Annotated[Path, typer.Argument(help="A lesson's notebook, solved or in part.")],
-    lesson: Annotated[str | None, typer.Option(help="The lesson, if the file has another name.")] = None,
+    notebooks: Annotated[list[Path], typer.Argument(help="Notebooks of lessons, solved or in part.")],
+    lesson: Annotated[str | None, typer.Option(help="The lesson, if the files have other names.")] = None,
     seconds: Seconds = None,
+    workers: Workers = CORES,
+    modelled: Modelled = False,
     as_json: Json = False,
 ) -> None:
-    """Judge a notebook as the instructor's grader would, on data drawn afresh, and print the verdicts."""
+    """Judge notebooks as the instructor's grader would, on data drawn afresh, and print the verdicts."""
     from autograder import report
     from autograder.grading import Grader
     from autograder.lesson import LessonError, lesson_names, load_lesson
     from autograder.submission import read_cells, restore
     from autograder.verdict import Outcome
 
-    if not notebook.is_file():
-        raise FileNotFoundError(f"there is no notebook {notebook}")
-    if lesson is None and notebook.stem not in lesson_names():
-        raise LessonError(f"{notebook.name} is not named after a lesson: say which with --lesson {lesson_names()[0]}")
-    plan = load_lesson(lesson or notebook.stem)
-    restored = restore(plan, read_cells(notebook))
-    with Grader(None, seconds) as grader, steps("judging", len(plan.checks), as_json) as step:
-        verdicts = []
-        for job in grader.jobs(plan, restored):
-            step(job.name)
-            verdicts.append(grader.verdict(plan, job))
+    plans = {}
+    for path in notebooks:
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no notebook {path}")
+        if lesson is None and path.stem not in lesson_names():
+            raise LessonError(f"{path.name} is not named after a lesson: say which with --lesson {lesson_names()[0]}")
+        plans[path] = load_lesson(lesson or path.stem)
+    restored = {path: restore(plan, read_cells(path)) for path, plan in plans.items()}
+    with Grader(None, seconds, modelled=modelled) as grader, bars(as_json) as progress:
+        jobs = {path: grader.jobs(plan, restored[path]) for path, plan in plans.items()}
+        work = [(plans[path], job) for path in plans for job in jobs[path]]
+        workers = min(workers, 1 + len(work) // 8)  # each takes seconds to start
+        grader.judge_all(work, workers, functools.partial(progress, "judging"))
+        found = {path: [grader.verdict(plans[path], job) for job in jobs[path]] for path in plans}
     if as_json:
-        print(json.dumps([verdict.to_json() for verdict in verdicts]))
-    else:
+        print(json.dumps({str(path): [each.to_json() for each in verdicts] for path, verdicts in found.items()}))
+    for path, verdicts in {} if as_json else found.items():
         for verdict in verdicts:
             out.print(report.as_text(verdict), highlight=False, markup=False, soft_wrap=True)
-        total = sum(verdict.score or 0 for verdict in verdicts)
-        out.print(f"{plan.name}: {report.number(total)} of {report.number(sum(v.points for v in verdicts))} points")
-    raise typer.Exit(0 if all(verdict.outcome is Outcome.PASSED for verdict in verdicts) else 1)
+        score, points = (report.number(sum(v)) for v in zip(*((v.score or 0, v.points) for v in verdicts), strict=True))
+        name = f"{path}, {plans[path].name}" if len(found) > 1 else plans[path].name
+        out.print(f"{name}: {score} of {points} points", soft_wrap=True)
+    passed = all(verdict.outcome is Outcome.PASSED for verdicts in found.values() for verdict in verdicts)
+    raise typer.Exit(0 if passed else 1)
 
 
 @app.command()
@@ -179,6 +188,31 @@ def doctor(as_json: Json = False) -> None:
             line = f"{finding.status:8} {finding.subject}: {finding.detail}"
             out.print(line, highlight=False, markup=False, soft_wrap=True)
     raise typer.Exit(1 if any(finding.status == "missing" for finding in findings) else 0)
+
+
+@app.command()
+def bench(as_json: Json = False) -> None:
+    """Measure an MLA layer on this GPU, each kernel fusion alone and all together, beside the report's figures."""
+    import torch
+
+    folder = Path(__file__).parent.parent / "benchmarks"
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no {folder}: run this command from a copy of the repository")
+    sys.path.insert(0, str(folder))
+    import ablation
+    import record
+
+    if torch.cuda.is_available():
+        with steps("measuring", len(ablation.SIZES), as_json) as step:
+            found = {"device": record.device(), **ablation.measure(step, everything=False)}
+    else:
+        found = json.loads((folder / "ablation_h100.json").read_text())
+        line = f"this needs a GPU, and there is none: here is what an {found['device']} gave on {found['date']}"
+        err.print(line, soft_wrap=True)
+    if as_json:
+        print(json.dumps(found))
+    else:
+        ablation.show(found, lambda what: out.print(what, highlight=False))
 
 
 @contextmanager

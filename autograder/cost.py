@@ -213,7 +213,7 @@ class Bench:
         for message in [case] if case else reply.messages:
             for key in ("error", "unsupported"):
                 if key in message:
-                    raise KernelFailure(_text(message[key]))
+                    raise KernelFailure(sentence(message[key]))
         if case is None:
             raise _ended(reply, limits, "the call")
         return checked(case.get("notes"), case.get("result"), case.get("changed"))
@@ -301,7 +301,7 @@ class Bench:
         for message in reply.messages:
             if message.get("event") == "failed":
                 error = message["error"]
-                raise KernelFailure(error["message"] if error["type"] == "OutOfBounds" else _text(error))
+                raise KernelFailure(error["message"] if error["type"] == "OutOfBounds" else sentence(error))
             return message
         raise _ended(reply, self.limits, what)
 
@@ -555,7 +555,8 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [t for v in value for t in _tensors(v)] if isinstance(value, list | tuple) else []
 
 
-def _text(error: Any) -> str:
+def sentence(error: Any) -> str:
+    """Return an error that a worker described as one sentence."""
     if isinstance(error, dict):
         where = error.get("where")
         line = f" in line {where.get('line')} (`{str(where.get('source'))[:120]}`)" if isinstance(where, dict) else ""

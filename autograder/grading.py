@@ -20,18 +20,31 @@ import torch
 from nbformat import NotebookNode
 
 import mla_ref
-from autograder import compare, cost, cost_model, exercise, judge, kernel_program, program, proof, sandbox, speed
+from autograder import (
+    compare,
+    cost,
+    cost_model,
+    exercise,
+    judge,
+    kernel_program,
+    measured,
+    program,
+    proof,
+    sandbox,
+    speed,
+)
 from autograder.cost import Bench
 from autograder.exercise import Exercise
 from autograder.exercises import exercises
 from autograder.lesson import Lesson
+from autograder.measured import GpuBench
 from autograder.program import Cell, build_program
 from autograder.sandbox import Sandbox
 from autograder.submission import REMARKS, code_cells
 from autograder.verdict import Outcome, Verdict, VerdictStore, write_atomically
 from autograder.worker import server
 
-KERNEL_MODULES = (cost, cost_model, kernel_program, proof, speed)
+KERNEL_MODULES = (cost, cost_model, kernel_program, measured, proof, speed)
 FAULT_SECONDS = 60.0  # for which a grader fault stands; a later look tries again
 
 
@@ -65,17 +78,26 @@ class Grader:
         Wall-clock limit an exercise, in place of the exercises' own.
     isolation
         "bubblewrap" or "process"; by default the best there is.
+    modelled
+        Model the speed of kernels even where there is a GPU to measure it.
     """
 
-    def __init__(self, classroom: Path | None, seconds: float | None = None, isolation: str | None = None):
+    def __init__(
+        self,
+        classroom: Path | None,
+        seconds: float | None = None,
+        isolation: str | None = None,
+        modelled: bool = False,
+    ):
         self.seconds = seconds
+        self.gpu = None if modelled else measured.available()
         self.isolation = isolation or sandbox.default_isolation()
         self.seed = read_seed(classroom) if classroom else secrets.token_hex(16)
         self.store = VerdictStore(classroom / "verdicts") if classroom else None
         self._memory: dict[str, Verdict] = {}
         self._faults: dict[str, tuple[float, Verdict]] = {}
         self._local = threading.local()
-        self._workers: list[Sandbox | Bench] = []
+        self._workers: list[Sandbox | Bench | GpuBench] = []
 
     def __enter__(self) -> Grader:
         return self
@@ -105,7 +127,8 @@ class Grader:
         each, settled = answers.exercise, answers.settled
         if settled:
             settled = _speed_after(each, settled)
-        key = hashlib.sha256(f"speed {answers.key} {each.speed.device}".encode()).hexdigest() if answers.key else ""
+        where = f"measured on {self.gpu}" if self.gpu else f"modelled on {each.speed.device}"
+        key = hashlib.sha256(f"speed {answers.key} {where}".encode()).hexdigest() if answers.key else ""
         return Job(each, answers.program, key, settled, answers)
 
     def _safe_job(self, lesson: Lesson, each: Exercise, cells: list[Cell], remarks: dict) -> Job:
@@ -178,7 +201,7 @@ class Grader:
 
     def _run(self, lesson: Lesson, job: Job) -> Verdict:
         if job.answers:
-            return speed.judge_speed(job.exercise, job.program, self._bench())
+            return speed.judge_speed(job.exercise, job.program, self._gpu_bench() if self.gpu else self._bench())
         if not any(each.kernel for each in exercises(lesson.name)):
             return judge.judge(job.exercise, job.program, self.seed, self._sandbox())
         bench = self._bench()  # its interpreter has Triton loaded, which the lesson's setup imports
@@ -228,6 +251,12 @@ class Grader:
             self._local.bench = Bench(self.isolation)
             self._workers.append(self._local.bench)
         return self._local.bench
+
+    def _gpu_bench(self) -> GpuBench:
+        if not hasattr(self._local, "gpu"):
+            self._local.gpu = GpuBench(self.isolation)
+            self._workers.append(self._local.gpu)
+        return self._local.gpu
 
 
 def _speed_after(exercise: Exercise, answers: Verdict) -> Verdict:

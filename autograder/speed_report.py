@@ -86,7 +86,7 @@ def _advice(speed: Mapping[str, Any]) -> str:
 
 def _entry(row: Mapping[str, Any], key: str) -> str:
     value = row.get(key)
-    if value in (None, 0, "", {}) and key != "us":
+    if value is None or (key != "us" and value in (0, "", {})):
         return ""
     if key in ("distinct_bytes", "issued_bytes"):
         return f"{value / 1e6:.4g}"

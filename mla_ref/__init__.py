@@ -19,7 +19,7 @@ R Rq    latent key/value rank, latent query rank       512, 1536
 from importlib import import_module
 
 HELPER_MODULES = ("_validate", "config", "devices", "roofline", "timing", "plots", "interpreter")
-ANSWER_MODULES = ("norm", "rope", "attention", "ragged", "cache", "mha", "mla", "kernels")
+ANSWER_MODULES = ("norm", "rope", "attention", "ragged", "cache", "paged", "mha", "mla", "scores", "fused", "kernels")
 
 _EXPORTS = {
     "config": ("MLAConfig", "Yarn", "presets"),
@@ -50,8 +50,11 @@ _EXPORTS = {
     ),
     "ragged": ("attend_ragged",),
     "cache": ("KVCache", "LatentCache"),
+    "paged": ("OutOfPages", "PagePool", "PagedCache", "paged_gather", "paged_update"),
     "mha": ("MHA",),
     "mla": ("MLA",),
+    "scores": ("attention_score", "masked_softmax"),
+    "fused": ("FusedMLA",),
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 

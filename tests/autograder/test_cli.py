@@ -10,7 +10,7 @@ from autograder.lesson import load_lesson
 from autograder.sample import render, submissions
 
 NAME = "00_start_here"
-COMMANDS = ("build", "check", "grade", "feedback", "export", "demo", "doctor")
+COMMANDS = ("build", "check", "grade", "feedback", "export", "demo", "bench", "doctor")
 
 
 def run(*arguments, cwd=None):
@@ -45,10 +45,19 @@ def test_check_passes_a_right_notebook(notebooks):
     assert "15 of 15 points" in result.stdout
 
 
+def test_check_takes_several_notebooks(notebooks):
+    paths = [str(notebooks / student / f"{NAME}.ipynb") for student in ("ada", "eli")]
+    result = run("check", *paths)
+    assert result.returncode == 1, result.stderr
+    assert "ada" in result.stdout and "15 of 15 points" in result.stdout
+    assert f"{paths[1]}, {NAME}: " in result.stdout
+
+
 def test_check_says_what_is_wrong_and_exits_with_1(notebooks):
     result = run("check", notebooks / "eli" / f"{NAME}.ipynb", "--json")
     assert result.returncode == 1, result.stderr
-    verdicts = {verdict["exercise"]: verdict for verdict in json.loads(result.stdout)}
+    (found,) = json.loads(result.stdout).values()
+    verdicts = {verdict["exercise"]: verdict for verdict in found}
     assert "elements" in verdicts["tensor_bytes"]["reason"]
 
 

@@ -47,7 +47,7 @@ def test_check_prints_verdicts_and_points(tmp_path):
     path.write_text(json.dumps(notebook(double="def double(x): return x / 2", quad=RIGHT["quad"])))
     status, text = run("check", path, "--json")
     assert status == 1
-    assert {v["exercise"]: v["score"] for v in json.loads(text)} == {"double": 0, "quad": 2}
+    assert {v["exercise"]: v["score"] for v in json.loads(text)[str(path)]} == {"double": 0, "quad": 2}
 
 
 def test_grade_feedback_and_export_tell_the_same_scores(tmp_path):

@@ -14,28 +14,51 @@ pytest.importorskip("triton", reason="kernels need Triton")
 ROOT = Path(mla_ref.__file__).parent.parent
 COMPILE = """
 import sys
+from types import SimpleNamespace
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 import mla_ref.kernels
+from mla_ref.kernels._decode import Limits
 
-def compile(module, kernel, dtype, target, constants, contiguous=True):
+POINTEES = {"cos_ptr": "fp32", "sin_ptr": "fp32", "table_ptr": "i32", "starts_ptr": "i32", "lengths_ptr": "i32"}
+POINTEES |= {"seq_lens_ptr": "i32", "lse_ptr": "fp32", "part_lses_ptr": "fp32", "parts_ptr": "fp32"}
+POINTEES |= {"block_table_ptr": "i32"}
+DESCRIPTORS = {"c_kv_desc": "R", "k_rope_desc": "DR"}
+SHARED_KIB = {75: 64, 80: 163, 89: 99, 90: 227, 100: 227, "gfx942": 64}
+
+def compile(module, kernel, dtype, target, constants, contiguous=True, **options):
     kernel = getattr(sys.modules["mla_ref.kernels." + module], kernel)
+    constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     signature, attributes = {}, {}
     for i, name in enumerate(kernel.arg_names):
         if name in constants:
             signature[name] = "constexpr"
         elif contiguous and name.startswith("stride_") and name.endswith("d"):
             signature[name], constants = "constexpr", {**constants, name: 1}
-        elif name == "eps":
+        elif name in ("eps", "scale"):
             signature[name] = "fp32"
+        elif name in DESCRIPTORS:
+            signature[name] = f"tensordesc<{dtype}[{constants['BLOCK_T']}, {constants[DESCRIPTORS[name]]}]>"
         else:
-            table = name in ("cos_ptr", "sin_ptr")
-            signature[name] = "i64" if not name.endswith("_ptr") else "*fp32" if table else "*" + dtype
+            signature[name] = "*" + POINTEES.get(name, dtype) if name.endswith("_ptr") else "i64"
             if contiguous:
                 attributes[(i,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, {(kernel.arg_names.index(n),): c for n, c in constants.items()}, attributes)
-    triton.compile(source, target=GPUTarget(*target), options={"num_warps": 4})
+    compiled = triton.compile(source, target=GPUTarget(*target), options={"num_warps": 4, **options})
+    assert compiled.metadata.shared <= SHARED_KIB[target[1]] * 1024, (kernel, target)
+
+def tile_for(module, target, heads, paged):
+    # Blocks and options that the launcher would choose on this GPU
+    module, nvidia = sys.modules["mla_ref.kernels." + module], target[0] == "cuda"
+    capability = divmod(target[1], 10) if nvidia else (9, 4)
+    module.limits = lambda device: Limits(1, SHARED_KIB[target[1]] * 1024, nvidia, capability)
+    table = torch.empty(1, 1) if paged else None
+    operands = SimpleNamespace(S=1, H=heads, c_kv=torch.empty(1, 1, 512).half(), block_table=table)
+    tile = module.tile(operands)
+    blocks = {"BLOCK_M": tile.block_m, "BLOCK_T": tile.block_t}
+    return blocks, {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
 
 for target in ("cuda", 75, 32), ("cuda", 80, 32), ("cuda", 89, 32), ("cuda", 90, 32), ("cuda", 100, 32), \\
         ("hip", "gfx942", 64):
@@ -46,6 +69,27 @@ for target in ("cuda", 75, 32), ("cuda", 80, 32), ("cuda", 89, 32), ("cuda", 90,
             blocks = {"INTERLEAVED": interleaved, "BLOCK_H": 16, "BLOCK_P": 32}
             compile("rope", "_rope", dtype, target, blocks, contiguous)
             compile("rope_qk", "_rope_qk", dtype, target, blocks, contiguous)
+        for none, block in (False, 16), (True, 1):
+            blocks = {"BLOCK_S": block, "BLOCK_R": 512, "BLOCK_K": 64, **({"lengths_ptr": None} if none else {})}
+            compile("paged_update", "_paged_update", dtype, target, blocks, contiguous)
+            blocks = {"BLOCK_T": block, "BLOCK_R": 512, "BLOCK_K": 64, **({"starts_ptr": None} if none else {})}
+            compile("paged_gather", "_paged_gather", dtype, target, blocks, contiguous)
+        side, depth, warps = (64, 32, 4) if target[1] == 75 else (128, 64, 8)
+        blocks = {"H": 16, "CAUSAL": contiguous, "BLOCK_N": side, "BLOCK_T": side, "BLOCK_D": depth}
+        compile("attention_score", "_attention_score", dtype, target, blocks, contiguous, num_warps=warps, num_stages=3)
+        for kernel, block in ("_whole_rows", 16384), ("_long_rows", 4096):
+            blocks = {"CAUSAL": contiguous, "RAGGED": contiguous, "BLOCK_N": 1, "BLOCK_T": block}
+            blocks |= {} if contiguous else {"seq_lens_ptr": None}
+            compile("masked_softmax", kernel, dtype, target, blocks, contiguous, num_warps=8)
+        combining = {"OVERLAP": target[1] == 90, "BLOCK_P": 8, "BLOCK_D": 512}
+        compile("combine", "_combine", dtype, target, combining, contiguous)
+        for module, kernel in ("decode", "_latent_attention"), ("decode_tma", "_latent_attention_tma"):
+            if module == "decode" or target[1] in (90, 100):
+                tile = tile_for(module, target, 128 if contiguous else 16, paged=not contiguous)
+                blocks = {"CAUSAL": contiguous, "R": 512, "DR": 64, "OVERLAP": target[1] == 90, **tile[0]}
+                blocks |= {"PAGE_SIZE": 0 if contiguous else 64, "BLOCK_R": 512, "BLOCK_DR": 64}
+                blocks |= {"block_table_ptr": None} if contiguous else {}
+                compile(module, kernel, dtype, target, blocks, contiguous, **tile[1])
     print(*target)
 """
 

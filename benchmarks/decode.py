@@ -1,0 +1,179 @@
+"""Absorbed MLA decode on a GPU: our kernels beside FlashMLA and vLLM's Triton kernel.
+
+    PYTHONPATH=. python benchmarks/decode.py            # on the GPU itself, from the repository's root
+
+vLLM is measured where its kernel can be imported, with the best of its numbers of splits; it takes pages of 64 tokens
+as we do, in random order. FlashMLA is quoted: its times were measured earlier on the same kind of GPU, with random
+pages of 64 tokens and L2 emptied before each call, and are marked as quoted. Every output is compared with float64
+first, whole. Times are in microseconds and are taken as in norm_rope.py:
+
+- `cold_us`: the device's time for a call, the merging of splits included, L2 emptied before it. The median of the
+  medians of rounds in which the implementations take turns, between the lowest and the highest of these.
+- `graph_us`: a call among 20 in a CUDA graph.
+- `host_us`: Python's time to start a call. Outside a graph no call is faster.
+
+`gb_per_s` is the bytes of the cache over `cold_us`, `tflop_per_s` the operations of the two products over it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import record
+import torch
+from norm_rope import cold, graph_us, host_us
+from torch import Tensor
+
+from mla_ref import kernels
+from mla_ref.timing import bench, measure_copy_bandwidth
+
+# B, S, H, T
+SHAPES = [
+    (1, 1, 16, 8192),
+    (16, 1, 16, 8192),
+    (128, 1, 16, 4096),
+    (1, 1, 128, 8192),
+    (16, 1, 128, 8192),
+    (32, 1, 128, 4096),
+    (64, 1, 64, 4096),
+    (128, 1, 128, 4096),
+    (128, 1, 128, 6144),
+    (4, 4, 16, 81920),
+]
+R, DR, PAGE_SIZE, SCALE, ERROR = 512, 64, 64, 192**-0.5, 2.5e-3
+FLASH_MLA_US = {
+    (1, 1, 16, 8192): 30.1,
+    (16, 1, 16, 8192): 72.7,
+    (128, 1, 16, 4096): 231.6,
+    (1, 1, 128, 8192): 30.7,
+    (16, 1, 128, 8192): 81.9,
+    (32, 1, 128, 4096): 84.4,
+    (64, 1, 64, 4096): 132.3,
+    (128, 1, 128, 4096): 265.1,
+    (128, 1, 128, 6144): 408.7,
+}
+FLASH_MLA_GRAPH_US = {(1, 1, 16, 8192): 24.8, (16, 1, 16, 8192): 60.4, (128, 1, 16, 4096): 207.7}
+VLLM = importlib.util.find_spec("vllm") is not None
+VLLM_SPLITS = (1, 2, 4, 8, 16, 32)
+
+
+def main() -> None:
+    """Measure everything; write the record."""
+    torch.manual_seed(0)
+    torch.set_grad_enabled(False)
+    copy = measure_copy_bandwidth("cuda")
+    figures = {
+        "copy_bytes_per_s": copy,
+        "dtype": "bfloat16",
+        "page_size": PAGE_SIZE,
+        "decode": [decode(*shape) for shape in SHAPES],
+        "copy_bytes_per_s_at_the_end": measure_copy_bandwidth("cuda"),
+    }
+    print(record.write("decode_h100", figures, ("triton",)))
+
+
+def decode(B: int, S: int, H: int, T: int) -> dict[str, Any]:
+    """Measure every decode at one size: ours over one buffer and over pages, and its peers."""
+    q_latent, q_rope = (torch.randn(B, S, H, width, device="cuda").bfloat16() for width in (R, DR))
+    cache = torch.randn(B, T, R + DR, device="cuda").bfloat16()
+    order = torch.randperm(B * T // PAGE_SIZE, device="cuda")
+    pages = torch.empty(len(order), PAGE_SIZE, R + DR, device="cuda", dtype=cache.dtype)
+    pages[order] = cache.view_as(pages)
+    table = order.view(B, -1).int()
+    seq_lens = torch.full((B,), T, dtype=torch.int32, device="cuda")
+    out, lse = torch.full_like(q_latent, float("nan")), torch.full(q_latent.shape[:3], float("nan"), device="cuda")
+
+    contiguous = (q_latent, q_rope, cache[..., :R], cache[..., R:])
+    paged = (q_latent, q_rope, pages[..., :R], pages[..., R:], table)
+    options = {"scale": SCALE, "seq_lens": seq_lens, "out": out, "lse": lse}
+    calls = {
+        "kernels.latent_attention": lambda: kernels.latent_attention(*contiguous, **options)[0],
+        "kernels.latent_attention_tma": lambda: kernels.latent_attention_tma(*contiguous, **options)[0],
+        "kernels.paged_latent_attention": lambda: kernels.paged_latent_attention(*paged, **options)[0],
+        "kernels.paged_latent_attention_tma": lambda: kernels.paged_latent_attention_tma(*paged, **options)[0],
+    }
+    if VLLM and S == 1:
+        calls["vLLM"] = vllm(torch.cat((q_latent, q_rope), -1)[:, 0], pages, table, seq_lens)
+
+    exact = exact_decode(q_latent, q_rope, cache)
+    errors = {}
+    for name, run in calls.items():
+        out.fill_(float("nan"))
+        errors[name] = relative_error(run().view_as(exact), exact)
+    del exact
+    nbytes, operations = cache.nbytes, 2 * B * S * H * T * (2 * R + DR)
+    print(f"B={B} S={S} H={H} T={T}")
+    found = {}
+    for (name, run), timing in zip(calls.items(), cold(list(calls.values())), strict=True):
+        found[name] = {
+            **timing,
+            **rates(nbytes, operations, timing["cold_us"]),
+            "graph_us": graph_us(run),
+            "host_us": host_us(run),
+            "relative_error": float(f"{errors[name]:.3g}"),
+            "source": "measured",
+        }
+    found |= quoted((B, S, H, T), nbytes, operations)
+    for name, figures in found.items():
+        line = "  {:36} {cold_us:8.1f} us {gb_per_s:6.0f} GB/s {tflop_per_s:6.1f} TFLOP/s".format(name, **figures)
+        print(line, "graph {graph_us} us, error {relative_error}, {source}".format_map(figures), flush=True)
+    return {"B": B, "S": S, "H": H, "T": T, "cache_bytes": nbytes, "flop": operations, "calls": found}
+
+
+def quoted(shape: tuple[int, ...], nbytes: int, operations: int) -> dict[str, dict[str, Any]]:
+    if shape not in FLASH_MLA_US:
+        return {}
+    time = FLASH_MLA_US[shape]
+    figures = {"cold_us": time, **rates(nbytes, operations, time), "graph_us": FLASH_MLA_GRAPH_US.get(shape)}
+    return {"FlashMLA": {**figures, "relative_error": None, "source": "quoted"}}
+
+
+def rates(nbytes: int, operations: int, time: float) -> dict[str, float]:
+    return {"gb_per_s": round(nbytes / time / 1e3, 1), "tflop_per_s": round(operations / time / 1e6, 1)}
+
+
+def vllm(q: Tensor, pages: Tensor, table: Tensor, seq_lens: Tensor) -> Callable[[], Tensor]:
+    """Return vLLM's decode with the number of splits that is fastest here."""
+    from vllm.attention.ops.triton_decode_attention import decode_attention_fwd
+
+    keys, out = pages.unsqueeze(2), torch.empty_like(q[..., :R])
+
+    def with_splits(splits):
+        parts = torch.empty(*q.shape[:2], splits, R + 1, dtype=torch.float32, device="cuda")
+
+        def run():
+            decode_attention_fwd(
+                q, keys, keys[..., :R], out, table, seq_lens, parts, splits, SCALE, page_size=PAGE_SIZE
+            )
+            return out
+
+        return run
+
+    runs = [with_splits(splits) for splits in VLLM_SPLITS]
+    return min(runs, key=lambda run: bench(run, repeat=7, device="cuda").median)
+
+
+def exact_decode(q_latent: Tensor, q_rope: Tensor, cache: Tensor) -> Tensor:
+    """Decode in float64, one sequence at a time; every query stands at its own position."""
+    B, S = q_latent.shape[:2]
+    T = cache.shape[1]
+    query = torch.cat((q_latent, q_rope), -1)
+    hidden = torch.arange(T, device="cuda") > T - S + torch.arange(S, device="cuda")[:, None]
+    out = torch.empty_like(q_latent, dtype=torch.float64)
+    for b in range(B):
+        tokens = cache[b].double()
+        scores = query[b].double() @ tokens.T * SCALE  # [S, H, T]
+        out[b] = scores.masked_fill(hidden[:, None], -torch.inf).softmax(-1) @ tokens[:, :R]
+    return out
+
+
+def relative_error(out: Tensor, exact: Tensor) -> float:
+    error = ((out.double() - exact).norm() / exact.norm()).item()
+    assert error < ERROR, f"wrong by {error}"
+    return error
+
+
+if __name__ == "__main__":
+    main()

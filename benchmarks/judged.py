@@ -1,0 +1,98 @@
+"""Judge a lesson's sample class with `mla-course check`, and compare every verdict with the one that it should get.
+
+    PYTHONPATH=. python benchmarks/judged.py 04_fused_norm_rope
+
+On a machine with a GPU the speed of kernels is measured; this needs neither nbgrader nor JupyterLab. The record says
+for each verdict on speed what was attained, for the lesson's own solution what the cost model says beside it, and how
+much the time of one kernel differs between REPEATS measurements.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import record
+
+from autograder import measured
+from autograder.exercises import exercises
+from autograder.grading import Grader
+from autograder.lesson import load_lesson
+from autograder.sample import expected, hand_in, submissions
+from autograder.speed import SUFFIX
+
+REPEATS = 20
+KEPT = ("how", "device", "seconds", "noise", "floor", "baseline", "fraction", "ratio")
+
+
+def main(lessons: list[str]) -> int:
+    """Judge the classes; write the record. Return 1 if a verdict is not the expected one."""
+    figures: dict[str, Any] = {"gpu": measured.available(), "lessons": {}}
+    for lesson in lessons:
+        started = time.perf_counter()
+        found = check(lesson)
+        solution = check(lesson, "ada", modelled=True)["ada"]
+        surprises = [line for student in submissions(lesson) for line in compare(lesson, student, found)]
+        figures["lessons"][lesson] = {
+            "submissions": len(found),
+            "seconds": round(time.perf_counter() - started, 1),
+            "not_as_expected": surprises,
+            "speed": {student: speeds(verdicts) for student, verdicts in found.items()},
+            "solution_modelled": speeds(solution),
+            "repeated": repeated(lesson) if figures["gpu"] else None,
+        }
+        print(f"{lesson}: {len(found)} submissions, {len(surprises)} verdicts not as expected", *surprises, sep="\n  ")
+    print(record.write("judged_h100" if figures["gpu"] else "judged", figures, ("triton",)))
+    return int(any(each["not_as_expected"] for each in figures["lessons"].values()))
+
+
+def check(lesson: str, *students: str, modelled: bool = False) -> dict[str, dict[str, Any]]:
+    """Return the verdicts of `mla-course check` on the class, or on these students, by student and name."""
+    with tempfile.TemporaryDirectory() as folder:
+        hand_in(Path(folder), [lesson])
+        paths = sorted(Path(folder).glob(f"*/{lesson}/{lesson}.ipynb"))
+        paths = [str(path) for path in paths if not students or path.parts[-3] in students]
+        options = ["--json", *(["--modelled"] if modelled else [])]
+        command = [sys.executable, "-m", "autograder.cli", "check", *options, *paths]
+        answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        found = json.loads(answer.stdout)
+    return {Path(path).parts[-3]: {each["exercise"]: each for each in verdicts} for path, verdicts in found.items()}
+
+
+def repeated(lesson: str) -> dict[str, Any]:
+    """Return the seconds of the lesson's last kernel in so many measurements, each from the start."""
+    exercise = [each for each in exercises(lesson) if each.speed][-1]
+    with Grader(None) as grader, measured.GpuBench() as bench:
+        program = grader.reference_job(load_lesson(lesson), exercise.name).program
+        found = [bench.measure(program, exercise) for _ in range(REPEATS)]
+    seconds, noise = [each.seconds for each in found], [each.noise for each in found]
+    return {"exercise": exercise.name, "seconds": seconds, "noise": noise}
+
+
+def compare(lesson: str, submission: Any, found: dict[str, dict[str, Any]]) -> list[str]:
+    """Return a sentence for every verdict that is not the expected one."""
+    lines = []
+    for name, wanted in expected(lesson, submission).items():
+        got = found[submission.student][name]
+        if (got["score"], got["outcome"]) != (wanted.score, wanted.outcome) or wanted.says not in got["reason"]:
+            is_what = f"{got['outcome']}, {got['score']}, {got['reason']!r}"
+            lines.append(f"{submission.student}, {name}: {is_what}; expected {wanted.outcome}, {wanted.score}")
+    return lines
+
+
+def speeds(verdicts: dict[str, Any]) -> dict[str, Any]:
+    """Return what was attained, by exercise, with its score."""
+    return {
+        name.removesuffix(SUFFIX): {"score": each["score"]} | {key: each["speed"][key] for key in KEPT}
+        for name, each in verdicts.items()
+        if each["speed"]
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,194 @@
+"""What decode kernels have in common: their checks, the number of splits, the partial results and their merging."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from .. import interpreter
+from .._validate import INTEGER, check_positive, check_tensors
+from ._launch import check_operands, on_device_of
+from ._sizes import ceil_div, power_of_2
+from .combine import launch_combine, result_for
+
+MAX_SPLITS = 128
+# Times, in those of a block of tokens: of a program besides its blocks, of merging at all, of each partial result.
+PROGRAM, MERGING, PARTIAL = 1.5, 1.0, 0.015
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Checked operands of one decode, paged where ``block_table`` is not None; T is what the cache has room for."""
+
+    q_latent: Tensor
+    q_rope: Tensor
+    c_kv: Tensor
+    k_rope: Tensor
+    seq_lens: Tensor | None
+    block_table: Tensor | None
+    scale: float
+    causal: bool
+    B: int
+    S: int
+    H: int
+    R: int
+    Dr: int
+    T: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows and tokens of a block, and the warps and stages of a program."""
+
+    block_m: int
+    block_t: int
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a device offers: multiprocessors, bytes of shared memory for a program, its kind and compute capability."""
+
+    multiprocessors: int
+    shared_bytes: int
+    nvidia: bool
+    capability: tuple[int, int]
+
+    @property
+    def hopper(self) -> bool:
+        """Whether it has TMA and programmatic dependent launch."""
+        return self.nvidia and self.capability >= (9, 0)
+
+
+@functools.cache
+def limits(device: torch.device) -> Limits:
+    """Return the limits of a GPU. The interpreter pretends to be one multiprocessor of an H100."""
+    if interpreter.active():
+        return Limits(1, 227 * 2**10, True, (9, 0))
+    properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
+    return Limits(
+        properties["multiprocessor_count"],
+        properties["max_shared_mem"],
+        torch.version.hip is None,
+        torch.cuda.get_device_capability(device),
+    )
+
+
+def overlaps(device: torch.device) -> bool:
+    """Return whether a kernel there may start before the one before it has ended."""
+    return limits(device).hopper and not interpreter.active()
+
+
+@functools.lru_cache(1024)
+def choose_splits(programs: int, blocks: int, multiprocessors: int) -> int:
+    """Return the number of splits that should take least time.
+
+    Programs run in waves, one to a multiprocessor. A wave takes as long as a split's share of the blocks of tokens, and
+    what a program costs besides; every partial result is written and read once more. What that costs was measured on
+    an H100.
+    """
+
+    def time(splits):
+        waves, share = ceil_div(programs * splits, multiprocessors), ceil_div(blocks, splits)
+        merging = MERGING + PARTIAL * programs * splits if splits > 1 else 0
+        return waves * (share + PROGRAM) + merging
+
+    return min(range(1, max(min(blocks, MAX_SPLITS), 1) + 1), key=time)
+
+
+def block_width(width: int) -> int:
+    """Return the width of a block that holds ``width`` values: ``tl.dot`` takes powers of two from 16 up."""
+    return max(power_of_2(width), 16)
+
+
+def check_decode(
+    q_latent: Tensor,
+    q_rope: Tensor,
+    c_kv: Tensor,
+    k_rope: Tensor,
+    seq_lens: Tensor | None,
+    block_table: Tensor | None,
+    scale: float,
+    causal: bool,
+) -> Decode:
+    """Check shapes, dtypes and devices, without waiting for the device to look at lengths or pages.
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        As :func:`mla_ref.kernels.latent_attention` says.
+    """
+    paged = block_table is not None
+    size = check_tensors(
+        q_latent=(q_latent, "B S H R"),
+        q_rope=(q_rope, "B S H Dr"),
+        c_kv=(c_kv, "num_pages page_size R" if paged else "B T R"),
+        k_rope=(k_rope, "num_pages page_size Dr" if paged else "B T Dr"),
+    )
+    check_operands("mla_ref.latent_attention", q_latent=q_latent, q_rope=q_rope, c_kv=c_kv, k_rope=k_rope)
+    B, S, H, R = q_latent.shape
+    if paged:
+        _check_integers("block_table", block_table, (B, None), q_latent.device)
+        size["T"] = block_table.shape[1] * size["page_size"]
+    if seq_lens is not None:
+        _check_integers("seq_lens", seq_lens, (B,), q_latent.device)
+        seq_lens = seq_lens.contiguous()
+    elif paged:
+        raise TypeError("seq_lens is None, expected an int32 or int64 tensor [B]: a block table has no length")
+    if causal and size["T"] < S:
+        raise ValueError(
+            f"T = {size['T']} is less than S = {S}, but the context counts the new tokens: "
+            f"append them to the cache first, or pass causal=False for a part that comes before them"
+        )
+    return Decode(
+        q_latent, q_rope, c_kv, k_rope, seq_lens, block_table, scale, causal, B, S, H, R, size["Dr"], size["T"]
+    )
+
+
+def run(
+    launch: Callable[[Decode, Tile, Tensor, Tensor], None],
+    decode: Decode,
+    tile: Tile,
+    out: Tensor | None,
+    lse: Tensor | None,
+    num_splits: int | None,
+) -> tuple[Tensor, Tensor]:
+    """Choose the number of splits, launch, merge what the splits found.
+
+    ``launch(decode, tile, outs, lses)`` starts the kernel, which writes a split's result to ``outs[split]`` ``[P, B,
+    S, H, R]`` and ``lses[split]``.
+    """
+    shape, q = (decode.B, decode.S, decode.H, decode.R), decode.q_latent
+    out = result_for(out, "out", shape, (q.dtype,), q.device)
+    lse = result_for(lse, "lse", shape[:3], (torch.float32,), q.device)
+    if out.numel() == 0:
+        return out, lse
+    if num_splits is None:
+        programs = decode.B * ceil_div(decode.S * decode.H, tile.block_m)
+        blocks = ceil_div(decode.T, tile.block_t)
+        num_splits = choose_splits(programs, blocks, limits(q.device).multiprocessors)
+    check_positive(num_splits=num_splits)
+    with on_device_of(q):
+        if num_splits == 1:
+            launch(decode, tile, out[None], lse[None])
+        else:
+            outs = q.new_empty((num_splits, *shape), dtype=torch.float32)
+            lses = q.new_empty((num_splits, *shape[:3]), dtype=torch.float32)
+            launch(decode, tile, outs, lses)
+            launch_combine(outs, lses, out, lse, overlap=overlaps(q.device))
+    return out, lse
+
+
+def _check_integers(name, tensor, shape, device):
+    if not isinstance(tensor, Tensor) or tensor.dtype not in INTEGER:
+        what = f"dtype {tensor.dtype}" if isinstance(tensor, Tensor) else f"type {type(tensor).__name__}"
+        raise TypeError(f"{name} has {what}, expected an int32 or int64 tensor")
+    if tensor.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, tensor.shape, strict=True)):
+        expected = ", ".join("max_pages" if n is None else str(n) for n in shape)
+        raise ValueError(f"{name} has shape {list(tensor.shape)}, expected [{expected}]")
+    if tensor.device != device:
+        raise ValueError(f"{name} is on {tensor.device}, expected {device}: move it with .to()")

@@ -1,0 +1,199 @@
+"""Absorbed MLA decode: online softmax over the latent cache, split along the context where the batch is small.
+
+Flash decoding (Dao et al. 2023) for one key-value head. The scores of a block of tokens live in registers only, and
+each token is read once for the scores and, as the value, used again from where it is.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ._decode import Decode, Tile, block_width, check_decode, limits, overlaps, run
+from ._sizes import ceil_div
+
+
+@triton.jit
+def _latent_attention(
+    q_latent_ptr, q_rope_ptr, c_kv_ptr, k_rope_ptr, seq_lens_ptr, block_table_ptr, out_ptr, lse_ptr,
+    scale, S, H, T, page_size, num_splits,
+    stride_qb, stride_qs, stride_qh, stride_qd, stride_rb, stride_rs, stride_rh, stride_rd,
+    stride_cb, stride_ct, stride_cd, stride_kb, stride_kt, stride_kd, stride_tb, stride_tp,
+    stride_op, stride_ob, stride_os, stride_oh, stride_od, stride_lp, stride_lb, stride_ls, stride_lh,
+    CAUSAL: tl.constexpr, R: tl.constexpr, DR: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_DR: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+    # Programs that read the same tokens are neighbours, to meet in L2.
+    program, blocks = tl.program_id(0), tl.cdiv(S * H, BLOCK_M)
+    split, b = (program // blocks % num_splits).to(tl.int64), (program // blocks // num_splits).to(tl.int64)
+    # A row is a head of a query token: several tokens fold into one block where heads are few.
+    m = program % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    s, h = (m // H).to(tl.int64), (m % H).to(tl.int64)
+    r, d = tl.arange(0, BLOCK_R).to(tl.int64), tl.arange(0, BLOCK_DR).to(tl.int64)
+
+    # [BLOCK_M, BLOCK_R] and [BLOCK_M, BLOCK_DR]
+    q_latent_ptrs = q_latent_ptr + b * stride_qb + s[:, None] * stride_qs + h[:, None] * stride_qh + r * stride_qd
+    q_latent = tl.load(q_latent_ptrs, mask=(m < S * H)[:, None] & (r < R), other=0.0)
+    q_rope_ptrs = q_rope_ptr + b * stride_rb + s[:, None] * stride_rs + h[:, None] * stride_rh + d * stride_rd
+    q_rope = tl.load(q_rope_ptrs, mask=(m < S * H)[:, None] & (d < DR), other=0.0)
+
+    length = T if seq_lens_ptr is None else tl.minimum(tl.load(seq_lens_ptr + b), T).to(tl.int32)
+    seen = tl.minimum(length - S + s.to(tl.int32) + 1, length) if CAUSAL else tl.full([BLOCK_M], length, tl.int32)
+    end = tl.max(seen)
+    share = tl.cdiv(tl.cdiv(end, BLOCK_T), num_splits) * BLOCK_T
+    start, end = share * split.to(tl.int32), tl.minimum(share * split.to(tl.int32) + share, end)
+
+    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_R], tl.float32)
+    for first in range(start, end, BLOCK_T):
+        t = first + tl.arange(0, BLOCK_T)
+        if block_table_ptr is None:
+            page, place = b, t.to(tl.int64)
+        else:
+            page_ptrs = block_table_ptr + b * stride_tb + (t // page_size).to(tl.int64) * stride_tp
+            page = tl.load(page_ptrs, mask=t < end, other=0).to(tl.int64)
+            place = (t % page_size).to(tl.int64)
+        # [BLOCK_T, BLOCK_R] and [BLOCK_T, BLOCK_DR]; zeros beyond the end, where the cache may hold NaN
+        c_kv_rows, k_rope_rows = page * stride_cb + place * stride_ct, page * stride_kb + place * stride_kt
+        c_kv_ptrs = c_kv_ptr + c_kv_rows[:, None] + r * stride_cd
+        c_kv = tl.load(c_kv_ptrs, mask=(t < end)[:, None] & (r < R), other=0.0)
+        k_rope_ptrs = k_rope_ptr + k_rope_rows[:, None] + d * stride_kd
+        k_rope = tl.load(k_rope_ptrs, mask=(t < end)[:, None] & (d < DR), other=0.0)
+
+        scores = tl.dot(q_latent, tl.trans(c_kv), input_precision="ieee")
+        scores = tl.dot(q_rope, tl.trans(k_rope), scores, input_precision="ieee") * scale
+        scores = tl.where((t < end) & (t < seen[:, None]), scores, float("-inf"))  # [BLOCK_M, BLOCK_T]
+
+        new_top = tl.maximum(top, tl.max(scores, 1))
+        base = tl.where(new_top == float("-inf"), 0.0, new_top)
+        weights, kept = tl.exp(scores - base[:, None]), tl.exp(top - base)
+        total = total * kept + tl.sum(weights, 1)
+        acc = tl.dot(weights.to(c_kv.dtype), c_kv, acc * kept[:, None], input_precision="ieee")
+        top = new_top
+
+    total = tl.where(total > 0, total, 1.0)  # rows that see nothing: 0 and -inf
+    out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
+    out_rows = split * stride_op + b * stride_ob + s * stride_os + h * stride_oh
+    tl.store(out_ptr + out_rows[:, None] + r * stride_od, out, mask=(m < S * H)[:, None] & (r < R))
+    lse_rows = split * stride_lp + b * stride_lb + s * stride_ls + h * stride_lh
+    tl.store(lse_ptr + lse_rows, top + tl.log(total), mask=m < S * H)
+
+
+def latent_attention(
+    q_latent: Tensor,
+    q_rope: Tensor,
+    c_kv: Tensor,
+    k_rope: Tensor,
+    *,
+    scale: float,
+    seq_lens: Tensor | None = None,
+    causal: bool = True,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    num_splits: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Multi-query attention over the latent cache: :func:`mla_ref.latent_attention` in one launch, or in two.
+
+    Parameters
+    ----------
+    q_latent, q_rope
+        ``[B, S, H, R]`` absorbed query and ``[B, S, H, Dr]``, rotated. Any layout.
+    c_kv, k_rope
+        ``[B, T, R]`` and ``[B, T, Dr]``, any layout: they may be views of one buffer ``[B, T, R+Dr]``.
+    scale
+        1/√(Dn+Dr), never 1/√(R+Dr).
+    seq_lens
+        int32 or int64 ``[B]``, tokens of each sequence that are real; all T by default. The values stay on the
+        device and are not checked, a length beyond T counts as T. What the cache holds beyond is never used,
+        NaN included.
+    causal
+        Whether query ``s`` sees only positions up to its own, ``seq_lens[b] - S + s``.
+    out, lse
+        Where the results go.
+    num_splits
+        Into how many parts each context is split, to be computed side by side and merged by a second launch. By
+        default as many as fill the GPU, judged from the shapes alone.
+
+    Returns
+    -------
+    out, lse
+        ``[B, S, H, R]`` in the dtype of ``q_latent``, still to be multiplied by W_UV, and float32 ``[B, S, H]``;
+        0 and -inf where nothing is seen.
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        Shapes, dtypes or devices that do not agree, T < S under ``causal``, or a tensor that requires a gradient.
+
+    References
+    ----------
+    Flash-Decoding, Dao et al. 2023. Folding query tokens into heads: TokenSpeed-MLA, ``fold_sq_factor``.
+    """
+    decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, None, scale, causal)
+    return run(launch, decode, tile(decode), out, lse, num_splits)
+
+
+def paged_latent_attention(
+    q_latent: Tensor,
+    q_rope: Tensor,
+    c_kv: Tensor,
+    k_rope: Tensor,
+    block_table: Tensor,
+    *,
+    scale: float,
+    seq_lens: Tensor,
+    causal: bool = True,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    num_splits: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attend to pages where they are: :func:`latent_attention` over a cache that a block table scatters.
+
+    Every token looks its page up, before its load can start: on an H100 that halves the bandwidth.
+    :func:`mla_ref.kernels.paged_latent_attention_tma` looks up once a block, ahead of time.
+
+    Parameters
+    ----------
+    c_kv, k_rope
+        ``[num_pages, page_size, R]`` and ``[num_pages, page_size, Dr]``, any layout and page size.
+    block_table
+        int32 or int64 ``[B, max_pages]``: position ``t`` of sequence ``b`` is on page ``block_table[b, t //
+        page_size]``, at place ``t % page_size``. Entries beyond a sequence's length are never read; the others
+        are not checked.
+    seq_lens
+        Required.
+    q_latent, q_rope, scale, causal, out, lse, num_splits
+        As in :func:`latent_attention`, and so are results and errors.
+    """
+    decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, block_table, scale, causal)
+    return run(launch, decode, tile(decode), out, lse, num_splits)
+
+
+def launch(decode: Decode, tile: Tile, outs: Tensor, lses: Tensor) -> None:
+    """Start the kernel, a program for each block of rows, split and sequence."""
+    d, operands = decode, (decode.q_latent, decode.q_rope, decode.c_kv, decode.k_rope)
+    num_splits = outs.shape[0]
+    _latent_attention[(d.B * num_splits * ceil_div(d.S * d.H, tile.block_m),)](
+        *operands, d.seq_lens, d.block_table, outs, lses,
+        d.scale, d.S, d.H, d.T, d.c_kv.shape[1], num_splits,
+        *(stride for x in operands for stride in x.stride()),
+        *((0, 0) if d.block_table is None else d.block_table.stride()), *outs.stride(), *lses.stride(),
+        d.causal, d.R, d.Dr, tile.block_m, tile.block_t, block_width(d.R), block_width(d.Dr),
+        num_splits > 1 and overlaps(outs.device),
+        num_warps=tile.num_warps, num_stages=tile.num_stages,
+    )  # fmt: skip
+
+
+def tile(decode: Decode) -> Tile:
+    """Return block sizes that leave shared memory for the tokens of several blocks in flight."""
+    limit = limits(decode.c_kv.device)
+    if limit.shared_bytes <= 64 * 2**10:  # a T4, whose tensor cores Triton does not use, or an MI300X
+        return Tile(8, 16, 8, 1) if limit.nvidia else Tile(16, 32, 4, 1)
+    if decode.c_kv.element_size() == 4:
+        return Tile(16, 16, 4, 2)
+    if decode.S * decode.H <= 16:
+        return Tile(16, 32, 4, 3)
+    return Tile(32, 32, 8, 3 if limit.shared_bytes > 128 * 2**10 else 2)

@@ -1,0 +1,161 @@
+"""Masked softmax: each row is read up to the last position that it sees, and written once.
+
+A row that fits into a block stays in registers. The maximum and the sum of a longer one are kept online, a new maximum
+rescaling the sum so far, and it is read a second time for its weights.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .._validate import INTEGER, check_tensors
+from ._launch import check_operands, on_device_of, output_for
+
+MAX_WHOLE = 16384
+
+
+@triton.jit
+def _whole_rows(
+    scores_ptr, seq_lens_ptr, out_ptr, S, H, T,
+    stride_xb, stride_xs, stride_xh, stride_xd, stride_ob, stride_os, stride_oh, stride_od, stride_l,
+    CAUSAL: tl.constexpr, RAGGED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr,
+):  # fmt: skip
+    b, s, h, mask, seen = locate(seq_lens_ptr, S, H, T, stride_l, CAUSAL, RAGGED, BLOCK_N)
+    t = tl.arange(0, BLOCK_T).to(tl.int64)[None, :]
+
+    # [BLOCK_N, BLOCK_T]
+    x_ptrs = scores_ptr + b * stride_xb + s * stride_xs + h * stride_xh + t * stride_xd
+    x = tl.load(x_ptrs, mask=t < seen, other=float("-inf")).to(tl.float32)
+    weights = tl.exp(x - finite(tl.max(x, 1, keep_dims=True)))
+    weights = weights / nonzero(tl.sum(weights, 1, keep_dims=True))
+    out_ptrs = out_ptr + b * stride_ob + s * stride_os + h * stride_oh + t * stride_od
+    tl.store(out_ptrs, weights.to(out_ptr.dtype.element_ty), mask=mask & (t < T))
+
+
+@triton.jit
+def _long_rows(
+    scores_ptr, seq_lens_ptr, out_ptr, S, H, T,
+    stride_xb, stride_xs, stride_xh, stride_xd, stride_ob, stride_os, stride_oh, stride_od, stride_l,
+    CAUSAL: tl.constexpr, RAGGED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr,
+):  # fmt: skip
+    b, s, h, mask, seen = locate(seq_lens_ptr, S, H, T, stride_l, CAUSAL, RAGGED, BLOCK_N)
+    t = tl.arange(0, BLOCK_T).to(tl.int64)[None, :]
+    x_rows = scores_ptr + b * stride_xb + s * stride_xs + h * stride_xh
+    out_rows = out_ptr + b * stride_ob + s * stride_os + h * stride_oh
+
+    # [BLOCK_N, 1], the maximum so far, and the sum of exponentials relative to it
+    peak, total = tl.full([BLOCK_N, 1], float("-inf"), tl.float32), tl.zeros([BLOCK_N, 1], tl.float32)
+    for start in range(0, tl.max(seen), BLOCK_T):
+        # [BLOCK_N, BLOCK_T]
+        x = tl.load(x_rows + (start + t) * stride_xd, mask=start + t < seen, other=float("-inf")).to(tl.float32)
+        new = tl.maximum(peak, tl.max(x, 1, keep_dims=True))
+        total = total * tl.exp(peak - finite(new)) + tl.sum(tl.exp(x - finite(new)), 1, keep_dims=True)
+        peak = new
+
+    for start in range(0, T, BLOCK_T):
+        x = tl.load(x_rows + (start + t) * stride_xd, mask=start + t < seen, other=float("-inf")).to(tl.float32)
+        weights = (tl.exp(x - finite(peak)) / nonzero(total)).to(out_ptr.dtype.element_ty)
+        tl.store(out_rows + (start + t) * stride_od, weights, mask=mask & (start + t < T))
+
+
+@triton.jit
+def locate(seq_lens_ptr, S, H, T, stride_l, CAUSAL: tl.constexpr, RAGGED: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Return sequence, query and head of this program's rows, which of them exist, and how many positions each sees."""
+    program, blocks = tl.program_id(0), tl.cdiv(S * H, BLOCK_N)
+    b = (program // blocks).to(tl.int64)
+    n = program % blocks * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
+    s, h = n // H, n % H
+    seen = tl.zeros_like(n) + T
+    if RAGGED:
+        seen = tl.minimum(seen, tl.load(seq_lens_ptr + b * stride_l)).to(tl.int32)
+    if CAUSAL:
+        seen = seen - (S - 1 - s)
+    # [BLOCK_N, 1] each, but for b
+    return b, s.to(tl.int64), h.to(tl.int64), n < S * H, tl.where(n < S * H, seen, 0)
+
+
+@triton.jit
+def finite(peak):
+    """Replace -inf by 0: subtracted, it leaves a row that sees nothing at -inf instead of NaN."""
+    return tl.where(peak == float("-inf"), 0.0, peak)
+
+
+@triton.jit
+def nonzero(total):
+    """Replace 0, the sum of a row that sees nothing, by 1."""
+    return tl.where(total == 0, 1.0, total)
+
+
+def masked_softmax(
+    scores: Tensor, seq_lens: Tensor | None = None, causal: bool = True, *, out: Tensor | None = None
+) -> Tensor:
+    """Take each row's softmax over the positions it sees: :func:`mla_ref.masked_softmax` in one launch.
+
+    Parameters
+    ----------
+    scores
+        ``[B, S, H, T]``, scaled, any layout. Positions that are not seen are not read.
+    seq_lens
+        int32 or int64 ``[B]``, tokens of each sequence that are real; all T by default. Their values are not
+        checked, which would wait for the device: less than 0 counts as 0, more than T as T.
+    causal
+        Whether query ``s`` sees only positions up to its own, ``seq_lens[b] - S + s``.
+    out
+        Where the result goes; may be ``scores``.
+
+    Returns
+    -------
+    Tensor
+        ``out``, or a new tensor with the shape and dtype of ``scores``: zeros where nothing is seen, so that a row
+        that sees nothing, or -inf alone, is zeros throughout.
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        A shape, dtype or device that does not fit, T < S under ``causal``, or a tensor that requires a gradient.
+
+    Examples
+    --------
+    Two queries at the end of three tokens:
+
+    >>> import torch
+    >>> masked_softmax(torch.zeros(1, 2, 1, 3)).squeeze()
+    tensor([[0.5000, 0.5000, 0.0000],
+            [0.3333, 0.3333, 0.3333]])
+    """
+    B, S, H, T = check_tensors(scores=(scores, "B S H T")).values()
+    check_operands("mla_ref.masked_softmax", scores=scores)
+    if causal and T < S:
+        raise ValueError(f"scores have T = {T} positions for S = {S} queries, but the context counts the new tokens")
+    if seq_lens is not None:
+        check_lengths(seq_lens, B, scores.device)
+    out = output_for(scores, out)
+    if scores.numel() == 0:
+        return out
+    kernel, block_n, block_t, num_warps = tile(S * H, T)
+    with on_device_of(scores):
+        kernel[(B * triton.cdiv(S * H, block_n),)](
+            scores, seq_lens, out, S, H, T, *scores.stride(), *out.stride(),
+            0 if seq_lens is None else seq_lens.stride(0),
+            causal, seq_lens is not None, block_n, block_t, num_warps=num_warps,
+        )  # fmt: skip
+    return out
+
+
+def check_lengths(seq_lens: Tensor, batch: int, device: torch.device) -> None:
+    """Check everything about ``seq_lens`` but its values."""
+    if not isinstance(seq_lens, Tensor) or seq_lens.dtype not in INTEGER or list(seq_lens.shape) != [batch]:
+        what = f"{seq_lens.dtype} {list(seq_lens.shape)}" if isinstance(seq_lens, Tensor) else repr(seq_lens)
+        raise TypeError(f"seq_lens is {what}, expected an int32 or int64 tensor [B] with B = {batch}")
+    if seq_lens.device != device:
+        raise ValueError(f"seq_lens is on {seq_lens.device}, expected {device}: move it with .to()")
+
+
+def tile(rows: int, context: int) -> tuple[triton.runtime.JITFunction, int, int, int]:
+    """Return the kernel, its rows and positions a block, and warps."""
+    if context > MAX_WHOLE:
+        return _long_rows, 1, 4096, 8
+    block_t = triton.next_power_of_2(context)
+    block_n = min(max(1024 // block_t, 1), triton.next_power_of_2(rows))
+    return _whole_rows, block_n, block_t, min(max(block_n * block_t // 1024, 1), 8)

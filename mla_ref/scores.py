@@ -1,0 +1,104 @@
+"""The two steps of attention between projections and values: scores, and the weights made of them."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ._validate import check_tensors
+from .attention import _check_context, _finite, attention_mask
+
+
+def attention_score(
+    q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, scale: float, causal: bool = False
+) -> Tensor:
+    """Return the scaled scores of absorbed queries, (q_latent · c_kv + q_rope · k_rope) * scale.
+
+    Half types are computed in float32 and rounded once, at the end.
+
+    Parameters
+    ----------
+    q_latent, q_rope
+        ``[B, S, H, R]`` absorbed query and ``[B, S, H, Dr]``, rotated.
+    c_kv, k_rope
+        ``[B, T, R]`` and ``[B, T, Dr]``.
+    scale
+        1/√(Dn+Dr), and Dn cannot be read off these shapes. It is never 1/√(R+Dr).
+    causal
+        Whether positions after the query's own, beyond ``T - S + s``, get -inf.
+
+    Returns
+    -------
+    Tensor
+        ``[B, S, H, T]`` in the dtype of the inputs. Heads stand inside queries because all of them meet the same
+        keys: the scores of a sequence are one matrix ``[S·H, T]``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Shapes, dtypes or devices that do not agree, or T < S under ``causal``.
+
+    References
+    ----------
+    "Optimizing Multi-head Latent Attention for Efficient Inference", section 3.2.1.
+    """
+    size = check_score_operands(q_latent, q_rope, c_kv, k_rope, causal)
+    wide = torch.promote_types(q_latent.dtype, torch.float32)
+    nope = torch.einsum("bshr,btr->bsht", q_latent.to(wide), c_kv.to(wide))
+    rope = torch.einsum("bshr,btr->bsht", q_rope.to(wide), k_rope.to(wide))
+    scores = (nope + rope) * scale
+    if causal:
+        seen = attention_mask(size["S"], size["T"], device=scores.device)
+        scores = scores.masked_fill(~seen[:, :, None], -math.inf)
+    return scores.to(q_latent.dtype)
+
+
+def masked_softmax(scores: Tensor, seq_lens: Tensor | None = None, causal: bool = True) -> Tensor:
+    """Return each row's softmax over the positions that its query sees.
+
+    Half types are computed in float32 and rounded once, at the end.
+
+    Parameters
+    ----------
+    scores
+        ``[B, S, H, T]``, scaled. What they hold at positions that are not seen is never used, NaN included.
+    seq_lens
+        int32 or int64 ``[B]``, tokens of each sequence that are real, 0 to T; all T by default.
+    causal
+        Whether query ``s`` sees only positions up to its own, ``seq_lens[b] - S + s``.
+
+    Returns
+    -------
+    Tensor
+        Shape and dtype of ``scores``; zeros where nothing is seen, so that a row that sees nothing, or -inf alone,
+        is zeros throughout.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A shape, dtype or device that does not fit, T < S under ``causal``, or a length out of range.
+
+    References
+    ----------
+    "Optimizing Multi-head Latent Attention for Efficient Inference", section 3.2.2.
+    """
+    size = check_tensors(scores=(scores, "B S H T"))
+    seq_lens = _check_context(size, seq_lens, causal, scores.device)
+    seen = attention_mask(size["S"], size["T"], seq_lens=seq_lens, causal=causal, device=scores.device)
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32)).masked_fill(~seen[:, :, None], -math.inf)
+    return (wide - _finite(wide.logsumexp(-1, keepdim=True))).exp().to(scores.dtype)
+
+
+def check_score_operands(
+    q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, causal: bool, out: Tensor | None = None
+) -> dict[str, int]:
+    """Check operands of scores, and where they go, and return the size of each symbol."""
+    operands = {
+        "q_latent": (q_latent, "B S H R"),
+        "q_rope": (q_rope, "B S H Dr"),
+        "c_kv": (c_kv, "B T R"),
+        "k_rope": (k_rope, "B T Dr"),
+    }
+    size = check_tensors(**operands, **({} if out is None else {"out": (out, "B S H T")}))
+    _check_context(size, None, causal, q_latent.device)
+    return size

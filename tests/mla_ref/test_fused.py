@@ -1,0 +1,181 @@
+import itertools
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import mla_ref
+from mla_ref import MLA, FusedMLA, MLAConfig, Yarn, interpreter, latent_attention
+from mla_ref.fused import FUSIONS
+
+pytest.importorskip("triton", reason="kernels need Triton")
+
+from mla_ref import kernels
+
+DEVICE = "cpu" if interpreter.active() else "cuda"
+ROOT = Path(mla_ref.__file__).parent.parent
+TINY = MLAConfig.preset("tiny")
+CONFIGS = {
+    "tiny": TINY,
+    "direct query": replace(TINY, q_lora_rank=None, num_attention_heads=3),
+    "yarn": replace(TINY, rope_scaling=Yarn(factor=8.0, original_max_position_embeddings=16, mscale_all_dim=0.6)),
+}
+SUBSETS = [names for n in range(len(FUSIONS) + 1) for names in itertools.combinations(FUSIONS, n)]
+CHUNKS = [(0, 7), (7, 8), (8, 12)]
+
+
+def twin_in_float64(mla):
+    wide = MLA(mla.config, device=DEVICE, dtype=torch.float64)
+    wide.load_state_dict(mla.state_dict())
+    return wide
+
+
+@torch.no_grad()
+def check(layer, tolerance=1e-6, batch=2):
+    """Prefill, a decode step and a chunk: outputs and cache against the plain layer in float64."""
+    mla, wide = layer.mla, twin_in_float64(layer.mla)
+    weight = mla.o_proj.weight
+    x = torch.randn(batch, 12, mla.config.hidden_size, device=DEVICE).to(weight.dtype)
+    cache, exact_cache = mla.make_cache(batch, 14), wide.make_cache(batch, 14)
+    for start, end in CHUNKS:
+        out = layer(x[:, start:end], cache.c_kv, cache.k_rope, layer.step(start, end - start))
+        exact = wide(x[:, start:end].double(), exact_cache)
+        assert out.dtype == weight.dtype and not out.requires_grad
+        assert (out.double() - exact).norm() <= tolerance * exact.norm()
+    for filled, exact in zip((cache.c_kv, cache.k_rope), (exact_cache.c_kv, exact_cache.k_rope), strict=True):
+        assert (filled.double() - exact).norm() <= tolerance * exact.norm()
+
+
+@pytest.mark.parametrize("fusions", SUBSETS, ids=lambda names: "+".join(names) or "baseline")
+def test_every_combination_is_the_same_layer(fusions):
+    check(FusedMLA.of(MLA(TINY, device=DEVICE), *fusions))
+
+
+@pytest.mark.parametrize("fusions", [(), tuple(FUSIONS)], ids=["baseline", "all"])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_every_configuration(config, fusions):
+    check(FusedMLA.of(MLA(config, device=DEVICE), *fusions))
+
+
+@pytest.mark.parametrize("fusions", [(), tuple(FUSIONS)], ids=["baseline", "all"])
+def test_half_precision(fusions):
+    check(FusedMLA.of(MLA(TINY, device=DEVICE, dtype=torch.float16), *fusions), tolerance=3e-3)
+
+
+def test_attention_can_be_one_function():
+    asked = []
+
+    def attend(*operands, **options):
+        asked.append([each.shape[1] for each in operands])
+        return latent_attention(*operands, **options)
+
+    check(FusedMLA.of(MLA(TINY, device=DEVICE), *FUSIONS, attend=attend))
+    assert asked == [[end - start, end - start, end, end] for start, end in CHUNKS]
+
+
+def test_steps_can_be_anybodys():
+    counts = dict.fromkeys(("score", "softmax", "rms_norm", "rope"), 0)
+
+    def counted(step, kernel):
+        def call(*args):
+            counts[step] += 1
+            return kernel(*args)
+
+        return call
+
+    steps = {step: counted(step, getattr(kernels, kernel)) for step, kernel in FUSIONS.values()}
+    check(FusedMLA(MLA(TINY, device=DEVICE), **steps))
+    assert counts == {"score": 3, "softmax": 3, "rms_norm": 6, "rope": 3}
+
+
+def test_tiles_behind_the_diagonal_may_be_skipped():
+    def score(*args):
+        return kernels.attention_score(*args, causal=True)
+
+    check(FusedMLA(MLA(TINY, device=DEVICE), score=score, softmax=kernels.masked_softmax))
+
+
+def test_weights_are_shared():
+    mla = MLA(TINY, device=DEVICE)
+    layer, x = FusedMLA(mla), torch.randn(1, 3, 64, device=DEVICE)
+    cache, step = mla.make_cache(1, 3), layer.step(0, 3)
+    assert layer(x, cache.c_kv, cache.k_rope, step).any()
+    mla.o_proj.weight.data.zero_()
+    assert not layer(x, cache.c_kv, cache.k_rope, step).any()
+
+
+def test_errors_say_what_to_do():
+    with pytest.raises(ValueError, match="expected interleaved RoPE"):
+        FusedMLA(MLA(replace(TINY, rope_interleave=False)))
+    mla = MLA(TINY, device=DEVICE)
+    layer, x, cache = FusedMLA(mla), torch.randn(2, 3, 64, device=DEVICE), mla.make_cache(2, 4)
+    with pytest.raises(ValueError, match="x has 3 tokens a sequence, expected 1 as the step"):
+        layer(x, cache.c_kv, cache.k_rope, layer.step(0, 1))
+    with pytest.raises(ValueError, match=r"c_kv has shape \[2, 4, 32\], expected \[2, 5 or more, R\]"):
+        layer(x, cache.c_kv, cache.k_rope, layer.step(2, 3))
+    with pytest.raises(ValueError, match=r"c_kv has shape \[2, 4, 32\], expected \[1, 3 or more, R\]"):
+        layer(x[:1], cache.c_kv, cache.k_rope, layer.step(0, 3))
+    with pytest.raises(ValueError, match="no fusion 'FLASH', expected ASF, SF, RF or RPEF"):
+        FusedMLA.of(mla, "FLASH")
+
+
+def test_the_baseline_needs_no_triton():
+    code = """
+import sys
+sys.modules["triton"] = None
+import torch
+from mla_ref import MLA, FusedMLA, MLAConfig
+mla = MLA(MLAConfig.preset("tiny"))
+cache, layer = mla.make_cache(1, 3), FusedMLA.of(mla)
+print(layer(torch.randn(1, 3, 64), cache.c_kv, cache.k_rope, layer.step(0, 3)).shape)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "torch.Size([1, 3, 64])\n", done.stderr
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+@pytest.mark.parametrize("fusions", [(), tuple(FUSIONS)], ids=["baseline", "all"])
+def test_in_a_cuda_graph_without_waiting(fusions):
+    mla = MLA(MLAConfig.preset("report"), device=DEVICE, dtype=torch.float16)
+    layer, x, cache = FusedMLA.of(mla, *fusions), torch.randn(2, 9, 2048, device=DEVICE).half(), mla.make_cache(2, 30)
+    step = layer.step(21, 9)
+    cache.c_kv.normal_(), cache.k_rope.normal_()
+    layer(x, cache.c_kv, cache.k_rope, step)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = layer(x, cache.c_kv, cache.k_rope, step)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    x.normal_()
+    out.fill_(float("nan"))
+    graph.replay()
+    expected = layer(x, cache.c_kv, cache.k_rope, step)
+    assert (out - expected).norm() <= 1e-3 * expected.norm()
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="slow in the interpreter")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_reports_layer(dtype):
+    check(FusedMLA.of(MLA(MLAConfig.preset("report"), device=DEVICE, dtype=dtype), *FUSIONS), tolerance=2e-2, batch=3)
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="measures where there is a GPU")
+def test_the_command_shows_the_record_where_there_is_no_gpu():
+    command = [sys.executable, "-m", "autograder.cli", "bench"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert printed.returncode == 0, printed.stderr
+    assert "needs a GPU" in printed.stderr and "H100" in printed.stderr
+    found = json.loads(subprocess.run([*command, "--json"], capture_output=True, cwd=ROOT, timeout=60).stdout)
+    for size in found["sizes"]:
+        for layer in size["layers"].values():
+            assert layer["tokens_per_s"] == pytest.approx(size["B"] * size["L"] / layer["mean_us"] * 1e6, rel=1e-3)
+    layers = next(size["layers"] for size in found["sizes"] if (size["B"], size["L"]) == (4, 4096))
+    gain = layers["All"]["tokens_per_s"] / layers["baseline"]["tokens_per_s"] - 1
+    assert gain >= 0.73
+    assert f"{100 * gain:+.1f}%" in printed.stdout and "+73.02%" in printed.stdout
