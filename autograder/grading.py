@@ -45,6 +45,7 @@ from autograder.verdict import Outcome, Verdict, VerdictStore, write_atomically
 from autograder.worker import server
 
 KERNEL_MODULES = (cost, cost_model, kernel_program, measured, proof, speed)
+INTERPRETED = 4  # times the limit that the caller sets, for kernels that run under the interpreter
 FAULT_SECONDS = 60.0  # for which a grader fault stands; a later look tries again
 
 
@@ -75,7 +76,7 @@ class Grader:
     classroom
         Folder that holds the secret seed and the verdicts; made if absent. None keeps nothing and draws a fresh seed.
     seconds
-        Wall-clock limit an exercise, in place of the exercises' own.
+        Wall-clock limit an exercise, in place of the exercises' own; kernels get four times as much.
     isolation
         "bubblewrap" or "process"; by default the best there is.
     modelled
@@ -146,7 +147,8 @@ class Grader:
 
     def _job(self, lesson: Lesson, each: Exercise, cells: list[Cell], remarks: dict, who: str = "") -> Job:
         if self.seconds is not None:
-            each = replace(each, limits=replace(each.limits, seconds=self.seconds))
+            seconds = self.seconds * (INTERPRETED if each.kernel else 1)
+            each = replace(each, limits=replace(each.limits, seconds=seconds))
         if remarks.get("outcome") in (Outcome.ABSENT, Outcome.UNREADABLE):
             return Job(each, (), "", judge.zero(each, Outcome(remarks["outcome"]), str(remarks.get("reason", ""))))
         if each.name in remarks.get("missing", []):

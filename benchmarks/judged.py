@@ -26,7 +26,7 @@ from autograder.lesson import load_lesson
 from autograder.sample import expected, hand_in, submissions
 from autograder.speed import SUFFIX
 
-REPEATS = 20
+REPEATS = 10
 KEPT = ("how", "device", "seconds", "noise", "floor", "baseline", "fraction", "ratio")
 
 

@@ -687,6 +687,6 @@ def rms_norm(x, weight, eps=1e-6):
 """,
             ),
         ),
-        expect={**slow("scale_add", says="spill"), **slow("rms_norm", says="spill")},
+        expect={**slow("scale_add"), **slow("rms_norm")},
     ),
 )
