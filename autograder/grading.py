@@ -45,7 +45,7 @@ from autograder.verdict import Outcome, Verdict, VerdictStore, write_atomically
 from autograder.worker import server
 
 KERNEL_MODULES = (cost, cost_model, kernel_program, measured, proof, speed)
-INTERPRETED = 4  # times the limit that the caller sets, for kernels that run under the interpreter
+INTERPRETED = 10  # times the limit that the caller sets, for kernels that run under the interpreter
 FAULT_SECONDS = 60.0  # for which a grader fault stands; a later look tries again
 
 
@@ -76,7 +76,7 @@ class Grader:
     classroom
         Folder that holds the secret seed and the verdicts; made if absent. None keeps nothing and draws a fresh seed.
     seconds
-        Wall-clock limit an exercise, in place of the exercises' own; kernels get four times as much.
+        Wall-clock limit an exercise, in place of the exercises' own; kernels get ten times as much.
     isolation
         "bubblewrap" or "process"; by default the best there is.
     modelled
