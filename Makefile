@@ -4,8 +4,9 @@ BIN := .venv/bin
 TORCH := torch==2.13.0
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 STAMP := .venv/.installed
+BENCHES := ceilings timing_traps norm_rope ablation decode paged crossover judged
 
-.PHONY: demo test lab build check clean
+.PHONY: demo test lab bench build clean
 
 demo: $(STAMP)  ## build the course, grade the sample class, print the scoreboard
 	$(BIN)/mla-course build
@@ -19,6 +20,14 @@ test: $(STAMP)  ## lint, drift, and the tests
 
 lab: $(STAMP)  ## JupyterLab, with nbgrader's formgrader in its menu
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab
+
+bench: $(STAMP)  ## on a machine with an NVIDIA GPU: all its benchmarks, some minutes each, then the README's tables
+	@if nvidia-smi >/dev/null 2>&1; then \
+	  failed=0; for each in $(BENCHES); do PYTHONPATH=. $(BIN)/python benchmarks/$$each.py || failed=1; done; \
+	  $(BIN)/python benchmarks/results.py --write && exit $$failed; \
+	else \
+	  echo "No NVIDIA GPU here: run this on a machine that has one, or read what an H100 gave, benchmarks/*_h100.json."; \
+	fi
 
 build: $(STAMP)
 	$(BIN)/mla-course build

@@ -51,7 +51,7 @@ def main() -> None:
         rates = sorted(task() for _ in range(REPEATS))
         figures[name] = {"median": rates[REPEATS // 2], "min": rates[0], "max": rates[-1]}
         print(f"{name}: {rates[REPEATS // 2]:.4g} ({rates[0]:.4g} to {rates[-1]:.4g})")
-    print(record.write("ceilings_h100", {"repeats": REPEATS, "ceilings": figures}, ("triton",)))
+    print(record.write(f"ceilings_{record.gpu()}", {"repeats": REPEATS, "ceilings": figures}, ("triton",)))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Attention alone, one new token per sequence, bfloat16: keys and values of the na
 absorbed form come absorbed, and its outputs stay latent. Each case draws inputs of its own. Before the clock starts,
 the outputs of the first and the last sequence are compared with `mla_ref.naive` in float64.
 
-Times are those of `norm_rope.cold`: the device's, L2 emptied before each call, the median of rounds in which the
+Times are those of `timings.cold`: the device's, L2 emptied before each call, the median of rounds in which the
 calls take turns. `naive_us` and `absorb_us` are the fastest call of each form. The crossover lies between the rows
 where they change places, interpolated.
 
@@ -22,17 +22,19 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import record
 import torch
 import torch.nn.functional as F
-from norm_rope import cold
+from timings import cold, relative_error
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import mla_ref
+from autograder.measured import KNOWN
 from mla_ref import DEVICES, MLAConfig, attention_cost, break_even_batch, kernels
 
 L = T = 4096
@@ -40,7 +42,6 @@ MODELS = ("deepseek_v3", "kimi_k2")
 SHARED_BATCHES = (1, 4, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256, 512, 1024)
 OWN_BATCHES = (4, 16, 64)
 BOUND = 2e-2  # bfloat16 keys and values, or queries: lesson 03 finds 1 %
-H100 = DEVICES["h100"]
 DECODE = [name for name in kernels.__all__ if name.startswith("latent_attention")]
 
 Call = Callable[[], tuple[Tensor, bool]]
@@ -57,15 +58,12 @@ def main() -> None:
         figures["shared"][name] = {
             "rows": rows,
             "crossover": crossover(rows),
-            "predicted": {
-                "data sheet": round(break_even_batch(config, H100), 1),
-                "measured ceilings": round(break_even_batch(config, H100, measured=True), 1),
-            },
+            "predicted": predicted(functools.partial(break_even_batch, config), digits=1),
         }
         print(name, "crosses at", figures["shared"][name]["crossover"], figures["shared"][name]["predicted"])
     config = MLAConfig.preset("deepseek_v3")
     figures["own"]["deepseek_v3"] = {"rows": [case(config, B, shared=False) for B in OWN_BATCHES]}
-    print(record.write("crossover_h100", figures, ("triton",)))
+    print(record.write(f"crossover_{record.gpu()}", figures, ("triton",)))
 
 
 def case(config: MLAConfig, B: int, *, shared: bool) -> dict[str, Any]:
@@ -83,10 +81,7 @@ def case(config: MLAConfig, B: int, *, shared: bool) -> dict[str, Any]:
         row |= {
             f"{form}_us": micros,
             f"{form}_best": best,
-            f"{form}_floor_us": {
-                "data sheet": round(cost.time(H100) * 1e6, 2),
-                "measured ceilings": round(cost.time(H100, measured=True) * 1e6, 2),
-            },
+            f"{form}_floor_us": predicted(cost.time, scale=1e6, digits=2),
             f"{form}_gb_per_s": round(cost.bytes / micros / 1e3, 1),
             f"{form}_tflop_per_s": round(cost.flops / micros / 1e6, 1),
         }
@@ -95,6 +90,15 @@ def case(config: MLAConfig, B: int, *, shared: bool) -> dict[str, Any]:
     for name, timing in row["calls"].items():
         print("   ", name, timing, flush=True)
     return row
+
+
+def predicted(of: Callable[..., float], *, scale: float = 1.0, digits: int) -> dict[str, float]:
+    """Return what ``of`` says of this GPU by its data sheet and, where they are known, by its measured ceilings."""
+    if record.device() not in KNOWN:
+        sys.exit(f"no data sheet of {record.device()}: add it to mla_ref.DEVICES and autograder.measured.KNOWN")
+    device = DEVICES[KNOWN[record.device()]]
+    kinds = {"data sheet": False} | ({"measured ceilings": True} if device.measured_flops else {})
+    return {kind: round(of(device, measured=measured) * scale, digits) for kind, measured in kinds.items()}
 
 
 def draw(config: MLAConfig, B: int, contexts: int) -> dict[str, Tensor]:
@@ -197,9 +201,7 @@ def check(run: Call, exact: Tensor, w_uv: Tensor) -> float:
     out = out[[0, -1]].double()
     if latent:
         out = torch.einsum("bhr,hvr->bhv", out, w_uv.double())
-    error = ((out - exact).norm() / exact.norm()).item()
-    assert error < BOUND, f"wrong by {error}"
-    return error
+    return relative_error(out, exact, BOUND)
 
 
 def crossover(rows: list[dict[str, Any]]) -> float | None:

@@ -5,14 +5,8 @@
 vLLM is measured where its kernel can be imported, with the best of its numbers of splits; it takes pages of 64 tokens
 as we do, in random order. FlashMLA is quoted: its times were measured earlier on the same kind of GPU, with random
 pages of 64 tokens and L2 emptied before each call, and are marked as quoted. Every output is compared with float64
-first, whole. Times are in microseconds and are taken as in norm_rope.py:
-
-- `cold_us`: the device's time for a call, the merging of splits included, L2 emptied before it. The median of the
-  medians of rounds in which the implementations take turns, between the lowest and the highest of these.
-- `graph_us`: a call among 20 in a CUDA graph.
-- `host_us`: Python's time to start a call. Outside a graph no call is faster.
-
-`gb_per_s` is the bytes of the cache over `cold_us`, `tflop_per_s` the operations of the two products over it.
+first, whole. Times are those of `timings.py`, the merging of splits included; `gb_per_s` is the bytes of the cache over
+`cold_us`, `tflop_per_s` the operations of the two products over it.
 """
 
 from __future__ import annotations
@@ -23,7 +17,7 @@ from typing import Any
 
 import record
 import torch
-from norm_rope import cold, graph_us, host_us
+from timings import cold, graph_us, host_us, relative_error
 from torch import Tensor
 
 from mla_ref import kernels
@@ -71,7 +65,7 @@ def main() -> None:
         "decode": [decode(*shape) for shape in SHAPES],
         "copy_bytes_per_s_at_the_end": measure_copy_bandwidth("cuda"),
     }
-    print(record.write("decode_h100", figures, ("triton",)))
+    print(record.write(f"decode_{record.gpu()}", figures, ("triton",)))
 
 
 def decode(B: int, S: int, H: int, T: int) -> dict[str, Any]:
@@ -101,7 +95,7 @@ def decode(B: int, S: int, H: int, T: int) -> dict[str, Any]:
     errors = {}
     for name, run in calls.items():
         out.fill_(float("nan"))
-        errors[name] = relative_error(run().view_as(exact), exact)
+        errors[name] = relative_error(run().view_as(exact), exact, ERROR)
     del exact
     nbytes, operations = cache.nbytes, 2 * B * S * H * T * (2 * R + DR)
     print(f"B={B} S={S} H={H} T={T}")
@@ -167,12 +161,6 @@ def exact_decode(q_latent: Tensor, q_rope: Tensor, cache: Tensor) -> Tensor:
         scores = query[b].double() @ tokens.T * SCALE  # [S, H, T]
         out[b] = scores.masked_fill(hidden[:, None], -torch.inf).softmax(-1) @ tokens[:, :R]
     return out
-
-
-def relative_error(out: Tensor, exact: Tensor) -> float:
-    error = ((out.double() - exact).norm() / exact.norm()).item()
-    assert error < ERROR, f"wrong by {error}"
-    return error
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """Judge a lesson's sample class with `mla-course check`, and compare every verdict with the one that it should get.
 
-    PYTHONPATH=. python benchmarks/judged.py 04_fused_norm_rope
+    PYTHONPATH=. python benchmarks/judged.py [LESSON...]        # every lesson with kernels, minutes each
 
 On a machine with a GPU the speed of kernels is measured; this needs neither nbgrader nor JupyterLab. The record says
 for each verdict on speed what was attained, for the lesson's own solution what the cost model says beside it, and how
-much the time of one kernel differs between REPEATS measurements.
+much the time of one kernel differs between REPEATS measurements. Lessons that are not asked for stay as they are in it.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import record
 from autograder import measured
 from autograder.exercises import exercises
 from autograder.grading import Grader
-from autograder.lesson import load_lesson
+from autograder.lesson import lesson_names, load_lesson
 from autograder.sample import expected, hand_in, submissions
 from autograder.speed import SUFFIX
 
@@ -32,23 +33,29 @@ KEPT = ("how", "device", "seconds", "noise", "floor", "baseline", "fraction", "r
 
 def main(lessons: list[str]) -> int:
     """Judge the classes; write the record. Return 1 if a verdict is not the expected one."""
-    figures: dict[str, Any] = {"gpu": measured.available(), "lessons": {}}
+    gpu = measured.available()
+    name = f"judged_{record.gpu()}" if gpu else "judged"
+    path = record.FOLDER / f"{name}.json"
+    found_before = json.loads(path.read_text())["lessons"] if path.exists() else {}
+    figures: dict[str, Any] = {"gpu": gpu, "lessons": found_before}
+    lessons = lessons or [each for each in lesson_names() if any(exercise.speed for exercise in exercises(each))]
     for lesson in lessons:
         started = time.perf_counter()
         found = check(lesson)
         solution = check(lesson, "ada", modelled=True)["ada"]
         surprises = [line for student in submissions(lesson) for line in compare(lesson, student, found)]
         figures["lessons"][lesson] = {
+            "date": datetime.date.today().isoformat(),
             "submissions": len(found),
             "seconds": round(time.perf_counter() - started, 1),
             "not_as_expected": surprises,
             "speed": {student: speeds(verdicts) for student, verdicts in found.items()},
             "solution_modelled": speeds(solution),
-            "repeated": repeated(lesson) if figures["gpu"] else None,
+            "repeated": repeated(lesson) if gpu else None,
         }
         print(f"{lesson}: {len(found)} submissions, {len(surprises)} verdicts not as expected", *surprises, sep="\n  ")
-    print(record.write("judged_h100" if figures["gpu"] else "judged", figures, ("triton",)))
-    return int(any(each["not_as_expected"] for each in figures["lessons"].values()))
+    print(record.write(name, figures, ("triton",)))
+    return int(any(figures["lessons"][lesson]["not_as_expected"] for lesson in lessons))
 
 
 def check(lesson: str, *students: str, modelled: bool = False) -> dict[str, dict[str, Any]]:

@@ -82,9 +82,6 @@ def microseconds(found: dict[str, Any], constants: Constants) -> float:
     return made.seconds * 1e6
 
 
-# Fit
-
-
 def halves(cases: list[Case], seed: int) -> tuple[list[Case], list[Case]]:
     """Split by variant, so that all sizes of one are on one side: half of each task, and half of those with atomics,
     whose constant no other variant determines."""
@@ -132,9 +129,6 @@ def fit(cases: list[Case], found: dict, measured: dict[Case, float]) -> Constant
         step *= 0.6
     rounded = {name: float(f"{getattr(best, name):.3g}") for name in names}
     return dataclasses.replace(best, **rounded)
-
-
-# Report
 
 
 def ranks(values: list[float]) -> list[float]:

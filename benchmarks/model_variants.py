@@ -1,4 +1,4 @@
-"""Kernels good and bad, on which the modelled time is compared with an H100's: five tasks, some fifty ways to do them.
+"""Kernels good and bad, on which the modelled time is compared with an H100's: seven tasks, 91 ways to do them.
 
 Each launcher stands for a student's function. `VARIANTS` names the task, the variant, the launcher and its options;
 `TASKS` the shapes. Some variants are slow on purpose: small or huge blocks, too few or too many warps, missing fusion,

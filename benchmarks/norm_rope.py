@@ -3,25 +3,13 @@
     PYTHONPATH=. python benchmarks/norm_rope.py         # on the GPU itself, from the repository's root
 
 Liger-Kernel is measured where it can be imported: its sources on PYTHONPATH are enough. Every output is compared with
-float64 first. Times are in microseconds:
-
-- `cold_us`: the device's time for a call, L2 emptied before it. Calls wait in a queue, so the time that Python takes to
-  start one does not count. The median of the medians of rounds in which the implementations take turns, between the
-  lowest and the highest of these.
-- `graph_us`: a call among 20 in a CUDA graph, its operands in L2 where they fit.
-- `host_us`: Python's time to start a call. Outside a graph no call is faster.
-
-`gb_per_s` is the compulsory traffic over `cold_us`; `of_copy` compares it with a copy of 1 GiB in the same run,
-`of_equal_copy` with a copy of as many bytes, timed the same way.
+float64 first. The columns are those of `timings.py`.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import statistics
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import record
@@ -29,27 +17,17 @@ import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
+from timings import Call, compare, relative_error
 from torch import Tensor
 
 from mla_ref import apply_rope, kernels, rms_norm, rope_cos_sin
-from mla_ref.timing import bench, measure_copy_bandwidth
+from mla_ref.timing import measure_copy_bandwidth
 
 NORM_SHAPES = [(131072, 512), (16384, 2048), (16384, 7168), (16384, 512), (16384, 1536), (128, 7168), (128, 512)]
 NORM_ODD_SHAPES = [(4099, 511), (1000, 7169), (3, 1)]
 ROPE_SIZES = [(4, 4096, 128), (4, 4096, 16), *((B, 1, H) for H in (16, 128) for B in (4, 32, 128))]
-DR, EPS = 64, 1e-6
-ROUNDS, REPEAT, GRAPH_CALLS, HOST_CALLS = 7, 15, 20, 50
-QUEUE_CYCLES = 20_000_000
+DR, EPS, ERROR = 64, 1e-6, 3e-3
 LIGER = importlib.util.find_spec("liger_kernel") is not None
-
-
-@dataclass
-class Call:
-    """Something to time, whose output has been checked."""
-
-    name: str
-    run: Callable[[], object]
-    error: float
 
 
 def main() -> None:
@@ -65,7 +43,7 @@ def main() -> None:
         "copy_bytes_per_s_at_the_end": measure_copy_bandwidth("cuda"),
     }
     print(f"copy: {copy / 1e9:.0f} GB/s, at the end {figures['copy_bytes_per_s_at_the_end'] / 1e9:.0f}")
-    print(record.write("norm_rope_h100", figures, ("triton",)))
+    print(record.write(f"norm_rope_{record.gpu()}", figures, ("triton",)))
 
 
 def norm(shape: tuple[int, int], copy: float) -> dict[str, Any]:
@@ -89,7 +67,7 @@ def norm(shape: tuple[int, int], copy: float) -> dict[str, Any]:
         calls["Liger-Kernel"] = lambda: LigerRMSNormFunction.apply(x, weight, EPS, 0.0, "llama", False)
     exact = exact_norm(x, weight)
     # Liger-Kernel rounds before it multiplies by the weight, as Llama does.
-    checked = [Call(name, run, relative_error(run(), exact, 3e-3)) for name, run in calls.items()]
+    checked = [Call(name, run, relative_error(run(), exact, ERROR, name)) for name, run in calls.items()]
     del exact
     case = {"rows": shape[0], "width": shape[1], "dtype": "bfloat16", "bytes": 2 * x.nbytes + weight.nbytes}
     return compare(case, checked, copy, lambda: out.copy_(x))
@@ -101,7 +79,7 @@ def norm_odd(shape: tuple[int, int]) -> dict[str, Any]:
     weight = torch.randn(width, device="cuda").bfloat16()
     wider = torch.randn(rows, width + 9, device="cuda").bfloat16()
     errors = {
-        f"kernels.{kernel.__name__}, {layout}": relative_error(kernel(x, weight, EPS), exact_norm(x, weight), 3e-3)
+        f"kernels.{kernel.__name__}, {layout}": relative_error(kernel(x, weight, EPS), exact_norm(x, weight), ERROR)
         for layout, x in {"contiguous": wider[:, :width].contiguous(), "strided": wider[:, 5 : 5 + width]}.items()
         for kernel in (kernels.rms_norm, kernels.rms_norm_rows)
     }
@@ -116,7 +94,9 @@ def rope(B: int, S: int, H: int, copy: float) -> dict[str, Any]:
     checked = []
     for name, run in rope_calls(q, k, *rope_cos_sin(positions, DR)).items():
         pairs = zip(run(), exact["halves" in name], strict=True)
-        checked.append(Call(name, run, max(relative_error(out.view_as(want), want, 3e-3) for out, want in pairs)))
+        checked.append(
+            Call(name, run, max(relative_error(out.view_as(want), want, ERROR, name) for out, want in pairs))
+        )
     del exact
     tables = 2 * S * DR // 2 * 4
     case = {"B": B, "S": S, "H": H, "Dr": DR, "dtype": "bfloat16", "bytes": 2 * (q.nbytes + k.nbytes) + tables}
@@ -204,71 +184,6 @@ def exact_rope(x: Tensor, positions: Tensor, halves: bool) -> Tensor:
     out = torch.empty_like(x, dtype=torch.float64)
     out[..., first], out[..., second] = a * cos - b * sin, b * cos + a * sin
     return out
-
-
-def relative_error(out: Tensor, exact: Tensor, bound: float) -> float:
-    error = ((out.double() - exact).norm() / exact.norm()).item()
-    assert error < bound, f"wrong by {error}"
-    return error
-
-
-def compare(case: dict[str, Any], calls: list[Call], copy: float, equal_copy: Callable[[], object]) -> dict[str, Any]:
-    """Time the calls of one case, and a copy of as many bytes."""
-    print(" ".join(f"{name}={value}" for name, value in case.items()))
-    yardstick, *timings = cold([equal_copy, *(call.run for call in calls)])
-    found = {}
-    for call, timing in zip(calls, timings, strict=True):
-        rate = case["bytes"] / timing["cold_us"] * 1e6
-        found[call.name] = {
-            **timing,
-            "gb_per_s": round(rate / 1e9, 1),
-            "of_copy": round(rate / copy, 3),
-            "of_equal_copy": round(yardstick["cold_us"] / timing["cold_us"], 3),
-            "graph_us": graph_us(call.run),
-            "host_us": host_us(call.run),
-            "relative_error": float(f"{call.error:.3g}"),
-        }
-        line = "  {:56} {cold_us:8.1f} us ({cold_low_us:.1f} to {cold_high_us:.1f}) {gb_per_s:6.0f} GB/s"
-        line += " {of_copy:.3f} and {of_equal_copy:.3f} of a copy; graph {graph_us:.2f} us, host {host_us:.0f} us"
-        print(line.format(call.name, **found[call.name]))
-    return {**case, "equal_copy": yardstick, "calls": found}
-
-
-def cold(runs: list[Callable[[], object]]) -> list[dict[str, float]]:
-    """Time the device alone, in rounds: a long wait at the head of the queue lets the host run ahead."""
-    medians: list[list[float]] = [[] for _ in runs]
-    for _ in range(ROUNDS):
-        for run, found in zip(runs, medians, strict=True):
-            run()
-            torch.cuda._sleep(QUEUE_CYCLES)
-            found.append(bench(run, warmup=0, repeat=REPEAT, device="cuda").median * 1e6)
-    return [
-        {
-            "cold_us": round(statistics.median(found), 2),
-            "cold_low_us": round(min(found), 2),
-            "cold_high_us": round(max(found), 2),
-        }
-        for found in medians
-    ]
-
-
-def graph_us(run: Callable[[], object]) -> float:
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(GRAPH_CALLS):
-            run()
-    return round(bench(graph.replay, repeat=7, device="cuda").median * 1e6 / GRAPH_CALLS, 3)
-
-
-def host_us(run: Callable[[], object]) -> float:
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(HOST_CALLS):
-        run()
-    elapsed = time.perf_counter() - start
-    torch.cuda.synchronize()
-    return round(elapsed * 1e6 / HOST_CALLS, 1)
 
 
 if __name__ == "__main__":

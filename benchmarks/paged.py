@@ -11,7 +11,7 @@ Tables 4 and 5 are those of the report "Optimizing Multi-head Latent Attention f
 - `growth`: a pool that grows while 8 sequences decode, beside one that exists from the start.
 - `throughput`: its Table 5, tokens/s of a layer's forward pass by the host's clock, all caches under the same
   attention: the median, the lowest and the highest. A decode step brings one token to each sequence of L.
-- `update`, `gather`: the kernels alone, with the columns of `norm_rope.py`.
+- `update`, `gather`: the kernels alone, with the columns of `timings.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import record
 import torch
 import torch.nn.functional as F
-from norm_rope import Call, compare
+from timings import Call, compare
 from torch import Tensor
 
 from mla_ref import MLA, LatentCache, MLAConfig, PagedCache, kernels
@@ -106,8 +106,7 @@ class WalkedTable(PagedCache):
         """Write new tokens of every sequence, after a walk over them."""
         for b in range(self.batch):
             for s in range(c_kv.shape[1]):
-                if self.block_table[b, (self._held[b] + s) // self.page_size] == -1:
-                    pass  # append will take a page
+                bool(self.block_table[b, (self._held[b] + s) // self.page_size] == -1)  # waits for the device
         super().append(c_kv, k_rope)
 
 
@@ -154,7 +153,7 @@ def main() -> None:
         "throughput": throughput(),
         "copy_bytes_per_s_at_the_end": measure_copy_bandwidth("cuda"),
     }
-    print(record.write("paged_h100", figures, ("triton",)))
+    print(record.write(f"paged_{record.gpu()}", figures, ("triton",)))
 
 
 def memory(batch: int, length: int) -> dict[str, Any]:
@@ -335,9 +334,10 @@ def throughput() -> list[dict[str, Any]]:
         }
         first = None
         for name, cache in caches.items():
-            out = mla(x, cache) if name != "basic" or rows == [] else None
-            first = out if first is None else first
-            assert out is None or torch.equal(out, first), name
+            if name != "basic" or not rows:  # slow: checked at the first size alone
+                out = mla(x, cache)
+                first = out if first is None else first
+                assert torch.equal(out, first), name
         prefill = passes(caches, mla, x, batch * length, reset=True)
         decode = passes(caches, mla, x[:, :1], batch, reset=False)
         row = {"B": batch, "L": length, "page_size": REPORT_PAGE, "prefill": prefill, "decode": decode}

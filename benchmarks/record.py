@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,12 @@ def write(name: str, figures: dict[str, Any], packages: tuple[str, ...] = ()) ->
     path = Path(os.environ.get("MLA_BENCH_OUT", FOLDER)) / f"{name}.json"
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     return path
+
+
+def gpu() -> str:
+    """Return the GPU's model, as names of records have it: ``h100``, ``rtx4090``."""
+    words = [word for word in re.findall(r"\w+", device()) if word not in ("NVIDIA", "Tesla", "GeForce")]
+    return "".join(words[: 2 if words[0] == "RTX" else 1]).lower()
 
 
 def device() -> str:

@@ -30,7 +30,7 @@ def main() -> None:
         }
         print(batch, figures[f"B={batch}"])
     setting = {"product": "bmm [128, B, 128] @ [128, 128, 512], float16, cuBLAS", "columns": ["median", "p20", "p80"]}
-    print(record.write("timing_traps_h100", {**setting, "figures": figures}, ("triton",)))
+    print(record.write(f"timing_traps_{record.gpu()}", {**setting, "figures": figures}, ("triton",)))
 
 
 if __name__ == "__main__":

@@ -69,6 +69,41 @@ def _bind(name, tensor, pattern, sizes, giver):
         giver.setdefault(symbol, name)
 
 
+def check_integers(device: torch.device, sizes: dict[str, int], /, **named: tuple[Tensor, str]) -> dict[str, int]:
+    """Check integer tensors without reading their values, which would wait for the device.
+
+    Parameters
+    ----------
+    device
+        Where they have to be.
+    sizes
+        Of symbols that are known.
+    **named
+        ``name=(tensor, pattern)``, as for :func:`check_tensors`.
+
+    Returns
+    -------
+    dict
+        ``sizes``, and those of symbols that are new.
+
+    Raises
+    ------
+    TypeError
+        Not an int32 or int64 tensor.
+    ValueError
+        A shape that does not match, or another device.
+    """
+    sizes = dict(sizes)
+    for name, (tensor, pattern) in named.items():
+        if not isinstance(tensor, Tensor) or tensor.dtype not in INTEGER:
+            what = f"dtype {tensor.dtype}" if isinstance(tensor, Tensor) else f"type {type(tensor).__name__}"
+            raise TypeError(f"{name} has {what}, expected an int32 or int64 tensor [{_list(pattern)}]")
+        if tensor.device != device:
+            raise ValueError(f"{name} is on {tensor.device}, expected {device}: move it with .to()")
+        _bind(name, tensor, pattern, sizes, {})
+    return sizes
+
+
 def check_counts(name: str, counts, *, batch: int, low: int, high: int, device: torch.device) -> Tensor:
     """Check a tensor of one count per sequence and return it as int64.
 
@@ -88,18 +123,21 @@ def check_counts(name: str, counts, *, batch: int, low: int, high: int, device: 
     ValueError
         Wrong shape or device, or an entry out of range.
     """
-    if not isinstance(counts, Tensor) or counts.dtype not in INTEGER:
-        what = f"dtype {counts.dtype}" if isinstance(counts, Tensor) else f"type {type(counts).__name__}"
-        raise TypeError(f"{name} has {what}, expected an int32 or int64 tensor [B] with B = {batch}")
-    if list(counts.shape) != [batch]:
-        raise ValueError(f"{name} has shape {list(counts.shape)}, expected [B] with B = {batch}")
-    if counts.device != device:
-        raise ValueError(f"{name} is on {counts.device}, expected {device}: move it with .to()")
+    check_integers(device, {"B": batch}, **{name: (counts, "B")})
     outside = ((counts < low) | (counts > high)).nonzero()
     if len(outside):
         at = int(outside[0])
         raise ValueError(f"{name}[{at}] is {int(counts[at])}, expected {low} <= {name} <= {high}")
     return counts.long()
+
+
+def check_causal(size: dict[str, int], causal: bool) -> None:
+    """Raise ValueError where queries see only what comes before them and S of them do not fit into T tokens."""
+    if causal and size["T"] < size["S"]:
+        raise ValueError(
+            f"T = {size['T']} is less than S = {size['S']}, but the context counts the new tokens: "
+            f"append them to the cache first, or pass causal=False for a part that comes before them"
+        )
 
 
 def check_positive(**named: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from ._validate import check_counts, check_tensors
+from ._validate import check_causal, check_counts, check_tensors
 
 
 def sdpa(
@@ -62,7 +62,7 @@ def sdpa(
     size = check_tensors(q=(q, "B S H D"), k=(k, "B T G D"), v=(v, "B T G Dv"))
     if size["G"] == 0 or size["H"] % size["G"]:
         raise ValueError(f"q has {size['H']} heads and k has {size['G']}, expected H to be a multiple of k's heads")
-    seq_lens = _check_context(size, seq_lens, causal, q.device)
+    seq_lens = check_context(size, seq_lens, causal, q.device)
     scale = size["D"] ** -0.5 if scale is None else scale
     out, lse = _attend(*_widen(q, k, v), seq_lens, scale, causal)
     return out.to(q.dtype), lse
@@ -192,7 +192,7 @@ def latent_attention(
         c_kv=(c_kv, "B T R"),
         k_rope=(k_rope, "B T Dr"),
     )
-    seq_lens = _check_context(size, seq_lens, causal, q_latent.device)
+    seq_lens = check_context(size, seq_lens, causal, q_latent.device)
     out, lse = _attend_latent(*_widen(q_latent, q_rope, c_kv, k_rope), seq_lens, scale, causal)
     return out.to(q_latent.dtype), lse
 
@@ -234,7 +234,7 @@ def combine(outs: Iterable[Tensor], lses: Iterable[Tensor]) -> tuple[Tensor, Ten
     if weights.isposinf().any():
         raise ValueError("lses holds +inf, expected -inf for an empty row: convert it first")
     lse = weights.logsumexp(0)
-    share = (weights - _finite(lse)).exp()[..., None]
+    share = (weights - finite(lse)).exp()[..., None]
     out = (share * parts.masked_fill(share == 0, 0)).sum(0)
     return out.to(outs[0].dtype), lse
 
@@ -292,7 +292,7 @@ def _attend(q, k, v, seq_lens, scale, causal):
     scores = torch.einsum("bsghd,btgd->bsght", q, k) * scale
     scores = scores.masked_fill(~seen[:, :, None, None], -math.inf)
     lse = scores.logsumexp(-1)
-    weights = (scores - _finite(lse)[..., None]).exp()
+    weights = (scores - finite(lse)[..., None]).exp()
     out = torch.einsum("bsght,btgv->bsghv", weights, v)
     return out.flatten(2, 3), lse.flatten(2, 3)
 
@@ -312,16 +312,13 @@ def _check_mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, seq_lens, scale, causal
         w_uk=(w_uk, "H Dn R"),
         w_uv=(w_uv, "H Dv R"),
     )
-    seq_lens = _check_context(size, seq_lens, causal, q_nope.device)
+    seq_lens = check_context(size, seq_lens, causal, q_nope.device)
     return seq_lens, (size["Dn"] + size["Dr"]) ** -0.5 if scale is None else scale
 
 
-def _check_context(size, seq_lens, causal, device):
-    if causal and size["T"] < size["S"]:
-        raise ValueError(
-            f"T = {size['T']} is less than S = {size['S']}, but the context counts the new tokens: "
-            f"append them to the cache first, or pass causal=False for a part that comes before them"
-        )
+def check_context(size: dict[str, int], seq_lens: Tensor | None, causal: bool, device: torch.device) -> Tensor | None:
+    """Check that the queries fit into the context and the lengths too; return the lengths as int64."""
+    check_causal(size, causal)
     if seq_lens is None:
         return None
     return check_counts("seq_lens", seq_lens, batch=size["B"], low=0, high=size["T"], device=device)
@@ -331,6 +328,6 @@ def _widen(*tensors):
     return (x.to(torch.promote_types(x.dtype, torch.float32)) for x in tensors)
 
 
-def _finite(lse):
-    """-inf replaced by 0, so that subtracting it leaves the scores of an empty row at -inf instead of NaN."""
+def finite(lse: Tensor) -> Tensor:
+    """Replace -inf by 0, so that subtracting it leaves the scores of an empty row at -inf instead of NaN."""
     return lse.masked_fill(lse == -math.inf, 0)

@@ -1,13 +1,36 @@
-"""Contiguous caches: one region of ``capacity`` tokens per sequence.
+"""Contiguous caches: one region of ``capacity`` tokens per sequence."""
 
-What a cache of any layout offers, paged ones included: ``append(*entries, lengths=None)``, ``filled()``,
-``seq_lens``, ``reset()`` and ``nbytes``.
-"""
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ._validate import check_counts, check_positive, check_tensors
+
+
+class Cache(Protocol):
+    """What :class:`mla_ref.MLA` asks of a cache, whatever its layout.
+
+    Attributes
+    ----------
+    seq_lens
+        int32 ``[B]``, tokens held per sequence.
+    """
+
+    seq_lens: Tensor
+
+    def append(self, c_kv: Tensor, k_rope: Tensor, *, lengths: Tensor | None = None) -> None:
+        """Write new tokens ``[B, S, R]`` and ``[B, S, Dr]`` behind those each sequence holds."""
+
+    def filled(self) -> tuple[Tensor, Tensor]:
+        """Return latents and shared keys, ``[B, T, R]`` and ``[B, T, Dr]`` with T = max(``seq_lens``)."""
+
+
+def check_detached(**entries: Tensor) -> None:
+    """Raise RuntimeError for an entry that requires a gradient."""
+    for name, entry in entries.items():
+        if entry.requires_grad:
+            raise RuntimeError(f"{name} requires a gradient, which no cache keeps: use torch.no_grad()")
 
 
 class _ContiguousCache:
@@ -52,9 +75,7 @@ class _ContiguousCache:
         patterns = {name: (entry, f"B S {tail}") for name, entry, tail in zip(names, entries, tails, strict=True)}
         first = self._storage[names[0]]
         new = check_tensors(cache=(first, "B capacity" + " _" * (first.ndim - 2)), **patterns)["S"]
-        for name, entry in zip(names, entries, strict=True):
-            if entry.requires_grad:
-                raise RuntimeError(f"{name} requires a gradient, which no cache keeps: use torch.no_grad()")
+        check_detached(**dict(zip(names, entries, strict=True)))
         if lengths is None:
             lengths = torch.full_like(self.seq_lens, new)
         lengths = check_counts("lengths", lengths, batch=self.batch, low=0, high=new, device=self.seq_lens.device)

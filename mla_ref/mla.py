@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ._validate import check_positive, check_tensors
 from .attention import IMPLEMENTATIONS, Implementation
-from .cache import LatentCache
+from .cache import Cache, LatentCache
 from .config import MLAConfig
 from .norm import RMSNorm
 from .ragged import attend_ragged
@@ -127,7 +127,7 @@ class MLA(nn.Module):
     def forward(
         self,
         x: Tensor,
-        cache: LatentCache | None = None,
+        cache: Cache | None = None,
         *,
         lengths: Tensor | None = None,
         impl: str | Implementation | None = None,
@@ -139,8 +139,8 @@ class MLA(nn.Module):
         x
             ``[B, S, D]``.
         cache
-            Says at which position each sequence stands, and gets the new latents; None for attention within
-            ``x`` alone.
+            A :class:`mla_ref.LatentCache`, a :class:`mla_ref.PagedCache`, or another of their interface. Says at
+            which position each sequence stands, and gets the new latents; None for attention within ``x`` alone.
         lengths
             int32 or int64 ``[B]``, how many of the S tokens are real, from the first on; all by default.
         impl
@@ -154,7 +154,7 @@ class MLA(nn.Module):
         Raises
         ------
         TypeError, ValueError, RuntimeError
-            From the checks of ``x``, ``impl``, ``lengths`` and :meth:`LatentCache.append`.
+            From the checks of ``x``, ``impl``, ``lengths`` and the cache's ``append``.
         """
         attend = _implementation(self.impl if impl is None else impl)
         size = check_tensors(weight=(self.kv_a_proj_with_mqa.weight, "_ D"), x=(x, "B S D"))

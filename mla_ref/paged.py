@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from ._validate import INTEGER, check_counts, check_positive, check_tensors
+from ._validate import check_counts, check_integers, check_positive, check_tensors
+from .cache import check_detached
 
 HOLE = -1  # table entry without a page; nothing reads past a sequence's length
 
@@ -204,25 +205,42 @@ def paged_gather(
 
 def check_update(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, lengths) -> dict[str, int]:
     """Check the arguments of an update, integer values left unread; return the sizes."""
-    batch = _check_table(c_kv_pages, block_table, starts=starts, lengths=lengths)
-    return _check_latents(c_kv_pages, k_rope_pages, batch, c_kv=c_kv, k_rope=k_rope)
+    size = check_tensors(
+        c_kv_pages=(c_kv_pages, "num_pages page_size R"),
+        k_rope_pages=(k_rope_pages, "num_pages page_size Dr"),
+        c_kv=(c_kv, "B S R"),
+        k_rope=(k_rope, "B S Dr"),
+    )
+    given = {} if lengths is None else {"lengths": (lengths, "B")}
+    return check_integers(
+        c_kv_pages.device, size, block_table=(block_table, "B max_pages"), starts=(starts, "B"), **given
+    )
 
 
 def check_gather(
     c_kv_pages, k_rope_pages, block_table, lengths, starts, out
 ) -> tuple[dict[str, int], tuple[Tensor, Tensor]]:
     """Check the arguments of a gather, integer values left unread where ``out`` is given; return sizes and output."""
-    batch = _check_table(c_kv_pages, block_table, lengths=lengths, starts=starts)
+    outs = {} if out is None else {"out[0]": (out[0], "B S R"), "out[1]": (out[1], "B S Dr")}
+    size = check_tensors(
+        c_kv_pages=(c_kv_pages, "num_pages page_size R"), k_rope_pages=(k_rope_pages, "num_pages page_size Dr"), **outs
+    )
+    given = {} if starts is None else {"starts": (starts, "B")}
+    size = check_integers(
+        c_kv_pages.device, size, block_table=(block_table, "B max_pages"), lengths=(lengths, "B"), **given
+    )
     if out is None:
-        shape = batch, max(int(lengths.max()), 0)
-        out = tuple(pages.new_zeros(*shape, pages.shape[-1]) for pages in (c_kv_pages, k_rope_pages))
-    return _check_latents(c_kv_pages, k_rope_pages, batch, **{"out[0]": out[0], "out[1]": out[1]}), out
+        size["S"] = max(0, int(lengths.max())) if len(lengths) else 0
+        out = tuple(pages.new_zeros(size["B"], size["S"], pages.shape[-1]) for pages in (c_kv_pages, k_rope_pages))
+    return size, out
 
 
 class PagedCache:
     """A latent cache in pages, with the interface of :class:`mla_ref.LatentCache`.
 
-    The pages of each sequence are known on the host too: no call but one with ``lengths`` waits for the device.
+    The pages of each sequence are known on the host too: no call but one with ``lengths`` waits for the device. What
+    the host does is not part of a CUDA graph: append outside of one, and let it read pages made at once
+    (``slab_pages=None``), the block table, and a copy of ``seq_lens`` at an address of its own.
 
     Parameters
     ----------
@@ -424,9 +442,7 @@ class PagedCache:
             c_kv=(c_kv, f"{self.batch} S R"),
             k_rope=(k_rope, f"{self.batch} S {self.k_rope.shape[-1]}"),
         )["S"]
-        for name, entry in {"c_kv": c_kv, "k_rope": k_rope}.items():
-            if entry.requires_grad:
-                raise RuntimeError(f"{name} requires a gradient, which no cache keeps: use torch.no_grad()")
+        check_detached(c_kv=c_kv, k_rope=k_rope)
         counts = [new] * self.batch
         if lengths is not None:
             lengths = check_counts("lengths", lengths, batch=self.batch, low=0, high=new, device=c_kv.device)
@@ -500,41 +516,6 @@ def _places(size, block_table, starts, lengths):
     known = (page >= 0) & (page < size["num_pages"])
     sequence, token, page = sequence[known], token[known], page[known]
     return sequence, token, page, position[sequence, token] % size["page_size"]
-
-
-def _check_table(c_kv_pages, block_table, **per_sequence):
-    """Check the integer tensors and return B."""
-    device = c_kv_pages.device if isinstance(c_kv_pages, Tensor) else None
-    _check_integers("block_table", block_table, "B max_pages", 2, device)
-    batch = len(block_table)
-    for name, tensor in per_sequence.items():
-        if tensor is not None:
-            _check_integers(name, tensor, "B", 1, device)
-            if len(tensor) != batch:
-                raise ValueError(
-                    f"{name} has shape {list(tensor.shape)}, expected [B] with B = {batch} from block_table"
-                )
-    return batch
-
-
-def _check_latents(c_kv_pages, k_rope_pages, batch, **tokens):
-    patterns = (f"{batch} S R", f"{batch} S Dr")
-    return check_tensors(
-        c_kv_pages=(c_kv_pages, "num_pages page_size R"),
-        k_rope_pages=(k_rope_pages, "num_pages page_size Dr"),
-        **{name: (tensor, pattern) for (name, tensor), pattern in zip(tokens.items(), patterns, strict=True)},
-    )
-
-
-def _check_integers(name, tensor, pattern, ndim, device):
-    expected = f"[{', '.join(pattern.split())}]"
-    if not isinstance(tensor, Tensor) or tensor.dtype not in INTEGER:
-        what = f"dtype {tensor.dtype}" if isinstance(tensor, Tensor) else f"type {type(tensor).__name__}"
-        raise TypeError(f"{name} has {what}, expected an int32 or int64 tensor {expected}")
-    if tensor.ndim != ndim:
-        raise ValueError(f"{name} has shape {list(tensor.shape)}, expected {expected}")
-    if device is not None and tensor.device != device:
-        raise ValueError(f"{name} is on {tensor.device}, expected {device} as the pages: move it with .to()")
 
 
 def _check_index(name, index, size):

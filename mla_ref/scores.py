@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from ._validate import check_tensors
-from .attention import _check_context, _finite, attention_mask
+from ._validate import check_causal, check_tensors
+from .attention import attention_mask, check_context, finite
 
 
 def attention_score(
@@ -83,10 +83,10 @@ def masked_softmax(scores: Tensor, seq_lens: Tensor | None = None, causal: bool 
     "Optimizing Multi-head Latent Attention for Efficient Inference", section 3.2.2.
     """
     size = check_tensors(scores=(scores, "B S H T"))
-    seq_lens = _check_context(size, seq_lens, causal, scores.device)
+    seq_lens = check_context(size, seq_lens, causal, scores.device)
     seen = attention_mask(size["S"], size["T"], seq_lens=seq_lens, causal=causal, device=scores.device)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32)).masked_fill(~seen[:, :, None], -math.inf)
-    return (wide - _finite(wide.logsumexp(-1, keepdim=True))).exp().to(scores.dtype)
+    return (wide - finite(wide.logsumexp(-1, keepdim=True))).exp().to(scores.dtype)
 
 
 def check_score_operands(
@@ -100,5 +100,5 @@ def check_score_operands(
         "k_rope": (k_rope, "B T Dr"),
     }
     size = check_tensors(**operands, **({} if out is None else {"out": (out, "B S H T")}))
-    _check_context(size, None, causal, q_latent.device)
+    check_causal(size, causal)
     return size

@@ -1,9 +1,21 @@
 """What the README promises to an engineer runs."""
 
 import re
+import subprocess
 from pathlib import Path
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.fixture
+def results(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import results
+
+    return results
 
 
 def test_the_example_runs(capsys):
@@ -20,8 +32,38 @@ def test_every_command_it_names_exists():
     assert named <= commands, named - commands
 
 
-def test_its_results_are_those_on_record(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
-    import results
+def test_its_results_are_those_on_record(results):
+    assert f"{results.START}{results.tables()}{results.END}" in README
 
-    assert results.table() in README
+
+def test_one_command_puts_results_into_it(results, monkeypatch, tmp_path):
+    copy = tmp_path / "README.md"
+    monkeypatch.setattr(results, "README", copy)
+    copy.write_text(README.replace("| --- |", "").replace(results.tables(), "old"))
+    assert copy.read_text() != README
+    results.main(["--write"])
+    assert copy.read_text() == README
+    copy.write_text("no tables here")
+    with pytest.raises(SystemExit, match="has no pair of lines"):
+        results.main(["--write"])
+
+
+def test_a_peer_that_is_added_to_a_record_gets_its_place(results, monkeypatch):
+    load = results.load
+
+    def with_peer(name):
+        found = load(name)
+        for case in found.get("decode", []) if name == "decode_h100" else []:
+            case["calls"]["Peer"] = {"cold_us": 1234.5, "source": "quoted"}
+        return found
+
+    monkeypatch.setattr(results, "load", with_peer)
+    assert results.tables().count("Peer 1234.5 µs (quoted)") == len(results.DECODES)
+
+
+def test_every_gpu_benchmark_on_record_is_run_by_make():
+    records = {path.stem.removesuffix("_h100") for path in (ROOT / "benchmarks").glob("*_h100.json")}
+    asked = subprocess.run(["make", "-n", "bench"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (names,) = re.findall(r"for each in ([a-z_ ]+);", asked)
+    assert records == set(names.split())
+    assert all((ROOT / "benchmarks" / f"{name}.py").is_file() for name in records)

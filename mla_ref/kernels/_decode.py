@@ -9,10 +9,10 @@ import triton
 from torch import Tensor
 
 from .. import interpreter
-from .._validate import INTEGER, check_positive, check_tensors
-from ._launch import check_operands, on_device_of
+from .._validate import check_causal, check_integers, check_positive, check_tensors
+from ._launch import check_operands, on_device_of, result_for
 from ._sizes import ceil_div, power_of_2
-from .combine import launch_combine, result_for
+from .combine import launch_combine
 
 MAX_SPLITS = 128
 # Times, in those of a block of tokens: of a program besides its blocks, of merging at all, of each partial result.
@@ -132,18 +132,14 @@ def check_decode(
     check_operands("mla_ref.latent_attention", q_latent=q_latent, q_rope=q_rope, c_kv=c_kv, k_rope=k_rope)
     B, S, H, R = q_latent.shape
     if paged:
-        _check_integers("block_table", block_table, (B, None), q_latent.device)
+        check_integers(q_latent.device, size, block_table=(block_table, "B max_pages"))
         size["T"] = block_table.shape[1] * size["page_size"]
     if seq_lens is not None:
-        _check_integers("seq_lens", seq_lens, (B,), q_latent.device)
+        check_integers(q_latent.device, size, seq_lens=(seq_lens, "B"))
         seq_lens = seq_lens.contiguous()
     elif paged:
         raise TypeError("seq_lens is None, expected an int32 or int64 tensor [B]: a block table has no length")
-    if causal and size["T"] < S:
-        raise ValueError(
-            f"T = {size['T']} is less than S = {S}, but the context counts the new tokens: "
-            f"append them to the cache first, or pass causal=False for a part that comes before them"
-        )
+    check_causal(size, causal)
     return Decode(
         q_latent, q_rope, c_kv, k_rope, seq_lens, block_table, scale, causal, B, S, H, R, size["Dr"], size["T"]
     )
@@ -181,14 +177,3 @@ def run(
             launch(decode, tile, outs, lses)
             launch_combine(outs, lses, out, lse, overlap=overlaps(q.device))
     return out, lse
-
-
-def _check_integers(name, tensor, shape, device):
-    if not isinstance(tensor, Tensor) or tensor.dtype not in INTEGER:
-        what = f"dtype {tensor.dtype}" if isinstance(tensor, Tensor) else f"type {type(tensor).__name__}"
-        raise TypeError(f"{name} has {what}, expected an int32 or int64 tensor")
-    if tensor.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, tensor.shape, strict=True)):
-        expected = ", ".join("max_pages" if n is None else str(n) for n in shape)
-        raise ValueError(f"{name} has shape {list(tensor.shape)}, expected [{expected}]")
-    if tensor.device != device:
-        raise ValueError(f"{name} is on {tensor.device}, expected {device}: move it with .to()")

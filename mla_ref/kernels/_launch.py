@@ -1,5 +1,6 @@
 """What launchers have in common: may these tensors be handed to a kernel, and where does the result go?"""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
@@ -50,15 +51,28 @@ def output_for(x: Tensor, out: Tensor | None, name: str = "out") -> Tensor:
     TypeError, ValueError
         ``out`` differs in dtype, shape or device.
     """
+    return torch.empty_like(x) if out is None else result_for(out, name, x.shape, (x.dtype,), x.device)
+
+
+def result_for(
+    out: Tensor | None, name: str, shape: Sequence[int], dtypes: Sequence[torch.dtype], device: torch.device
+) -> Tensor:
+    """Return ``out`` if it can hold the result, or a new tensor of the first dtype where it is None.
+
+    Raises
+    ------
+    TypeError, ValueError
+        ``out`` has another shape or device, or none of ``dtypes``.
+    """
     if out is None:
-        return torch.empty_like(x)
-    if not isinstance(out, Tensor) or out.dtype != x.dtype:
+        return torch.empty(shape, dtype=dtypes[0], device=device)
+    if not isinstance(out, Tensor) or out.dtype not in dtypes:
         what = f"dtype {out.dtype}" if isinstance(out, Tensor) else f"type {type(out).__name__}"
-        raise TypeError(f"{name} has {what}, expected a tensor of {x.dtype} as the input")
-    if out.shape != x.shape:
-        raise ValueError(f"{name} has shape {list(out.shape)}, expected {list(x.shape)} as the input")
-    if out.device != x.device:
-        raise ValueError(f"{name} is on {out.device}, expected {x.device} as the input: move one")
+        raise TypeError(f"{name} has {what}, expected a tensor of {' or '.join(map(str, dtypes))}")
+    if out.shape != shape:
+        raise ValueError(f"{name} has shape {list(out.shape)}, expected {list(shape)}")
+    if out.device != device:
+        raise ValueError(f"{name} is on {out.device}, expected {device} as the input: move one")
     return out
 
 

@@ -1,4 +1,4 @@
-"""Whole numbers for launchers: Triton's own functions for them take 5 us a call from Python."""
+"""Whole numbers for launchers: Triton's own functions for them take microseconds a call from Python."""
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -2,7 +2,7 @@
 
 All heads of a sequence meet the same keys, so queries and heads fold into the rows of one matrix: 16 heads of a decode
 step fill a tile, and keys are read once for all of them. In a prefill the way from L2 sets the pace: 4 sequences of
-4096 tokens and 16 heads, in tiles of 128 by 128, take 19 GB from there in 2.6 ms of an H100.
+4096 tokens and 16 heads, in tiles of 128 by 128, take 19 GB from there in 2.7 ms of an H100.
 """
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..scores import check_score_operands
 from ._launch import check_operands, on_device_of
+from ._sizes import ceil_div, power_of_2
 
 
 @triton.jit
@@ -101,7 +102,7 @@ def attention_score(
         return out
     block_n, block_t, block_d, num_warps, num_stages = tile(S * H, T, q_latent)
     with on_device_of(q_latent):
-        _attention_score[(B * triton.cdiv(S * H, block_n) * triton.cdiv(T, block_t),)](
+        _attention_score[(B * ceil_div(S * H, block_n) * ceil_div(T, block_t),)](
             q_latent, q_rope, c_kv, k_rope, out, scale, S, T, R, P,
             *q_latent.stride(), *q_rope.stride(), *c_kv.stride(), *k_rope.stride(), *out.stride(),
             H, causal, block_n, block_t, block_d, num_warps=num_warps, num_stages=num_stages,
@@ -113,5 +114,5 @@ def tile(rows: int, context: int, x: Tensor) -> tuple[int, int, int, int, int]:
     """Return rows, positions and depth of a tile, warps and pipeline stages."""
     turing = x.is_cuda and torch.version.hip is None and torch.cuda.get_device_capability(x.device) < (8, 0)
     side, depth = (64, 32) if turing or x.dtype == torch.float32 else (128, 64)  # Triton has no matrix units for these
-    block_n, block_t = (min(max(triton.next_power_of_2(size), 16), side) for size in (rows, context))
+    block_n, block_t = (min(max(power_of_2(size), 16), side) for size in (rows, context))
     return block_n, block_t, depth, 8 if block_n * block_t == 128 * 128 else 4, 3

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .._validate import check_tensors
-from ._launch import DTYPES, check_operands, on_device_of
+from ._launch import DTYPES, check_operands, on_device_of, result_for
 from ._sizes import ceil_div, power_of_2
 
 TILE = 4096
@@ -117,25 +117,3 @@ def launch_combine(outs: Tensor, lses: Tensor, out: Tensor, lse: Tensor, overlap
                 outs, lses, out, lse, P, S, H, D, *outs.stride(), *lses.stride(), *out.stride(), *lse.stride(),
                 overlap, block_p, block_d, num_warps=2, **({"launch_pdl": True} if overlap else {}),
             )  # fmt: skip
-
-
-def result_for(
-    given: Tensor | None, name: str, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...], device: torch.device
-) -> Tensor:
-    """Return ``given`` if it can hold the result, or a new tensor of the first dtype where it is None.
-
-    Raises
-    ------
-    TypeError, ValueError
-        ``given`` has another shape or device, or none of ``dtypes``.
-    """
-    if given is None:
-        return torch.empty(shape, dtype=dtypes[0], device=device)
-    if not isinstance(given, Tensor) or given.dtype not in dtypes:
-        what = f"dtype {given.dtype}" if isinstance(given, Tensor) else f"type {type(given).__name__}"
-        raise TypeError(f"{name} has {what}, expected a tensor of {' or '.join(map(str, dtypes))}")
-    if given.shape != shape:
-        raise ValueError(f"{name} has shape {list(given.shape)}, expected {list(shape)}")
-    if given.device != device:
-        raise ValueError(f"{name} is on {given.device}, expected {device} as the input: move one")
-    return given

@@ -4,13 +4,13 @@ A row that fits into a block stays in registers. The maximum and the sum of a lo
 rescaling the sum so far, and it is read a second time for its weights.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._validate import INTEGER, check_tensors
+from .._validate import check_causal, check_integers, check_tensors
 from ._launch import check_operands, on_device_of, output_for
+from ._sizes import ceil_div, power_of_2
 
 MAX_WHOLE = 16384
 
@@ -124,18 +124,18 @@ def masked_softmax(
     tensor([[0.5000, 0.5000, 0.0000],
             [0.3333, 0.3333, 0.3333]])
     """
-    B, S, H, T = check_tensors(scores=(scores, "B S H T")).values()
+    size = check_tensors(scores=(scores, "B S H T"))
+    B, S, H, T = size.values()
     check_operands("mla_ref.masked_softmax", scores=scores)
-    if causal and T < S:
-        raise ValueError(f"scores have T = {T} positions for S = {S} queries, but the context counts the new tokens")
+    check_causal(size, causal)
     if seq_lens is not None:
-        check_lengths(seq_lens, B, scores.device)
+        check_integers(scores.device, size, seq_lens=(seq_lens, "B"))
     out = output_for(scores, out)
     if scores.numel() == 0:
         return out
     kernel, block_n, block_t, num_warps = tile(S * H, T)
     with on_device_of(scores):
-        kernel[(B * triton.cdiv(S * H, block_n),)](
+        kernel[(B * ceil_div(S * H, block_n),)](
             scores, seq_lens, out, S, H, T, *scores.stride(), *out.stride(),
             0 if seq_lens is None else seq_lens.stride(0),
             causal, seq_lens is not None, block_n, block_t, num_warps=num_warps,
@@ -143,19 +143,10 @@ def masked_softmax(
     return out
 
 
-def check_lengths(seq_lens: Tensor, batch: int, device: torch.device) -> None:
-    """Check everything about ``seq_lens`` but its values."""
-    if not isinstance(seq_lens, Tensor) or seq_lens.dtype not in INTEGER or list(seq_lens.shape) != [batch]:
-        what = f"{seq_lens.dtype} {list(seq_lens.shape)}" if isinstance(seq_lens, Tensor) else repr(seq_lens)
-        raise TypeError(f"seq_lens is {what}, expected an int32 or int64 tensor [B] with B = {batch}")
-    if seq_lens.device != device:
-        raise ValueError(f"seq_lens is on {seq_lens.device}, expected {device}: move it with .to()")
-
-
 def tile(rows: int, context: int) -> tuple[triton.runtime.JITFunction, int, int, int]:
     """Return the kernel, its rows and positions a block, and warps."""
     if context > MAX_WHOLE:
         return _long_rows, 1, 4096, 8
-    block_t = triton.next_power_of_2(context)
-    block_n = min(max(1024 // block_t, 1), triton.next_power_of_2(rows))
+    block_t = power_of_2(context)
+    block_n = min(max(1024 // block_t, 1), power_of_2(rows))
     return _whole_rows, block_n, block_t, min(max(block_n * block_t // 1024, 1), 8)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ..paged import check_gather
 from ._launch import check_operands, on_device_of
+from ._sizes import ceil_div
 from .paged_update import locate, tile
 
 
@@ -85,7 +86,7 @@ def paged_gather(
         return out
     block_t, block_r, block_k, num_warps = tile(T, R, K)
     with on_device_of(c_kv):
-        _paged_gather[(B * triton.cdiv(T, block_t),)](
+        _paged_gather[(B * ceil_div(T, block_t),)](
             c_kv_pages, k_rope_pages, block_table, lengths, starts, c_kv, k_rope,
             T, R, K, *c_kv_pages.shape[:2], block_table.shape[1],
             *c_kv_pages.stride(), *k_rope_pages.stride(), *block_table.stride(), *lengths.stride(),

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ..paged import check_update
 from ._launch import check_operands, on_device_of
+from ._sizes import ceil_div, power_of_2
 
 
 @triton.jit
@@ -47,8 +48,8 @@ def locate(table_row, stride, position, real, num_pages, page_size, max_pages):
 
 def tile(tokens: int, R: int, K: int) -> tuple[int, int, int, int]:
     """Return BLOCK_S, BLOCK_R, BLOCK_K and num_warps."""
-    block_r, block_k = triton.next_power_of_2(R), triton.next_power_of_2(K)
-    block_s = min(triton.next_power_of_2(tokens), max(2048 // block_r, 1))
+    block_r, block_k = power_of_2(R), power_of_2(K)
+    block_s = min(power_of_2(tokens), max(2048 // block_r, 1))
     return block_s, block_r, block_k, min(max(block_s * block_r // 1024, 1), 8)
 
 
@@ -92,7 +93,7 @@ def paged_update(
         return
     block_s, block_r, block_k, num_warps = tile(S, R, K)
     with on_device_of(c_kv):
-        _paged_update[(B * triton.cdiv(S, block_s),)](
+        _paged_update[(B * ceil_div(S, block_s),)](
             c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, lengths,
             S, R, K, *c_kv_pages.shape[:2], block_table.shape[1],
             *c_kv.stride(), *k_rope.stride(), *c_kv_pages.stride(), *k_rope_pages.stride(), *block_table.stride(),

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .._validate import check_tensors
 from ._launch import check_operands, on_device_of, output_for
+from ._sizes import power_of_2
 
 MAX_WIDTH = 65536
 
@@ -69,7 +70,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6, *, out: Tensor | None
     out = check_rms_norm(x, weight, out)
     for x_rows, out_rows in row_views(x, out):
         B, N, D = x_rows.shape
-        block = triton.next_power_of_2(D)
+        block = power_of_2(D)
         with on_device_of(x):
             _rms_norm[(B * N,)](
                 x_rows, weight, out_rows, eps, N, D,

@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ._launch import on_device_of
+from ._sizes import ceil_div, power_of_2
 from .rms_norm import check_rms_norm, row_views
 
 
@@ -41,10 +42,10 @@ def rms_norm_rows(x: Tensor, weight: Tensor, eps: float = 1e-6, *, out: Tensor |
     out = check_rms_norm(x, weight, out)
     for x_rows, out_rows in row_views(x, out):
         B, N, D = x_rows.shape
-        block_d = triton.next_power_of_2(D)
+        block_d = power_of_2(D)
         block_n, num_warps = tile(block_d)
         with on_device_of(x):
-            _rms_norm_rows[(B * triton.cdiv(N, block_n),)](
+            _rms_norm_rows[(B * ceil_div(N, block_n),)](
                 x_rows, weight, out_rows, eps, N, D,
                 *x_rows.stride(), *weight.stride(), *out_rows.stride(),
                 block_n, block_d, num_warps=num_warps,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .._validate import check_tensors
 from ._launch import check_operands, on_device_of, output_for
+from ._sizes import ceil_div, power_of_2
 
 
 @triton.jit
@@ -115,7 +116,7 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = True, *,
     B, S, H, width = x4.shape
     block_h, block_p, num_warps = tile(B * S, H, width)
     with on_device_of(x):
-        _rope[(B * S, triton.cdiv(H, block_h))](
+        _rope[(B * S, ceil_div(H, block_h))](
             x4, cos, sin, out4, S, H, width // 2,
             *x4.stride(), *out4.stride(), cos.stride(0) if cos.ndim == 3 else 0,
             interleaved, block_h, block_p, num_warps=num_warps,
@@ -139,6 +140,6 @@ def check_rope(cos: Tensor, sin: Tensor, **rotated: Tensor) -> None:
 
 def tile(tokens: int, heads: int, width: int) -> tuple[int, int, int]:
     """Return heads, pairs and warps a program; a few tokens are spread over more programs, to fill the GPU."""
-    block_h = min(triton.next_power_of_2(max(heads, 1)), 128 if tokens >= 1024 else 16)
-    block_p = triton.next_power_of_2(width // 2)
+    block_h = min(power_of_2(heads), 128 if tokens >= 1024 else 16)
+    block_p = power_of_2(width // 2)
     return block_h, block_p, min(max(block_h * block_p // 128, 1), 8)

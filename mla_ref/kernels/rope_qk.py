@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ._launch import on_device_of, output_for
+from ._sizes import ceil_div
 from .rope import check_rope, load_angles, load_pairs, store_pairs, tile
 
 
@@ -84,7 +85,7 @@ def apply_rope_qk(
     B, S, H, width = q_rope.shape
     block_h, block_p, num_warps = tile(B * S, H, width)
     with on_device_of(q_rope):
-        _rope_qk[(B * S, max(triton.cdiv(H, block_h), 1))](
+        _rope_qk[(B * S, max(ceil_div(H, block_h), 1))](
             q_rope, k_rope, cos, sin, q_out, k_out, S, H, width // 2,
             *q_rope.stride(), *k_rope.stride(), *q_out.stride(), *k_out.stride(),
             cos.stride(0) if cos.ndim == 3 else 0,

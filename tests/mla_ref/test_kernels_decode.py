@@ -271,7 +271,7 @@ def test_errors_say_what_came(kernel):
 @pytest.mark.parametrize("kernel", [latent_attention, latent_attention_tma])
 def test_errors_about_lengths(kernel):
     operands = drawn(2, 3, 5, 8, 32, 16)
-    with pytest.raises(ValueError, match=r"seq_lens has shape \[3\], expected \[2\]"):
+    with pytest.raises(ValueError, match=r"seq_lens has shape \[3\], expected \[B\] with B = 2"):
         kernel(*operands, scale=SCALE, seq_lens=torch.zeros(3, dtype=torch.int32, device=DEVICE))
     with pytest.raises(TypeError, match=r"seq_lens has dtype torch.float32, expected an int32 or int64 tensor"):
         kernel(*operands, scale=SCALE, seq_lens=torch.zeros(2, device=DEVICE))
@@ -283,7 +283,7 @@ def test_errors_about_lengths(kernel):
 def test_errors_about_pages(kernel):
     operands = drawn(2, 3, 5, 8, 32, 16)
     table, seq_lens = (torch.zeros(shape, dtype=torch.int32, device=DEVICE) for shape in ((2, 4), (2,)))
-    with pytest.raises(ValueError, match=r"block_table has shape \[1, 4\], expected \[2, max_pages\]"):
+    with pytest.raises(ValueError, match=r"block_table has shape \[1, 4\], expected \[B, max_pages\] with B = 2"):
         kernel(*operands, table[:1], scale=SCALE, seq_lens=seq_lens)
     with pytest.raises(TypeError, match=r"block_table has dtype torch.float32, expected an int32 or int64 tensor"):
         kernel(*operands, table.float(), scale=SCALE, seq_lens=seq_lens)
