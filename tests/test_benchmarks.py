@@ -1,8 +1,14 @@
 """The benchmarks that need a GPU, as far as they run without one."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from mla_ref import interpreter
+
+with suppress(ImportError):  # no Triton here: the tests that need it say so
+    interpreter.prepare()
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
