@@ -1,4 +1,4 @@
-"""Pictures for the lessons: rooflines, bars, matrices. Each returns a Figure that a notebook shows once."""
+"""Pictures for the lessons: rooflines, bars, matrices, pages. Each returns a Figure that a notebook shows once."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
@@ -107,6 +107,7 @@ def bars(
         axes.margins(x=0.15)
         if log:
             axes.set_xscale("log")
+            axes.xaxis.set_minor_formatter("")  # labels within a decade would overlap
         if reference is not None:
             axes.axvline(reference, color=PALETTE[1], linestyle="--")
         axes.set_xlabel(unit)
@@ -149,14 +150,70 @@ def matrix(
     return figure
 
 
+def page_table(
+    tables: Sequence[Sequence[int]], lengths: Sequence[int], page_size: int, num_pages: int, *, title: str = ""
+) -> "Figure":
+    """Draw the pages of sequences in the order of their tokens, and beside them the pool they lie in.
+
+    Parameters
+    ----------
+    tables
+        Pages of each sequence, in order; one that several hold is drawn in the pool as the last one's.
+    lengths
+        Tokens of each sequence: the slots that are coloured.
+    page_size, num_pages
+        Of the pool.
+    title
+        Above the sequences.
+
+    Raises
+    ------
+    ValueError
+        A page that the pool does not have, or more tokens than the pages have slots.
+    """
+    for b, (pages, length) in enumerate(zip(tables, lengths, strict=True)):
+        if not all(0 <= page < num_pages for page in pages):
+            raise ValueError(f"sequence {b} holds pages {list(pages)}, expected 0 <= page < {num_pages}")
+        if length > len(pages) * page_size:
+            raise ValueError(f"sequence {b} has {length} tokens and {len(pages)} pages of {page_size}")
+    columns = min(4, num_pages)
+    rows = max(len(tables), -(-num_pages // columns))
+    longest = max([len(pages) for pages in tables] + [columns])
+    with _figure(title, 0.6 + 0.45 * rows, 9.5, (longest + 2, columns)) as (figure, (left, right)):
+        right.set_title(f"pool of {num_pages} pages")
+        pool = dict.fromkeys(range(num_pages), (0, "white"))
+        for b, (pages, length) in enumerate(zip(tables, lengths, strict=True)):
+            left.text(-0.1, b + 0.35, f"sequence {b}, length {length}", ha="right", va="center")
+            for entry, page in enumerate(pages):
+                filled = min(max(length - entry * page_size, 0), page_size)
+                pool[page] = filled, PALETTE[b % len(PALETTE)]
+                _page(left, entry, b, page, page_size, *pool[page])
+        for page, look in pool.items():
+            _page(right, page % columns, page // columns, page, page_size, *look)
+        for axes, first, last in ((left, -2, longest), (right, 0, columns)):
+            axes.set(xlim=(first, last), ylim=(rows - 0.1, -0.3))
+            axes.axis("off")
+    return figure
+
+
+def _page(axes, column, row, page, page_size, filled, color):
+    """Draw one page with its number, as slots side by side."""
+    width = 0.74 / page_size
+    left = [column + 0.2 + slot * width for slot in range(page_size)]
+    colors = [color] * filled + ["white"] * (page_size - filled)
+    axes.barh([row + 0.35] * page_size, width, 0.7, left, color=colors, edgecolor="#777777", linewidth=0.6)
+    axes.text(column + 0.17, row + 0.35, page, ha="right", va="center", fontsize=8, color="#444444")
+
+
 @contextmanager
-def _figure(title, height=4.0):
+def _figure(title, height=4.0, width=7.0, panels=(1,)):
     import matplotlib.pyplot as plt
 
     plt.draw_if_interactive()  # a backend that is loaded inside rc_context loses its interactive mode on leaving it
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7, height), layout="constrained")
-        axes.set_title(title)
+        size = width, height
+        figure, axes = plt.subplots(1, len(panels), figsize=size, width_ratios=panels, layout="constrained")
+        np.ravel(axes)[0].set_title(title)
         yield figure, axes
         plt.close(figure)  # or a notebook would show it twice
 

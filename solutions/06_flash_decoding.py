@@ -50,6 +50,19 @@ import triton
 import triton.language as tl
 
 device = "cpu" if interpreted else "cuda"
+# KiB of shared memory for a program; without a GPU, those of the H100 that kernels are graded for
+limits = {"max_shared_mem": 227 * 1024} if interpreted else triton.runtime.driver.active.utils.get_device_properties(0)
+shared_kib = limits["max_shared_mem"] // 1024
+
+
+def block_sizes(rows):
+    """Return rows and tokens of a block, and stages, for so many rows: what shared memory has room for."""
+    if shared_kib < 96:  # T4, MI300X
+        return 8, 16, 1
+    most = 64 if shared_kib > 160 else 16  # A100, H100, B200
+    block = min(max(triton.next_power_of_2(rows), 16), most)
+    return block, 64 if block <= 32 else 32, 2
+
 
 # %% [markdown]
 # ## Why: scores need not exist
@@ -426,6 +439,22 @@ plt.show()
 # | `range(0, length, BLOCK_T)` | a loop whose end is a number that was loaded |
 # | `weights.to(c_kv.dtype)` | the operands of `tl.dot` must have one dtype; its accumulator stays float32 |
 #
+# **What fits.** While `tl.dot` works, its blocks lie in shared memory (lesson 05): the query during the whole loop, and
+# a block of tokens. That is (BLOCK_H + BLOCK_T) · 576 · 2 bytes at least, and the compiler may add copies in other
+# layouts. More rows mean that fewer programs read the same token, more tokens that fewer rounds wait for memory.
+# `block_sizes(H)`, in the first cell, returns BLOCK_H, BLOCK_T and `num_stages`:
+#
+# | a program's shared memory | for example | heads | BLOCK_H | BLOCK_T | `num_stages` | bytes at least |
+# |---|---|---|---|---|---|---|
+# | 64 KiB | T4, MI300X | any | 8 | 16 | 1 | 27 KiB, on a T4 54 |
+# | 99 KiB | L4, RTX 4090 | any | 16 | 64 | 2 | 90 KiB |
+# | 163 KiB and more | A100, H100, B200 | up to 32 | 16 or 32 | 64 | 2 | 90 or 108 KiB |
+# | | | more | 64 | 32 | 2 | 108 KiB |
+#
+# A T4 takes twice the bytes: Triton multiplies there without matrix units, and holds operands in float32. (That is why
+# 8 rows are enough for `tl.dot`.) 64 rows with 64 tokens would be 144 KiB by this count. Triton 3.7 makes 216 KiB of it
+# on an H100, and more than there is on a B200.
+#
 # Inside a sequence every block that the loop visits has a token, so no maximum is −inf after the first block. A
 # sequence of length 0 does not enter the loop: total is 0, and 0/0 is NaN unless you prevent it.
 #
@@ -449,8 +478,7 @@ plt.show()
 # <details><summary>Hint 3</summary>
 #
 # At the end `total = tl.where(total > 0, total, 1.0)`, then `acc / total[:, None]` and `peak + tl.log(total)`: for
-# length 0 that is 0 and −inf. Blocks of 16 heads and 64 tokens, 8 warps, 2 stages. For more heads, up to 64 in a
-# block: each block of heads reads the cache again.
+# length 0 that is 0 and −inf. In the launcher `block_h, block_t, stages = block_sizes(H)`, and 8 warps.
 #
 # </details>
 
@@ -515,10 +543,10 @@ def latent_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
     (B, H, R), (_, T, Dr) = q_latent.shape, k_rope.shape
     out = torch.empty_like(q_latent)
     lse = torch.empty((B, H), dtype=torch.float32, device=out.device)
-    block_h = min(max(triton.next_power_of_2(H), 16), 64)
+    block_h, block_t, stages = block_sizes(H)
     latent_decode_kernel[(triton.cdiv(H, block_h), B)](
         q_latent, q_rope, c_kv, k_rope, seq_lens, out, lse, scale, H, T,
-        R=R, DR=Dr, BLOCK_H=block_h, BLOCK_T=64, num_warps=8, num_stages=2,
+        R=R, DR=Dr, BLOCK_H=block_h, BLOCK_T=block_t, num_warps=8, num_stages=stages,
     )
     return out, lse
     ### END SOLUTION
@@ -532,27 +560,43 @@ check_speed("latent_decode")
 
 # %% [markdown]
 # The floor is the cache, read once at 3.35 TB/s. Measured on an H100, same shape, with the L2 emptied before each call
-# (`benchmarks/decode_h100.json`; "reference" is this course's, in `mla_ref.kernels`; FlashMLA ran earlier, on the same
-# kind of GPU):
+# (`benchmarks/decode_h100.json`; names in code are of this course's reference, `mla_ref.kernels`):
 
 # %%
-plots.bars(
-    {
-        "floor: the cache once, at 3.35 TB/s": 180,
-        "reference, Triton": 215,
-        "FlashMLA": 232,
-        "Triton kernel of vLLM": 248,
-    },
-    unit="µs on an H100",
-    title="Decode step, B=128, H=16, T=4096, bfloat16",
-)
+from IPython.display import display
+from mla_ref import Cost
+
+H100_DECODE = {  # B, H, T: µs
+    (128, 16, 4096): {"latent_attention": 215.1, "latent_attention_tma": 213.1, "FlashMLA": 231.5, "vLLM": 248.4},
+    (128, 128, 4096): {"latent_attention": 1373.5, "latent_attention_tma": 413.0, "FlashMLA": 257.3, "vLLM": 1739.4},
+    (1, 16, 8192): {"latent_attention": 16.6, "latent_attention_tma": 16.7, "FlashMLA": 29.7, "vLLM": 40.9},
+    (16, 16, 8192): {"latent_attention": 70.8, "latent_attention_tma": 70.8, "FlashMLA": 72.2, "vLLM": 85.2},
+}
+
+
+def draw_measured(B, H, T):
+    """Bars of what was measured, and of the floor."""
+    floor = Cost(bytes=2 * B * T * (R + Dr), flops=2 * B * H * T * (2 * R + Dr)).time(h100) * 1e6
+    times = {"floor, data sheet": floor} | H100_DECODE[B, H, T]
+    display(plots.bars(times, unit="µs on an H100, measured", title=f"Decode step, B={B}, H={H}, T={T}, bfloat16"))
+
+
+draw_measured(128, 16, 4096)
 
 # %% [markdown]
-# There is no score matrix, and no softmax kernel. For H = 128 the tile decides. A block of 16 heads reads the cache 8
-# times for 128 heads, from the L2 at best. vLLM's Triton kernel does, and takes 1695 µs at B = 128, T = 4096. The
-# reference's fastest kernel has 64 heads in a block, loads tokens by tensor descriptors (a way to let hardware compute
-# the addresses), and takes 411 µs. (FlashMLA, which is not Triton, takes 265 µs. There the arithmetic is the limit: 128
-# heads on one token are 278,528 FLOPs for 1152 bytes.)
+# `latent_attention` is a kernel such as yours. The other one of the reference loads tokens by tensor descriptors, a way
+# to let hardware compute the addresses. vLLM's kernel is Triton as well, FlashMLA is not.
+#
+# There is no score matrix, and no softmax kernel. With 16 heads all are near the floor. With 128 heads the tile
+# decides:
+
+# %%
+draw_measured(128, 128, 4096)
+
+# %% [markdown]
+# A block of 16 heads reads the cache 8 times for 128 heads, from the L2 at best: vLLM's kernel does. The reference has
+# 32 heads in a block without descriptors, and 64 with them. The floor is still the cache, but barely: 128 heads on one
+# token are 278,528 FLOPs for 1152 bytes. That is 242 FLOPs a byte, and from 295 on the arithmetic takes longer.
 #
 # ## Split-KV
 #
@@ -682,10 +726,10 @@ def split_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, scale, num_splits):
     (B, H, R), (_, T, Dr) = q_latent.shape, k_rope.shape
     partial_out = torch.empty((num_splits, B, H, R), dtype=torch.float32, device=q_latent.device)
     partial_lse = torch.empty((num_splits, B, H), dtype=torch.float32, device=q_latent.device)
-    block_h = min(max(triton.next_power_of_2(H), 16), 64)
+    block_h, block_t, stages = block_sizes(H)
     split_decode_kernel[(triton.cdiv(H, block_h), B, num_splits)](
         q_latent, q_rope, c_kv, k_rope, seq_lens, partial_out, partial_lse, scale, B, H, T, num_splits,
-        R=R, DR=Dr, BLOCK_H=block_h, BLOCK_T=64, num_warps=8, num_stages=2,
+        R=R, DR=Dr, BLOCK_H=block_h, BLOCK_T=block_t, num_warps=8, num_stages=stages,
     )
     return partial_out, partial_lse
     ### END SOLUTION
@@ -847,13 +891,14 @@ def step_time(B, H, T, num_splits):
     }
 
 
+H100_SPLITS = {8: {1: 197, 16: 33}, 128: {1: 72, 16: 117}}  # B: µs by the number of splits
 STEPS = ((1, 16, 8192), (8, 16, 4096), (16, 16, 8192), (128, 16, 1024))
 with plt.rc_context(plots.STYLE):
     _, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
     for color, (B, H, T) in zip(PALETTE, STEPS, strict=False):
         times = [sum(step_time(B, H, T, n).values()) for n in splits]
         axes.plot(splits, times, "o-", color=color, label=f"B = {B}, T = {T}")
-    for B, points in {8: {1: 197, 16: 33}, 128: {1: 72, 16: 117}}.items():
+    for B, points in H100_SPLITS.items():
         color = PALETTE[[s[0] for s in STEPS].index(B)]
         axes.plot(points.keys(), points.values(), "*", color=color, markersize=13, markeredgecolor="black")
     axes.plot([], [], "*", color="white", markeredgecolor="black", markersize=13, label="measured on an H100")
@@ -986,7 +1031,7 @@ for H in (128, 64, 32, 16, 8):
 S, H, length = 3, 2, 10
 n = torch.arange(S * H)[:, None]
 seen = torch.arange(length + 2)[None, :] < length - S + n // H + 1
-plots.matrix(seen, title="Row n = s·H + h: token n // H, head n % H", xlabel="position", ylabel="row n")
+plots.matrix(seen, title="Bright: what row n = s·H + h sees (token n // H)", xlabel="position", ylabel="row n")
 
 # %% [markdown]
 # This has a consequence for the online softmax. Take a split that holds only position 9. The rows of tokens 0 and 1
@@ -1010,8 +1055,8 @@ plots.matrix(seen, title="Row n = s·H + h: token n // H, head n % H", xlabel="p
 # folded, and F is not needed.
 #
 # For the points for speed: B = 4, S = 4, H = 16, T = 16384. TokenSpeed's benchmark has these B, S and H. Half of the
-# points from a fraction of 0.15 on, all from 0.3. A block of 16 rows reads the cache 4 times and does not reach the
-# second bar.
+# points from a fraction of 0.15 on, all from 0.28. Blocks of 16 rows read the cache 4 times and do not reach the second
+# bar.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -1028,9 +1073,9 @@ plots.matrix(seen, title="Row n = s·H + h: token n // H, head n % H", xlabel="p
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# The launcher: `block_n = min(max(triton.next_power_of_2(S * H), 16), 64)`, splits by the formula above with S · H for
-# H, partial results [num_splits, B, S · H, …]. `combine_splits` takes `out.view(B, S * H, R)` and returns it and an
-# lse, of which you return `.view(B, S, H)`. 64 rows, 64 tokens, 8 warps, 2 stages.
+# The launcher: `block_n, block_t, stages = block_sizes(S * H)`, splits by the formula above with S · H for H, partial
+# results [num_splits, B, S · H, …]. `combine_splits` takes `out.view(B, S * H, R)` and returns it and an lse, of which
+# you return `.view(B, S, H)`. 8 warps.
 #
 # </details>
 
@@ -1101,14 +1146,14 @@ def folded_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
     """
     ### BEGIN SOLUTION
     (B, S, H, R), (_, T, Dr), N = q_latent.shape, k_rope.shape, q_latent.shape[1] * q_latent.shape[2]
-    block_n = min(max(triton.next_power_of_2(N), 16), 64)
+    block_n, block_t, stages = block_sizes(N)
     blocks = triton.cdiv(N, block_n)
     num_splits = max(1, min(132 // (B * blocks), triton.cdiv(T, 128)))
     partial_out = torch.empty((num_splits, B, N, R), dtype=torch.float32, device=q_latent.device)
     partial_lse = torch.empty((num_splits, B, N), dtype=torch.float32, device=q_latent.device)
     folded_decode_kernel[(blocks, B, num_splits)](
         q_latent, q_rope, c_kv, k_rope, seq_lens, partial_out, partial_lse, scale, B, S, H, T, num_splits,
-        R=R, DR=Dr, BLOCK_N=block_n, BLOCK_T=64, num_warps=8, num_stages=2,
+        R=R, DR=Dr, BLOCK_N=block_n, BLOCK_T=block_t, num_warps=8, num_stages=stages,
     )
     out = torch.empty_like(q_latent)
     _, lse = combine_splits(partial_out, partial_lse, out.view(B, N, R))
@@ -1126,11 +1171,12 @@ check_speed("folded_decode")
 # ## Measure
 #
 # First on this machine, without Triton: the same step in PyTorch, the scores in one piece or block by block through
-# your `online_update`. One sequence, 16 heads, 8192 tokens in float32, the RoPE part left out.
+# your `online_update`. One sequence, 16 heads, 8192 tokens in float32, the RoPE part left out, on one core.
 
 # %%
 from mla_ref import bench
 
+torch.set_num_threads(1)  # times waver less
 torch.manual_seed(8)
 query, cache = torch.randn(16, R) / 16, torch.randn(8192, R)
 
@@ -1157,13 +1203,13 @@ for size in (4096, 512, 64):
 # In PyTorch blocks gain nothing, and small ones cost: each line of `online_update` is an operation of its own. In a
 # kernel the state stays in registers.
 #
-# On a GPU the next cell times your kernels, in float16. Without one it says so. (On a T4 it does not run: a block of 64
-# tokens with 576 words each takes more shared memory than a T4 has.)
+# On a GPU the next cell times your kernels, in float16. Without one it says so. (On a T4 they are slow: small blocks,
+# and no matrix units.)
 
 # %%
 from functools import partial
 
-if not interpreted and torch.cuda.get_device_capability() >= (8, 0):
+if not interpreted:
     print("  B       T   eager      one program each   16 splits   64 splits")
     for B, T in ((1, 8192), (16, 8192), (64, 4096)):
         lens = torch.full((B,), T, dtype=torch.int32, device=device)
@@ -1174,35 +1220,23 @@ if not interpreted and torch.cuda.get_device_capability() >= (8, 0):
         calls += [partial(in_splits, n, given, out) for n in (16, 64)]
         print(f"{B:3} {T:7}" + "".join(f"{bench(call).median * 1e6:12.0f} µs" for call in calls))
 else:
-    print("no GPU here that can run these kernels at full width")
+    print("no GPU here")
 
 # %% [markdown]
 # And on an H100, decode steps with 16 heads over 8192 tokens, L2 emptied before each call, combine included
 # (`benchmarks/decode_h100.json`):
 
 # %%
-plots.bars(
-    {
-        "B = 1, floor": 2.8,
-        "B = 1, reference, Triton": 16.5,
-        "B = 1, FlashMLA": 30.1,
-        "B = 1, Triton kernel of vLLM": 40.5,
-        "B = 16, floor": 45,
-        "B = 16, reference, Triton": 70.8,
-        "B = 16, FlashMLA": 72.7,
-        "B = 16, Triton kernel of vLLM": 85.2,
-    },
-    unit="µs on an H100, measured",
-    title="H = 16, T = 8192, bfloat16",
-)
+draw_measured(1, 16, 8192)
+draw_measured(16, 16, 8192)
 
 # %% [markdown]
 # For one sequence no implementation comes near the floor. 9.4 MB take 2.8 µs at full bandwidth, and before any of them
 # arrives a launch, an address and a trip to memory have to pass, twice with a combine. In a CUDA graph, where a launch
-# is cheaper, the reference takes 10.3 µs. Here latency decides. At B = 16 it is bandwidth.
+# is cheaper, `latent_attention` takes 10.3 µs. Here latency decides. At B = 16 it is bandwidth.
 #
-# Four query tokens, folded, over TokenSpeed's 81920 tokens (B = 4, H = 16) take the reference's fastest kernel 163 µs.
-# The floor is 113 µs.
+# Four query tokens, folded, over TokenSpeed's 81920 tokens (B = 4, H = 16): `latent_attention_tma` takes 164 µs. The
+# floor is 113 µs.
 
 # %% [markdown]
 # ## In the field

@@ -970,9 +970,9 @@ FOLDED = Exercise(
         points=3,
         case=dict(B=4, S=4, H=16, T=16384, **WIDE),
         floor=lambda B, S, H, T, R, Dr, scale, dtype: _decode_floor(B, H, T, dtype, R, Dr, S),
-        bars=((0.15, 0.5), (0.3, 1.0)),
+        bars=((0.15, 0.5), (0.28, 1.0)),
         baseline=_eager_folded,
-        ratio=2.0,
+        ratio=1.8,
     ),
 )
 

@@ -1,8 +1,7 @@
 """The sample class of lesson 05: right in several styles, slow, wrong, and dishonest; every named mistake is shown."""
 
-from collections.abc import Mapping
-
 from autograder.sample import Expected, Submission, add_cell, replace, rewrite, unfinished
+from autograder.sample.expecting import not_right, says, slow
 from autograder.verdict import Outcome
 
 PASSES = '{"eager_bytes": 11, "score_fused_bytes": 5, "softmax_fused_bytes": 9, "both_fused_bytes": 3}'
@@ -64,25 +63,6 @@ def NAME(scores, seq_lens):
 def three_loops(name: str, block: int, warps: int) -> str:
     """Return a softmax that reads each row three times."""
     return THREE_LOOPS.replace("NAME", name).replace("SIZE", str(block)).replace("WARPS", str(warps))
-
-
-def not_right(exercise: str, says: str, score: float = 0, outcome: Outcome = Outcome.WRONG) -> Mapping[str, Expected]:
-    """Return what a wrong answer gets: its verdict, and none of the points for speed."""
-    outcome = Outcome.PARTIAL if score else outcome
-    return {
-        exercise: Expected(score, outcome, says),
-        f"{exercise}:speed": Expected(0, Outcome.WRONG, "once the answer is right"),
-    }
-
-
-def slow(exercise: str, score: float = 0, says: str = "of the floor") -> Mapping[str, Expected]:
-    """Return what a right answer gets that reaches the lower bar, or none."""
-    return {f"{exercise}:speed": Expected(score, Outcome.PARTIAL if score else Outcome.SLOW, says)}
-
-
-def says(exercise: str, words: str, score: float = 0) -> Mapping[str, Expected]:
-    """Return what a wrong prediction gets."""
-    return {exercise: Expected(score, Outcome.PARTIAL if score else Outcome.WRONG, words)}
 
 
 SUBMISSIONS = (

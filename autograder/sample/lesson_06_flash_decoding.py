@@ -1,8 +1,7 @@
 """The sample class of lesson 06: right in several styles, slow, wrong, and dishonest; every named mistake is shown."""
 
-from collections.abc import Mapping
-
 from autograder.sample import Expected, Patch, Submission, add_cell, replace, rewrite, unfinished
+from autograder.sample.expecting import left_out, not_right, says, slow
 from autograder.verdict import Outcome
 
 SCORES = "        scores = tl.dot(q_rope, tl.trans(k_rope), scores) * scale\n"
@@ -41,33 +40,6 @@ def one_split(
 """
 FACTOR = "max(f for f in range(1, q_len + 1) if q_len % f == 0 and H * f <= 128)"
 KERNELS = ("latent_decode", "split_decode", "combine_splits", "folded_decode")
-
-
-def not_right(exercise: str, says: str, score: float = 0, outcome: Outcome = Outcome.WRONG) -> Mapping[str, Expected]:
-    """Return what a wrong kernel gets: its verdict, and none of the points for speed."""
-    outcome = Outcome.PARTIAL if score else outcome
-    return {
-        exercise: Expected(score, outcome, says),
-        f"{exercise}:speed": Expected(0, Outcome.WRONG, "once the answer is right"),
-    }
-
-
-def says(exercise: str, words: str, score: float = 0) -> Mapping[str, Expected]:
-    """Return what a wrong answer gets where no kernel is asked for."""
-    return {exercise: Expected(score, Outcome.PARTIAL if score else Outcome.WRONG, words)}
-
-
-def slow(exercise: str, score: float = 0, says: str = "of the floor") -> Mapping[str, Expected]:
-    """Return what a right answer gets that reaches the lower bar, or none."""
-    return {f"{exercise}:speed": Expected(score, Outcome.PARTIAL if score else Outcome.SLOW, says)}
-
-
-def left_out(*exercises: str) -> tuple[tuple[Patch, ...], Mapping[str, Expected]]:
-    """Return patches and verdicts of exercises that are handed in as they were handed out."""
-    verdicts: dict[str, Expected] = {}
-    for name in exercises:
-        verdicts |= not_right(name, "as it was handed out", outcome=Outcome.UNFINISHED)
-    return tuple(unfinished(name) for name in exercises), verdicts
 
 
 def in_base_2(exercise: str) -> tuple[Patch, ...]:
@@ -231,8 +203,8 @@ def into_state(peak, total, acc, scores, values):
         patches=(
             replace(
                 "latent_decode",
-                "    block_h =",
-                '    import warnings\n    warnings.warn("8 warps are a guess")\n    print(seq_lens)\n    block_h =',
+                "    block_h,",
+                '    import warnings\n    warnings.warn("8 warps are a guess")\n    print(seq_lens)\n    block_h,',
             ),
             *REST,
         ),
@@ -507,7 +479,7 @@ def latent_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
                 "    tl.store(lse_ptr + row, total, mask=h < H)\n    tl.store(peak_ptr + row, peak, mask=h < H)\n",
             ),
             replace("latent_decode", "out, lse, scale, H, T,", "out, lse, peak, scale, H, T,"),
-            replace("latent_decode", "    block_h =", "    peak = torch.empty_like(lse)\n    block_h ="),
+            replace("latent_decode", "    block_h,", "    peak = torch.empty_like(lse)\n    block_h,"),
             replace("latent_decode", "    return out, lse", "    return out, peak + lse.log()"),
             *REST,
         ),
@@ -610,7 +582,7 @@ def combine_splits(partial_out, partial_lse, out):
     return out, lse
 """,
             ),
-            replace("folded_decode", "min(max(triton.next_power_of_2(N), 16), 64)", "16"),
+            replace("folded_decode", "block_sizes(N)", "16, 64, 2"),
         ),
         expect={
             **slow("latent_decode"),
@@ -623,7 +595,7 @@ def combine_splits(partial_out, partial_lse, out):
         "cleo",
         "tiny blocks of tokens, 16 columns a program, no splits where they are needed",
         patches=(
-            replace("split_decode", "BLOCK_T=64, num_warps=8, num_stages=2", "BLOCK_T=16, num_warps=4, num_stages=1"),
+            replace("split_decode", "block_sizes(H)", "16, 16, 1"),
             replace("combine_splits", "min(R, max(8192 // block_p, 16))", "16"),
             replace("folded_decode", "max(1, min(132 // (B * blocks), triton.cdiv(T, 128)))", "1"),
         ),

@@ -19,7 +19,8 @@ LOG2_E = 1.4426950408889634
 @triton.jit
 def _page(block_table_ptr, t, end, stride_tp, PAGE_SIZE: tl.constexpr):
     """Return the page that holds position t, any page if t is not before the end."""
-    return tl.load(block_table_ptr + t // PAGE_SIZE * stride_tp, mask=t < end, other=0).to(tl.int64)
+    # In 32 bits, as TMA counts: widened here, each block would wait for its load.
+    return tl.load(block_table_ptr + t // PAGE_SIZE * stride_tp, mask=t < end, other=0).to(tl.int32)
 
 
 @triton.jit
@@ -39,15 +40,18 @@ def _latent_attention_tma(
     stride_qb, stride_qs, stride_qh, stride_qd, stride_rb, stride_rs, stride_rh, stride_rd,
     stride_ct, stride_kt, stride_tb, stride_tp,
     stride_op, stride_ob, stride_os, stride_oh, stride_od, stride_lp, stride_lb, stride_ls, stride_lh,
-    CAUSAL: tl.constexpr, R: tl.constexpr, DR: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr,
-    PAGE_SIZE: tl.constexpr, OVERLAP: tl.constexpr,
+    CAUSAL: tl.constexpr, FOLD: tl.constexpr, R: tl.constexpr, DR: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr, PAGE_SIZE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
     program, blocks = tl.program_id(0), tl.cdiv(S * H, BLOCK_M)
     split, b = program // blocks % num_splits, program // blocks // num_splits
     m = program % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
-    s, h = (m // H).to(tl.int64), (m % H).to(tl.int64)
+    if FOLD:
+        s, h = (m // H).to(tl.int64), (m % H).to(tl.int64)
+    else:  # one query token: without the divisions no register spills
+        s, h = tl.zeros([BLOCK_M], tl.int64), m.to(tl.int64)
     r, d = tl.arange(0, R).to(tl.int64), tl.arange(0, DR).to(tl.int64)
 
     # [BLOCK_M, R] and [BLOCK_M, DR]
@@ -66,9 +70,9 @@ def _latent_attention_tma(
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M, BLOCK_T], tl.float32)  # summed once, at the end
     acc = tl.zeros([BLOCK_M, R], tl.float32)
-    page = b.to(tl.int64)
+    page = b
     if PAGE_SIZE > 0:
-        block_table_ptr += page * stride_tb
+        block_table_ptr += b.to(tl.int64) * stride_tb
         page = _page(block_table_ptr, start, end, stride_tp, PAGE_SIZE)
     if start < tail:  # ptxas keeps matrix products in flight only in a loop that is sure to run
         for t in range(start, tail, BLOCK_T):
@@ -88,8 +92,8 @@ def _latent_attention_tma(
         n = tl.arange(0, BLOCK_T)
         inside = (tail + n < end)[:, None]  # beyond the end the cache may hold NaN
         place = (tail % PAGE_SIZE if PAGE_SIZE > 0 else tail) + n[:, None]
-        c_kv = tl.load(c_kv_ptr + (page * c_kv_rows + place) * stride_ct + r, mask=inside, other=0.0)
-        k_rope = tl.load(k_rope_ptr + (page * k_rope_rows + place) * stride_kt + d, mask=inside, other=0.0)
+        c_kv = tl.load(c_kv_ptr + (page.to(tl.int64) * c_kv_rows + place) * stride_ct + r, mask=inside, other=0.0)
+        k_rope = tl.load(k_rope_ptr + (page.to(tl.int64) * k_rope_rows + place) * stride_kt + d, mask=inside, other=0.0)
         scores = tl.dot(q_latent, tl.trans(c_kv)) * scale + tl.dot(q_rope, tl.trans(k_rope)) * scale
         scores = tl.where((tail + n < end) & (tail + n < seen[:, None]), scores, float("-inf"))
         acc, top, total = _step(scores, c_kv, acc, top, total)
@@ -159,7 +163,7 @@ def _run(decode, out, lse, num_splits):
 def tile(decode: Decode) -> Tile:
     """Return the block sizes that were fastest on an H100; for 64 rows the tensor cores of a B200 want more memory."""
     if decode.S * decode.H <= 16:
-        return Tile(16, 32, 4, 3 if decode.block_table is None else 4)
+        return Tile(16, 32, 4, 3)
     return Tile(64 if limits(decode.c_kv.device).capability < (10, 0) else 32, 64, 8, 2)
 
 
@@ -199,6 +203,6 @@ def launch(decode: Decode, tile: Tile, outs: Tensor, lses: Tensor) -> None:
         d.scale * LOG2_E, d.S, d.H, d.T, _rows(d.c_kv), _rows(d.k_rope), num_splits,
         *d.q_latent.stride(), *d.q_rope.stride(), d.c_kv.stride(1), d.k_rope.stride(1),
         *((0, 0) if table is None else table.stride()), *outs.stride(), *lses.stride(),
-        d.causal, d.R, d.Dr, tile.block_m, tile.block_t, 0 if table is None else d.c_kv.shape[1], overlap,
+        d.causal, d.S > 1, d.R, d.Dr, tile.block_m, tile.block_t, 0 if table is None else d.c_kv.shape[1], overlap,
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip

@@ -88,6 +88,7 @@ for target in ("cuda", 75, 32), ("cuda", 80, 32), ("cuda", 89, 32), ("cuda", 90,
                 tile = tile_for(module, target, 128 if contiguous else 16, paged=not contiguous)
                 blocks = {"CAUSAL": contiguous, "R": 512, "DR": 64, "OVERLAP": target[1] == 90, **tile[0]}
                 blocks |= {"PAGE_SIZE": 0 if contiguous else 64, "BLOCK_R": 512, "BLOCK_DR": 64}
+                blocks |= {"FOLD": not contiguous}
                 blocks |= {"block_table_ptr": None} if contiguous else {}
                 compile(module, kernel, dtype, target, blocks, contiguous, **tile[1])
     print(*target)

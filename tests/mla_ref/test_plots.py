@@ -56,6 +56,23 @@ def test_matrix_draws_a_mask():
         plots.matrix([1, 2, 3])
 
 
+def test_page_table_colours_a_slot_for_every_token_on_both_sides():
+    figure = plots.page_table([[5, 0], [], [2]], [7, 0, 4], page_size=4, num_pages=6, title="three sequences")
+    left = drawn(figure)
+    assert left.get_title(loc="left") == "three sequences"
+    assert [text.get_text() for text in left.texts] == [
+        *("sequence 0, length 7", "5", "0"), "sequence 1, length 0", *("sequence 2, length 4", "2")
+    ]  # fmt: skip
+    for axes in figure.axes:
+        colors = [tuple(slot.get_facecolor()) for slot in axes.patches]
+        assert sum(color != (1, 1, 1, 1) for color in colors) == 11
+        assert len(set(colors)) == 3
+    with pytest.raises(ValueError, match=r"sequence 1 holds pages \[6\], expected 0 <= page < 6"):
+        plots.page_table([[5], [6]], [1, 1], page_size=4, num_pages=6)
+    with pytest.raises(ValueError, match="sequence 0 has 5 tokens and 1 pages of 4"):
+        plots.page_table([[5]], [5], page_size=4, num_pages=6)
+
+
 def test_global_style_is_left_alone():
     before = dict(matplotlib.rcParams)
     plots.bars({"a": 1}, unit="x")

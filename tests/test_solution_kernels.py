@@ -1,0 +1,79 @@
+"""Every kernel of the lessons' solutions compiles for five GPUs, at full size, within the shared memory of each."""
+
+import functools
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from autograder.cost import Bench, kernels_of
+from autograder.cost_model import ARCHS
+from autograder.exercises import exercises
+from autograder.lesson import lesson_names, load_lesson
+from autograder.program import Cell, build_program
+from mla_ref import DEVICES
+
+pytest.importorskip("triton", reason="kernels need Triton")
+
+GPUS = ("t4", "a100_80gb", "h100", "b200", "mi300x")
+TIMED = [(lesson, each) for lesson in lesson_names() for each in exercises(lesson) if each.speed]
+COMPILE = """
+import json, pickle, sys
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from autograder.worker import compiling, running
+
+target, requests = pickle.load(sys.stdin.buffer)
+for name, source, launch in requests:
+    namespace = {"__name__": "kernels"}
+    running.run_cell("kernels", source, namespace)
+    function = namespace[launch["kernel"]]
+    source = ASTSource(function, *compiling.specialise(function, launch["args"]))
+    shared = compile(source, target=GPUTarget(*target), options=launch["options"]).metadata.shared
+    print(json.dumps([name, launch["kernel"], shared]))
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """Return a function from a GPU to its launches, as the judge records them: [exercise, source, launch]."""
+    with Bench() as bench:
+        yield functools.cache(functools.partial(launches, bench))
+
+
+def launches(bench, shared_kib, dtype):
+    found = {}
+    for lesson, each in TIMED:
+        plan, case = load_lesson(lesson), dict(each.speed.case)
+        if case.get("dtype") == torch.bfloat16:
+            case["dtype"] = dtype
+        setup = [*plan.setup, Cell("gpu", f"shared_kib = {shared_kib}", True)]  # what a launcher asks the GPU for
+        own = [Cell(name, source) for name, source in plan.solutions.items()]
+        program = build_program(setup, plan.references(each.needs), own, Cell(each.name, plan.solutions[each.name]))
+        recording = bench.record(program, each.name, each.inputs(None, **case), execute=False)
+        source = kernels_of(program, recording)
+        for launch in recording.launches:
+            signature = repr([launch["kernel"], launch["args"], launch["options"]])
+            found[signature] = each.name, source, launch
+    return list(found.values())
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_solutions_compile_within_the_shared_memory_of(gpu, recorded, tmp_path):
+    device = DEVICES[gpu]
+    requests = recorded(device.shared_bytes // 1024, getattr(torch, device.half_dtype))
+    assert requests
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE],
+        input=pickle.dumps((ARCHS[gpu].target, requests)),
+        env={**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    compiled = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(compiled) == len(requests)
+    assert [each for each in compiled if each[2] > device.shared_bytes] == [], f"more than {device.shared_bytes} bytes"
