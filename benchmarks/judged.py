@@ -1,6 +1,6 @@
 """Judge a lesson's sample class with `mla-course check`, and compare every verdict with the one that it should get.
 
-    PYTHONPATH=. python benchmarks/judged.py [LESSON...]        # every lesson with kernels, minutes each
+    PYTHONPATH=. python benchmarks/judged.py [LESSON...] [--students NAME...]    # all by default, minutes each
 
 On a machine with a GPU the speed of kernels is measured; this needs neither nbgrader nor JupyterLab. The record says
 for each verdict on speed what was attained, for the lesson's own solution what the cost model says beside it, and how
@@ -9,6 +9,7 @@ much the time of one kernel differs between REPEATS measurements. Lessons that a
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import subprocess
@@ -31,7 +32,7 @@ REPEATS = 10
 KEPT = ("how", "device", "seconds", "noise", "floor", "baseline", "fraction", "ratio")
 
 
-def main(lessons: list[str]) -> int:
+def main(lessons: list[str], students: list[str]) -> int:
     """Judge the classes; write the record. Return 1 if a verdict is not the expected one."""
     gpu = measured.available()
     name = f"judged_{record.gpu()}" if gpu else "judged"
@@ -41,9 +42,10 @@ def main(lessons: list[str]) -> int:
     lessons = lessons or [each for each in lesson_names() if any(exercise.speed for exercise in exercises(each))]
     for lesson in lessons:
         started = time.perf_counter()
-        found = check(lesson)
+        found = check(lesson, *students)
         solution = check(lesson, "ada", modelled=True)["ada"]
-        surprises = [line for student in submissions(lesson) for line in compare(lesson, student, found)]
+        judged = [each for each in submissions(lesson) if each.student in found]
+        surprises = [line for each in judged for line in compare(lesson, each, found)]
         figures["lessons"][lesson] = {
             "date": datetime.date.today().isoformat(),
             "submissions": len(found),
@@ -53,8 +55,14 @@ def main(lessons: list[str]) -> int:
             "solution_modelled": speeds(solution),
             "repeated": repeated(lesson) if gpu else None,
         }
-        print(f"{lesson}: {len(found)} submissions, {len(surprises)} verdicts not as expected", *surprises, sep="\n  ")
-    print(record.write(name, figures, ("triton",)))
+        print(
+            f"{lesson}: {len(found)} submissions, {len(surprises)} verdicts not as expected",
+            *surprises,
+            sep="\n  ",
+            flush=True,
+        )
+        written = record.write(name, figures, ("triton",))  # after each: the next may be cut off
+    print(written)
     return int(any(figures["lessons"][lesson]["not_as_expected"] for lesson in lessons))
 
 
@@ -102,4 +110,8 @@ def speeds(verdicts: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("lessons", nargs="*", help="all with kernels by default")
+    parser.add_argument("--students", nargs="*", default=[], help="of the class; all by default")
+    arguments = parser.parse_args()
+    sys.exit(main(arguments.lessons, arguments.students))
