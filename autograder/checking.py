@@ -16,17 +16,18 @@ from typing import Any
 
 import torch
 
-from autograder import measured, report
-from autograder.cost import Bench
+from autograder import cost, measured, report
+from autograder.cost import Bench, KernelFailure, LimitReached
 from autograder.exercise import Exercise, upcast
 from autograder.exercises import locate
 from autograder.judge import Case, Failure, draw_cases, read_case, verdict_from
 from autograder.lesson import load_lesson
 from autograder.measured import GpuBench
 from autograder.program import Cell, build_program, names_bound, without_magics
+from autograder.sandbox import SandboxError
 from autograder.speed import judge_speed
 from autograder.verdict import Outcome, Verdict
-from autograder.worker import running, wire
+from autograder.worker import layout, running, wire
 from autograder.worker.recording import recording
 from autograder.worker.tasks import innermost
 from mla_ref import interpreter
@@ -53,9 +54,12 @@ def check(name: str) -> None:
     if not callable(entry):
         raise CheckFailed(f"there is no function or class {name} yet: run the cell above that defines it")
     cases = draw_cases(exercise, VISIBLE_SEED, hidden=False)
+    launches: list[dict[str, Any]] = []
     with supplied(namespace, lesson, exercise):
-        results = [run_case(exercise, entry, case) for case in cases]
+        results = [run_case(exercise, entry, case, launches) for case in cases]
     failures = {n: failure for n, (failure, _) in enumerate(results) if failure}
+    if launches and not failures and (reason := _refused(namespace, lesson, exercise, launches)):
+        failures[0] = Failure(Outcome.WRONG, reason, case=str(cases[0]))
     verdict = verdict_from(exercise, cases, failures)
     first = min(failures, default=None)
     picture = "" if first is None else _picture(exercise, cases[first], results[first][1])
@@ -101,8 +105,20 @@ def _bench() -> Bench | GpuBench:
     return bench
 
 
-def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[Failure | None, Any]:
-    """Call the entry on one case; return what is wrong, if anything, and the result."""
+def _refused(namespace: dict[str, Any], lesson: str, exercise: Exercise, launches: list[dict[str, Any]]) -> str | None:
+    """Return why the compiler's front end refuses kernels that the interpreter ran, as far as it can be asked."""
+    try:
+        source = cost.kernels_of(session_program(namespace, lesson, exercise), cost.Recording(launches, [], [], []))
+        _bench().check_compiles(source, launches, exercise.speed.device if exercise.speed else "h100")
+    except KernelFailure as error:
+        return str(error)
+    except (CheckFailed, LimitReached, SandboxError):  # run as a script, say
+        pass
+    return None
+
+
+def run_case(exercise: Exercise, entry: Any, case: Case, launches: list | None = None) -> tuple[Failure | None, Any]:
+    """Call the entry on one case; return what is wrong, if anything, and the result; add its launches to `launches`."""
     call = _call_kernels if exercise.kernel else _call
     result = None
     try:
@@ -112,13 +128,15 @@ def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[Failure | None
     except Exception as error:
         message = {"error": running.describe_error(innermost(error))}
     failure = read_case(exercise, case, message)
-    if not failure and message.get("launches") == 0:
+    if not failure and message.get("launches") == []:
         failure = Failure(Outcome.WRONG, "no Triton kernel was launched", case=str(case))
+    if launches is not None:
+        launches += message.get("launches", [])
     return failure, result
 
 
 def _call(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, Any]]:
-    given = running.copied(case.arguments)
+    given = layout.materialised(running.copied(layout.stood_in(case.arguments)))
     with running.forbidding(exercise.forbidden):
         result = running.DRIVERS[exercise.driver](entry, given)
     sent = wire.decode(wire.encode(result))  # what the judge would see
@@ -133,7 +151,7 @@ def _call_kernels(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict
             return _call(exercise, lambda *args: _on(entry(*args), "cpu"), case)
     with running.poisoned(), recording(case.arguments, execute=True) as recorder:
         result, message = _call(exercise, entry, case)
-    return result, {**message, "launches": sum(event["kind"] == "launch" for event in recorder.events)}
+    return result, {**message, "launches": [event for event in recorder.events if event["kind"] == "launch"]}
 
 
 def _on(value: Any, device: str) -> Any:

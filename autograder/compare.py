@@ -35,11 +35,20 @@ def assess(exercise: Exercise, arguments: Arguments, result: Any) -> Difference 
     expected = exercise.oracle(**upcast(arguments))
     found = difference(result, expected, exercise.returns, tolerance)
     if found is None:
-        return None
+        return _other_dtype(exercise, arguments, result)
     for mistake in exercise.mistakes:
         if difference(result, mistake.oracle(**upcast(arguments)), exercise.returns, tolerance) is None:
             return Difference(mistake.message, mistake.name, found.error, found.where)
     return found
+
+
+def _other_dtype(exercise: Exercise, arguments: Arguments, result: Any) -> Difference | None:
+    values = result if isinstance(result, tuple | list) else (result,)
+    for value, name, like in zip(values, exercise.returns, exercise.like, strict=False):
+        if like is not None and isinstance(value, torch.Tensor) and value.dtype != arguments[like].dtype:
+            got, wanted = (str(t.dtype).removeprefix("torch.") for t in (value, arguments[like]))
+            return Difference(f"{name} is {got}, expected {wanted}, as {like} is", where=name)
+    return None
 
 
 def difference(result: Any, expected: Any, names: tuple[str, ...], tolerance: float) -> Difference | None:

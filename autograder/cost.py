@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,27 +24,21 @@ from autograder.cost_model import ARCHS, Constants, DoesNotFit, LaunchTime
 from autograder.kernel_program import NotAKernel, kernel_program
 from autograder.program import Cell
 from autograder.sandbox import Limits, Reply, Sandbox
-from autograder.worker.recording import by_name
+from autograder.worker.layout import is_wide, stood_in
+from autograder.worker.recording import NAMED
+from autograder.worker.trees import by_name, tensors_in
 from mla_ref.devices import DEVICES
 from mla_ref.roofline import Cost
 
 SAMPLE = 24  # programs of a launch that are run to count what it does
 NEARLY = 0.9  # of the compulsory work: what is counted from a sample of programs may be a little off
+ROUGHLY = 0.5  # of it, where the programs of a sample are not alike
+LARGEST_INDEX = 1 << 24  # integers beyond it may be other numbers' bits
 MAX_LAUNCHES = 256
-MAX_BYTES = 4 << 30
-ITEMSIZES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "i1": 1}
-DTYPES = {
-    "fp64": torch.float64,
-    "fp32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-    "i64": torch.int64,
-    "i32": torch.int32,
-    "i16": torch.int16,
-    "i8": torch.int8,
-    "u8": torch.uint8,
-    "i1": torch.bool,
-}
+MAX_BYTES = 4 << 30  # of what a call makes
+MOST_BYTES = 1 << 40  # of any tensor
+REPLY_BYTES = 1 << 30
+ADDRESSES = 64 << 30  # bytes that a replay may map: large storages are touched in few places
 
 
 class KernelFailure(RuntimeError):
@@ -70,15 +64,34 @@ class Recording:
 @dataclass(frozen=True)
 class Replayed:
     """What the launches did in a clean process: the counts of each, and of the storages asked for the final bytes and
-    which of them kernels wrote."""
+    which of them kernels wrote. Of `wide` storages these are the bytes of the argument's elements."""
 
     counts: list[dict[str, Any]]
     content: dict[int, torch.Tensor] = field(default_factory=dict)
     covered: dict[int, torch.Tensor] = field(default_factory=dict)
+    wide: Set[int] = frozenset()
+
+
+class Timed:
+    """What a time says beside its floor and, where there is one, beside a baseline's time. In seconds."""
+
+    seconds: float
+    floor: float
+    baseline: float
+
+    @property
+    def fraction(self) -> float:
+        """The floor's share of the time: 1 is a kernel at the limit."""
+        return min(1.0, self.floor / self.seconds) if self.seconds else 0.0
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast as the baseline it is."""
+        return self.baseline / self.seconds
 
 
 @dataclass(frozen=True)
-class Modelled:
+class Modelled(Timed):
     """The modelled time of a call.
 
     Attributes
@@ -108,11 +121,6 @@ class Modelled:
     def overhead(self) -> float:
         """Seconds that launching takes, apart from the steps."""
         return self.seconds - math.fsum(step.seconds for step in self.steps)
-
-    @property
-    def fraction(self) -> float:
-        """The floor's share of the time: 1 is a kernel at the limit."""
-        return min(1.0, self.floor / self.seconds) if self.seconds else 0.0
 
     def table(self) -> list[dict[str, Any]]:
         """Return a row for each step: name, microseconds, what bounds it, and of launches what explains it."""
@@ -202,7 +210,7 @@ class Bench:
             "entry": entry,
             "driver": "call",
             "forbidden": list(forbidden),
-            "cases": [_shapes_only(arguments) if not execute else dict(arguments)],
+            "cases": [stood_in(dict(arguments))],
             "record": "execution" if execute else "launches",
         }
         limits = limits or self.limits
@@ -267,43 +275,89 @@ class Bench:
 
         Raises KernelFailure for an access out of bounds.
         """
-        launches = []
-        for number, launch in enumerate(recording.launches):
-            sites = compiled[number]["sites"] if compiled else []
-            warps = compiled[number]["warps"] if compiled else launch["options"].get("num_warps", 4)
-            stages = launch["options"].get("num_stages", 3)
-            launches.append({**launch, "sites": sites, "warps": warps, "stages": stages})
-        inputs = by_name(arguments)
-        storages = []
-        for storage in recording.storages:
-            content = inputs.get(storage.get("input"))
-            if content is not None and content.device.type != "meta":
-                raw = content.contiguous().reshape(-1).view(torch.uint8)
-                if len(raw) != storage["bytes"]:
-                    raise KernelFailure("the storages that were noted are not those of the arguments")
-                storages.append({"bytes": storage["bytes"], "content": raw})
-            else:
-                storages.append({"bytes": storage["bytes"]})
-        request = {
-            "task": "replay",
-            "source": source,
-            "launches": launches,
-            "storages": storages,
-            "sample": sample,
-            "return": list(contents),
-        }
-        answer = self._perform(self.interpreter, request, "replaying the launches")
-        by_number = [{int(n): raw for n, raw in answer[key].items()} for key in ("content", "covered")]
-        return Replayed(answer["launches"], *by_number)
+        (found,) = self.replays(source, [_replay(recording, arguments, compiled, sample, contents)])
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def prove(
+        self, source: str, executions: Sequence[tuple[Recording, Mapping[str, Any]]]
+    ) -> list[Replayed | KernelFailure | LimitReached]:
+        """Run the launches of several executions, every program, in one clean process.
+
+        Of each: what it did, with the bytes of the result, or why there is nothing.
+        """
+        return self.replays(source, [_replay(each, args, contents=result_storages(each)) for each, args in executions])
+
+    def replays(
+        self, source: str, wanted: Sequence[dict[str, Any] | KernelFailure]
+    ) -> list[Replayed | KernelFailure | LimitReached]:
+        """Have replays made, in the order of `wanted`: see `_replay`. What is a failure already stays one."""
+        found: list[Any] = list(wanted)
+        todo = [n for n, each in enumerate(wanted) if isinstance(each, dict)]
+        while todo:
+            size, group = 0, []
+            while todo and (not group or size + len(wanted[todo[0]]["launches"]) <= MAX_LAUNCHES):
+                size += len(wanted[todo[0]]["launches"])
+                group.append(todo.pop(0))
+            for number, each in zip(group, self._group(source, [wanted[n] for n in group]), strict=True):
+                found[number] = each
+        return found
+
+    def _group(self, source: str, group: list[dict[str, Any]]) -> list[Replayed | KernelFailure | LimitReached]:
+        request = {"task": "replay", "source": source, "replays": group}
+        reply, limits = self._run(self.interpreter, request, self.limits.seconds * min(len(group), 3))
+        found: list[Any] = []
+        for answer, each in zip(reply.messages, group, strict=False):
+            if "error" in answer:
+                found.append(_refused(answer["error"]))
+                continue
+            parts = [{int(n): raw for n, raw in answer[key].items()} for key in ("content", "covered")]
+            wide = {number for number, storage in enumerate(each["storages"]) if "elements" in storage}
+            found.append(Replayed(answer["launches"], *parts, wide))
+        rest = _ended(reply, limits, "replaying the launches")
+        if found and reply.messages[-1].get("event") == "failed":
+            rest = found[-1]
+        return found + [rest] * (len(group) - len(found))
 
     def _perform(self, sandbox: Sandbox, request: dict[str, Any], what: str) -> dict[str, Any]:
-        reply = sandbox.run(request, self.limits)
+        reply, limits = self._run(sandbox, request, self.limits.seconds)
         for message in reply.messages:
             if message.get("event") == "failed":
-                error = message["error"]
-                raise KernelFailure(error["message"] if error["type"] == "OutOfBounds" else sentence(error))
+                raise _refused(message["error"])
             return message
-        raise _ended(reply, self.limits, what)
+        raise _ended(reply, limits, what)
+
+    def _run(self, sandbox: Sandbox, request: dict[str, Any], seconds: float) -> tuple[Reply, Limits]:
+        limits = dataclasses.replace(self.limits, seconds=seconds, memory=ADDRESSES, reply_bytes=REPLY_BYTES)
+        return sandbox.run(request, limits), limits
+
+
+def _replay(
+    recording: Recording,
+    arguments: Mapping[str, Any],
+    compiled: Sequence[Mapping[str, Any]] = (),
+    sample: int | None = None,
+    contents: Sequence[int] = (),
+) -> dict[str, Any] | KernelFailure:
+    """Return the request of a replay, or why there can be none."""
+    launches, inputs = [], by_name(arguments)
+    for number, launch in enumerate(recording.launches):
+        sites = compiled[number]["sites"] if compiled else []
+        warps = compiled[number]["warps"] if compiled else launch["options"].get("num_warps", 4)
+        launches.append({**launch, "sites": sites, "warps": warps, "stages": launch["options"].get("num_stages", 3)})
+    try:
+        storages = [_stored(storage, inputs) for storage in recording.storages]
+    except KernelFailure as error:
+        return error
+    for number, raw in (pair for launch in launches for pair in launch["content"]):
+        if len(raw) != len(storages[number].get("content", raw)):
+            return KernelFailure("the storages that were noted are not those of the arguments")
+    return {"launches": launches, "storages": storages, "sample": sample, "return": list(contents)}
+
+
+def _refused(error: Mapping[str, Any]) -> KernelFailure:
+    return KernelFailure(error["message"] if error["type"] == "OutOfBounds" else sentence(error))
 
 
 def kernels_of(program: Sequence[Cell], *recordings: Recording) -> str:
@@ -361,7 +415,7 @@ def modelled(
             )
         if report["stack_bytes"]:
             notes.append(f"{event['kernel']} spills: {report['stack_bytes']} bytes of stack a thread")
-    dtype = _dtype(replayed.counts)
+    dtype = floor_dtype(any(each["dots"] for each in replayed.counts), device)
     least = floor.time(target, dtype=dtype)
     return Modelled(device, seconds, least, tuple(steps), tuple(replayed.counts), tuple(compiled), tuple(notes), dtype)
 
@@ -371,11 +425,12 @@ def shortfall(found: Modelled, floor: Cost) -> str | None:
 
     No result is computed at full size, so a function could do less there than where its answers were compared.
     """
+    enough = NEARLY if all(counts["alike"] or counts["exact"] for counts in found.counts) else ROUGHLY
     moved = sum(sum(marks.values()) for counts in found.counts for marks in counts["distinct"].values())
-    if moved < NEARLY * floor.bytes:
+    if moved < enough * floor.bytes:
         return f"the kernels touch {moved / 1e6:.4g} MB, and the work takes {floor.bytes / 1e6:.4g} MB at least"
     products = sum(sum(counts["dots"].values()) for counts in found.counts)
-    if 0 < products < NEARLY * floor.flops:
+    if 0 < products < enough * floor.flops:
         return f"the products in the kernels are {products / 1e9:.4g} GFLOP, and the work takes {floor.flops / 1e9:.4g}"
     return None
 
@@ -388,28 +443,57 @@ def _made_on_host(storage: int, recording: Recording) -> tuple[str, dict[str, An
     return event["op"], event, None
 
 
-def _dtype(counts: Sequence[Mapping[str, Any]]) -> str | None:
-    return "float32" if not any(each["dots"] for each in counts) else None
+def floor_dtype(dots: bool, device: str) -> str | None:
+    """Return the type whose rate a floor takes: None, the matrix units' 16 bits, for `tl.dot` where it runs on them."""
+    return None if dots and ARCHS[device].matrix else "float32"
 
 
-def unexplained(recording: Recording, replayed: Replayed) -> str | None:
+def may_carry_data(value: Any) -> bool:
+    """Return whether a number that a kernel gets could be a result: no small integer."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) > LARGEST_INDEX)
+
+
+def _stored(storage: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Return a storage as a replay makes it: its size, and of an argument the content, as the judge has it."""
+    found = {"bytes": storage["bytes"]}
+    if "input" not in storage:
+        return found
+    tensor = inputs.get(storage["input"])
+    wide = tensor is not None and is_wide(tensor)
+    if tensor is None or storage["bytes"] != (tensor.untyped_storage().nbytes() if wide else tensor.nbytes):
+        raise KernelFailure("the storages that were noted are not those of the arguments")
+    if tensor.device.type != "meta":
+        found["content"] = _raw(tensor)
+    if wide:
+        found["elements"] = [list(tensor.shape), list(tensor.stride()), tensor.element_size()]
+    return found
+
+
+def unexplained(recording: Recording, replayed: Replayed, arguments: Mapping[str, Any]) -> str | None:
     """Return why the replay does not account for the result, or None: the proof that the kernels computed it.
 
-    The recording must be of an execution, and the replay have returned the storages of `result_storages`.
+    The recording must be of an execution, and the replay have returned the storages of `result_storages`. Where the
+    result is an argument, what it held before needs no kernel.
     """
+    inputs = by_name(arguments)
     written = {int(n) for counts in replayed.counts for n, marks in counts["distinct"].items() if "write" in marks}
-    returned = _tensors(recording.returned)
+    returned = tensors_in(recording.returned)
     if len(returned) != len(recording.result):
         return "the result does not match what was noted of it"
     for tensor, view in zip(returned, recording.result, strict=True):
         if view["storage"] not in written:
             return "the result was not written by a kernel"
+        if view["storage"] in replayed.wide:
+            view = _dense(view)
         again = _read(replayed.content[view["storage"]], view)
         if again.shape != tensor.shape or again.dtype != tensor.dtype:
             return "the result does not match what was noted of it"
         if not torch.equal(again.nan_to_num(), tensor.nan_to_num()):
             return "the kernels, launched again on the same arguments, do not give this result"
-        missed = int((~_written(replayed.covered[view["storage"]], view) & (again != 0)).sum())
+        unwritten = ~_written(replayed.covered[view["storage"]], view) & (again != 0)
+        if (before := inputs.get(recording.storages[view["storage"]].get("input"))) is not None:
+            unwritten &= again != _read(_raw(before), view)
+        missed = int(unwritten.sum())
         if missed:
             return f"{missed} of {again.numel()} elements of the result were not written by a kernel"
     return None
@@ -436,12 +520,22 @@ def host_made(recording: Recording, replayed: Replayed) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def _raw(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _dense(view: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the view of a wide argument as one of its elements alone."""
+    strides = torch.empty(view["shape"], device="meta").stride()
+    return {**view, "strides": list(strides), "offset": 0}
+
+
 def _read(raw: torch.Tensor, view: Mapping[str, Any]) -> torch.Tensor:
-    return raw.view(DTYPES[view["dtype"]]).as_strided(view["shape"], view["strides"], view["offset"])
+    return raw.view(NAMED[view["dtype"]]).as_strided(view["shape"], view["strides"], view["offset"])
 
 
 def _written(covered: torch.Tensor, view: Mapping[str, Any]) -> torch.Tensor:
-    whole = covered.view(-1, ITEMSIZES[view["dtype"]]).all(dim=1)
+    whole = covered.view(-1, NAMED[view["dtype"]].itemsize).all(dim=1)
     return whole.as_strided(view["shape"], view["strides"], view["offset"])
 
 
@@ -455,7 +549,7 @@ def checked(notes: Mapping[str, Any], returned: Any = None, changed: Any = None)
     """
     try:
         storages = [_storage(each) for each in _list(notes["storages"], 4096)]
-        if sum(storage["bytes"] for storage in storages) > MAX_BYTES:
+        if sum(storage["bytes"] for storage in storages if "input" not in storage) > MAX_BYTES:
             raise LimitReached(f"the tensors of one call exceed {MAX_BYTES >> 30} GiB")
         events = [_event(each, storages) for each in _list(notes["events"], 4096)]
         result = [_view(each, storages) for each in _list(notes["result"], 64)]
@@ -480,7 +574,7 @@ def _int(value: Any, low: int, high: int) -> int:
 
 
 def _storage(value: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"bytes": _int(value["bytes"], 0, MAX_BYTES)}
+    found: dict[str, Any] = {"bytes": _int(value["bytes"], 0, MOST_BYTES)}
     if "input" in value:
         found["input"] = str(value["input"])
     return found
@@ -489,13 +583,13 @@ def _storage(value: Any) -> dict[str, Any]:
 def _view(value: Any, storages: list[dict[str, Any]]) -> dict[str, Any]:
     view = {
         "storage": _int(value["storage"], 0, len(storages) - 1),
-        "offset": _int(value["offset"], 0, MAX_BYTES),
-        "shape": [_int(n, 0, MAX_BYTES) for n in _list(value["shape"], 16)],
-        "strides": [_int(n, 0, MAX_BYTES) for n in _list(value["strides"], 16)],
+        "offset": _int(value["offset"], 0, MOST_BYTES),
+        "shape": [_int(n, 0, MOST_BYTES) for n in _list(value["shape"], 16)],
+        "strides": [_int(n, 0, MOST_BYTES) for n in _list(value["strides"], 16)],
         "dtype": str(value["dtype"]),
     }
     last = view["offset"] + sum((n - 1) * s for n, s in zip(view["shape"], view["strides"], strict=True))
-    if math.prod(view["shape"]) and (last + 1) * ITEMSIZES[view["dtype"]] > storages[view["storage"]]["bytes"]:
+    if math.prod(view["shape"]) and (last + 1) * NAMED[view["dtype"]].itemsize > storages[view["storage"]]["bytes"]:
         raise ValueError("a tensor that exceeds its storage")
     return view
 
@@ -503,14 +597,17 @@ def _view(value: Any, storages: list[dict[str, Any]]) -> dict[str, Any]:
 def _event(value: Any, storages: list[dict[str, Any]]) -> dict[str, Any]:
     if value["kind"] == "host":
         pairs = {
-            side: [[_int(n, 0, len(storages) - 1), _int(b, 0, MAX_BYTES)] for n, b in _list(value[side], 64)]
+            side: [[_int(n, 0, len(storages) - 1), _int(b, 0, MOST_BYTES)] for n, b in _list(value[side], 64)]
             for side in ("reads", "writes")
         }
         return {"kind": "host", "op": str(value["op"])[:80], "flops": _int(value["flops"], 0, 1 << 60), **pairs}
     args = {str(name): _argument(arg, storages) for name, arg in value["args"].items()}
     content = [[_int(n, 0, len(storages) - 1), raw] for n, raw in _list(value["content"], 4096)]
     for number, raw in content:
-        if not isinstance(raw, torch.Tensor) or raw.dtype != torch.uint8 or raw.shape != (storages[number]["bytes"],):
+        given = "input" in storages[number]  # the judge knows their size: see `_stored`
+        if not isinstance(raw, torch.Tensor) or raw.dtype != torch.uint8 or raw.dim() != 1:
+            raise ValueError("content that is no bytes")
+        if len(raw) != storages[number]["bytes"] and not given:
             raise ValueError("content that is not its storage's")
     most = {"num_warps": 64, "num_stages": 64, "num_ctas": 16, "maxnreg": 1024}
     return {
@@ -536,23 +633,6 @@ def _argument(value: Any, storages: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _bare(launch: Mapping[str, Any]) -> dict[str, Any]:
     return {key: launch[key] for key in ("kernel", "args", "options")}
-
-
-def _shapes_only(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        dtype = str(value.dtype).removeprefix("torch.")
-        return {"$empty": [dtype, list(value.shape)]} if value.device.type == "meta" else value
-    if isinstance(value, Mapping):
-        return {k: _shapes_only(v) for k, v in value.items()}
-    return type(value)(map(_shapes_only, value)) if isinstance(value, list | tuple) else value
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [t for v in value for t in _tensors(v)] if isinstance(value, list | tuple) else []
 
 
 def sentence(error: Any) -> str:

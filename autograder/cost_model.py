@@ -38,18 +38,25 @@ class Arch:
     target: tuple[str, int | str, int]
     registers: int = 65536
     warp_size: int = 32
+    reserved: int = 1 << 10  # bytes of shared memory that the system keeps of each block: none before sm_80
+    matrix: bool = True  # whether Triton has `tl.dot` run on matrix units
 
 
 _KIB = 1024
 ARCHS: dict[str, Arch] = {
-    "t4": Arch(32, 16, 64 * _KIB, 96 * _KIB, 1.59e9, ("cuda", 75, 32)),
+    "t4": Arch(32, 16, 64 * _KIB, 96 * _KIB, 1.59e9, ("cuda", 75, 32), reserved=0, matrix=False),
     "a100_80gb": Arch(64, 32, 164 * _KIB, 192 * _KIB, 1.41e9, ("cuda", 80, 32)),
     "l4": Arch(48, 24, 100 * _KIB, 128 * _KIB, 2.04e9, ("cuda", 89, 32)),
     "rtx4090": Arch(48, 24, 100 * _KIB, 128 * _KIB, 2.52e9, ("cuda", 89, 32)),
     "h100": Arch(64, 32, 228 * _KIB, 256 * _KIB, 1.98e9, ("cuda", 90, 32)),
     "h200": Arch(64, 32, 228 * _KIB, 256 * _KIB, 1.98e9, ("cuda", 90, 32)),
     "b200": Arch(64, 32, 228 * _KIB, 256 * _KIB, 1.96e9, ("cuda", 100, 32)),
-    "mi300x": Arch(32, 32, 64 * _KIB, 32 * _KIB, 2.1e9, ("hip", "gfx942", 64), registers=4 * 512 * 64, warp_size=64),
+    "mi300x": Arch(
+        *(32, 32, 64 * _KIB, 32 * _KIB, 2.1e9, ("hip", "gfx942", 64)),
+        registers=4 * 512 * 64,
+        warp_size=64,
+        reserved=0,
+    ),
 }
 
 
@@ -156,7 +163,7 @@ def resident_blocks(compiled: Mapping[str, Any], device: Device, arch: Arch) -> 
     unit = 8 * arch.warp_size
     per_warp = -(-max(compiled["registers"], 16) * arch.warp_size // unit) * unit
     by_registers = 4 * (arch.registers // 4 // per_warp) // warps
-    by_shared = arch.shared // (shared + _KIB) if shared else arch.blocks
+    by_shared = arch.shared // (shared + arch.reserved) if shared else arch.blocks
     found = min(by_registers, by_shared, arch.warps // warps, arch.blocks)
     if found < 1:
         raise DoesNotFit(

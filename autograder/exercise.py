@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from autograder.sandbox import Limits
+from autograder.worker.layout import spread
+from autograder.worker.trees import mapped, tensors_in
 from mla_ref import Cost
 
 Params = Mapping[str, Any]
@@ -92,6 +94,8 @@ class Exercise:
         Names of the returned tensors, for messages.
     mistakes : sequence of Mistake
         Their oracles take the same arguments.
+    like : tuple of (str or None)
+        For each returned tensor the argument whose dtype it must have; None, and what is not named, may have any.
     tolerance : float or None
         Bound on the relative error ‖out−ref‖/‖ref‖; None takes it from the dtype of the inputs. A row (the last axis)
         may be ten times as far off, relative to the larger of its own norm and the typical row's.
@@ -116,6 +120,7 @@ class Exercise:
     oracle: Callable[..., Any]
     returns: tuple[str, ...] = ("out",)
     mistakes: Sequence[Mistake] = ()
+    like: tuple[str | None, ...] = ()
     tolerance: float | None = None
     driver: str = "call"
     needs: tuple[str, ...] = ()
@@ -126,7 +131,7 @@ class Exercise:
     speed: Speed | None = None
 
     def __post_init__(self) -> None:
-        for field_name in ("returns", "needs", "forbidden", "may_change"):
+        for field_name in ("returns", "like", "needs", "forbidden", "may_change"):
             if isinstance(getattr(self, field_name), str):
                 raise TypeError(f"exercise {self.name}: {field_name} is a string, expected a tuple of strings")
 
@@ -138,22 +143,7 @@ class Exercise:
 
 def upcast(value: Any) -> Any:
     """Return the value with every floating-point tensor in it in float64."""
-    if isinstance(value, torch.Tensor):
-        return value.to(torch.float64, copy=True) if value.is_floating_point() else value.clone()
-    if isinstance(value, dict):
-        return {k: upcast(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(upcast(v) for v in value)
-    return value
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Return the tensors of a nested value, in order."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [t for v in value for t in tensors_in(v)] if isinstance(value, list | tuple) else []
+    return mapped(value, lambda t: t.to(torch.float64, copy=True) if t.is_floating_point() else t.clone())
 
 
 def relative_tolerance(exercise: Exercise, arguments: Arguments) -> float:
@@ -170,3 +160,13 @@ def randn(
     if generator is None:
         return torch.empty(shape, dtype=dtype, device="meta")
     return (torch.randn(shape, generator=generator, dtype=torch.float64) * scale).to(dtype)
+
+
+def far_apart(values: torch.Tensor) -> torch.Tensor:
+    """Return the values with the rows of the first axis so far apart that the last begins past element 2³¹.
+
+    A kernel that computes the offset of that row in 32 bits leaves the tensor, or finds other rows: a view of one layer
+    of a large pool, say. Memory that no row lies in costs nothing. For float16, which a laptop has the addresses for.
+    """
+    last, row = len(values) - 1, values[0].numel()
+    return spread(values, (-(-(1 << 31) // (last * row)) * row, *values[0].contiguous().stride()))

@@ -16,10 +16,12 @@ from typing import Any
 import torch
 
 from autograder.compare import assess
-from autograder.exercise import Arguments, Exercise, Params, tensors_in
+from autograder.exercise import Arguments, Exercise, Params
 from autograder.program import Cell
 from autograder.sandbox import Reply, Sandbox, SandboxError, ServerLost
 from autograder.verdict import Outcome, PartVerdict, Verdict
+from autograder.worker.layout import stood_in
+from autograder.worker.trees import tensors_in
 
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "cannot allocate memory")
 
@@ -87,7 +89,7 @@ def judge(
         "entry": exercise.name,
         "driver": exercise.driver,
         "forbidden": list(exercise.forbidden),
-        "cases": [case.arguments for case in cases],
+        "cases": [stood_in(case.arguments) for case in cases],
         **({"record": "execution"} if prove else {}),
     }
     try:
@@ -210,7 +212,8 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
     found = assess(exercise, case.arguments, message.get("result"))
     if not found:
         return None
-    hint = ": what a kernel does not write holds NaN here" if exercise.kernel and "has NaN in" in found.reason else ""
+    empty = exercise.kernel and "has NaN in" in found.reason
+    hint = ": what a kernel does not write holds NaN here, and so do 0/0 and inf - inf" if empty else ""
     return Failure(Outcome.WRONG, _text(found.reason, 1000) + hint, found.mistake, str(case))
 
 

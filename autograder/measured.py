@@ -36,13 +36,13 @@ import torch
 
 from autograder import cost
 from autograder.compare import assess
-from autograder.cost import KernelFailure, LimitReached, Recording
-from autograder.exercise import Arguments, Exercise, Speed, tensors_in
+from autograder.cost import KernelFailure, LimitReached, Recording, Timed
+from autograder.exercise import Arguments, Exercise, Speed
 from autograder.program import Cell
 from autograder.sandbox import Ended, Limits, Sandbox, SandboxError, Talk
 from autograder.worker import wire
-from autograder.worker.measuring import Desk, Writer, mapped, read
-from autograder.worker.recording import by_name
+from autograder.worker.measuring import PLACE, Desk, Writer, read
+from autograder.worker.trees import by_name, mapped, tensors_in
 from mla_ref.devices import DEVICES
 from mla_ref.timing import measure_copy_bandwidth
 
@@ -53,7 +53,6 @@ BY_THE_CLOCK, CLOCK_SECONDS = 32, 0.05  # the judge's clock needs so many calls,
 SLACK, SLACK_SECONDS = 0.1, 10e-6  # what two processes on one GPU may differ by
 BELOW_FLOOR = 0.95
 BY_TORCH = 0.01  # of a result, which may be there without a kernel
-LARGEST_INDEX = 1 << 24
 SECONDS = 60.0  # for each answer of a process
 SHARE = 0.6  # of the GPU's memory, for a process
 SLEEP_SECONDS = 0.3e-3, 10e-3
@@ -79,7 +78,7 @@ def available() -> str | None:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Timed):
     """The measured time of a call, in seconds of the device.
 
     Attributes
@@ -98,6 +97,8 @@ class Measured:
         The launches of a call: name, programs, warps; of a launch by itself the µs too.
     notes
         What the reader should know.
+    dots
+        Whether its kernels hold matrix products.
     """
 
     device: str
@@ -108,24 +109,7 @@ class Measured:
     calls: int
     steps: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
-
-    @property
-    def fraction(self) -> float:
-        """The floor's share of the time: 1 is a kernel at the limit."""
-        return min(1.0, self.floor / self.seconds)
-
-    @property
-    def ratio(self) -> float:
-        """How many times as fast as the baseline."""
-        return self.baseline / self.seconds
-
-    def reaches(self, bar: float) -> bool:
-        """Return whether it has that fraction of the floor's speed; where noise may decide, it has."""
-        return self.fraction >= bar * (1 - BAND)
-
-    def beats(self, ratio: float) -> bool:
-        """Return whether it is that many times as fast as the baseline; where noise may decide, it is."""
-        return self.ratio >= ratio * (1 - BAND)
+    dots: bool = False
 
     def undecided(self, speed: Speed) -> bool:
         """Return whether noise may decide on one of the bars."""
@@ -299,7 +283,7 @@ class _Measurement:
                 answer = session.fetch()
                 each.tapes, each.results = answer["tapes"], answer["results"]
                 for arguments, result in zip(sets, each.results, strict=True):
-                    if found := self._wrong(arguments, mapped(result, session.tensor, placed=True)):
+                    if found := self._wrong(arguments, mapped(result, session.tensor, stand_ins=PLACE)):
                         raise KernelFailure(f"on the GPU, {found}")
 
     def _pace(self, session: _Session) -> None:
@@ -327,7 +311,7 @@ class _Measurement:
             raise KernelFailure(f"on the GPU, it changes its argument {min(changed)} in place")
         for arguments, form, result, tape in zip(sets, each.results, answer["results"], each.tapes, strict=True):
             tensors = map(session.tensor, result)
-            if self._wrong(arguments, mapped(form, lambda _, tensors=tensors: next(tensors, None), placed=True)):
+            if self._wrong(arguments, mapped(form, lambda _, tensors=tensors: next(tensors, None), stand_ins=PLACE)):
                 raise KernelFailure(_not_the_kernels(tape))
         if answer["by_torch"] > BY_TORCH:
             raise KernelFailure(f"{answer['by_torch']:.0%} of its result were not written by a kernel")
@@ -352,6 +336,7 @@ class _Measurement:
         notes = [f"{_us(beside)} of a call are not its kernels'"] if beside else []
         if names := _left_out(self.rounds[0].tapes[0]):
             notes.append(f"beside its kernels torch ran {names}")
+        dots = "dot(" in source
         low, _, _, high = statistics.quantiles(self.timed["player"], n=5, method="inclusive")
         launches = [
             {"step": each["kernel"], "programs": math.prod(each["grid"]), "warps": each["options"].get("num_warps", 4)}
@@ -363,18 +348,20 @@ class _Measurement:
             device=available(),
             seconds=kernels + beside,
             noise=(low + beside, high + beside),
-            floor=self._floor(source),
+            floor=self._floor(dots),
             baseline=baseline,
             calls=len(self.timed["player"]),
             steps=tuple(launches),
             notes=tuple(notes),
+            dots=dots,
         )
 
-    def _floor(self, source: str) -> float:
+    def _floor(self, dots: bool) -> float:
         least = self.speed.floor(**self.case)
         if available() not in KNOWN:
             return least.bytes / _copy_bandwidth()
-        return least.time(DEVICES[KNOWN[available()]], None if "dot(" in source else "float32")
+        device = KNOWN[available()]
+        return least.time(DEVICES[device], cost.floor_dtype(dots, device))
 
 
 @functools.cache
@@ -489,8 +476,7 @@ def _numbers(value: Any) -> list[float]:
     if isinstance(value, Mapping | list | tuple):
         inside = value.values() if isinstance(value, Mapping) else value
         return [number for each in inside for number in _numbers(each)]
-    counts = isinstance(value, float) or (isinstance(value, int) and abs(value) > LARGEST_INDEX)
-    return [value] if counts else []
+    return [value] if cost.may_carry_data(value) else []
 
 
 def _left_out(tape: Mapping[str, Any]) -> str:

@@ -14,15 +14,14 @@ import torch
 
 from autograder import cost
 from autograder.cost import Bench, KernelFailure, LimitReached, Recording, Replayed
-from autograder.exercise import Exercise, tensors_in, upcast
+from autograder.exercise import Exercise, upcast
 from autograder.judge import Case, Failure
 from autograder.program import Cell
 from autograder.verdict import Outcome
-from autograder.worker.recording import DTYPES
+from autograder.worker.recording import NAMED
+from autograder.worker.trees import tensors_in
 
-LARGEST_INDEX = 1 << 24  # integers beyond it may be other numbers' bits
 PLAIN_VALUES = (0.0, 1.0, -1.0, float("inf"), -float("inf"))
-TORCH_DTYPES = {short: dtype for dtype, short in DTYPES.items()}
 
 
 def prove(
@@ -55,18 +54,15 @@ def prove(
         if {earlier, number} <= recordings.keys() and _numbers(recordings[earlier]) != _numbers(recordings[number]):
             reason = "a kernel gets as a plain number what was computed outside from the values of the arguments"
             failures[number] = _failure(KernelFailure(reason), cases[number])
-    for number, recording in recordings.items():
-        if number in failures:
+    left = {number: (found, cases[number].arguments) for number, found in recordings.items() if number not in failures}
+    for number, replayed in zip(left, bench.prove(source, list(left.values())), strict=True):
+        recording, arguments = left[number]
+        if isinstance(replayed, Exception):
+            failures[number] = _failure(replayed, cases[number])
             continue
-        arguments = cases[number].arguments
-        try:
-            wanted = cost.result_storages(recording)
-            replayed = bench.replay(source, recording, arguments, contents=wanted)
-            reason = cost.unexplained(recording, replayed) or computed_outside(exercise, arguments, recording, replayed)
-            if reason:
-                raise KernelFailure(reason)
-        except (KernelFailure, LimitReached) as error:
-            failures[number] = _failure(error, cases[number])
+        reason = cost.unexplained(recording, replayed, arguments)
+        if reason := reason or computed_outside(exercise, arguments, recording, replayed):
+            failures[number] = _failure(KernelFailure(reason), cases[number])
     return failures
 
 
@@ -87,13 +83,7 @@ def _numbers(recording: Recording) -> list[tuple[str, str, float]]:
         for launch in recording.launches
         for name, argument in launch["args"].items()
     )
-    return sorted(
-        {
-            (kernel, name, value)
-            for kernel, name, value in values
-            if isinstance(value, float) or (isinstance(value, int) and abs(value) > LARGEST_INDEX)
-        }
-    )
+    return sorted({(kernel, name, value) for kernel, name, value in values if cost.may_carry_data(value)})
 
 
 def _failure(error: Exception, case: Case) -> Failure:
@@ -117,7 +107,7 @@ def computed_outside(
         old = {n for n in brought if "input" in recording.storages[n]}  # an argument that the host has changed
         for number in sorted(used & held.keys() & ({*counts["unwritten"]} | old)):
             name, dtype = next(
-                (name, TORCH_DTYPES[a["tensor"]["dtype"]])
+                (name, NAMED[a["tensor"]["dtype"]])
                 for name, a in launch["args"].items()
                 if a.get("tensor", {}).get("storage") == number
             )
@@ -144,6 +134,6 @@ def _prepared(values: torch.Tensor, given: Sequence[torch.Tensor]) -> bool:
     if not values.numel() or bool((values == values[0]).all()):
         return True
     if not values.is_floating_point():
-        return bool((values.long().abs() <= LARGEST_INDEX).all())
+        return bool((values.long().abs() <= cost.LARGEST_INDEX).all())
     known = torch.cat([torch.tensor(PLAIN_VALUES), *(x.flatten().to(values.dtype).float() for x in given)])
     return bool(torch.isin(values.float().nan_to_num(nan=0.0), known.nan_to_num(nan=0.0)).all())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import os
 import shutil
@@ -20,6 +21,7 @@ from typing import Any, ClassVar
 import mla_ref
 from autograder.worker import server, wire
 
+STAGE = "mla-stage-"
 START_SECONDS = 120.0
 GRACE_SECONDS = 5.0
 MAX_TEXT = 4 << 20  # bytes of JSON in all messages of a reply
@@ -202,8 +204,11 @@ class Sandbox:
         return answer
 
     def _start(self) -> None:
-        self._stage = tempfile.TemporaryDirectory(prefix="mla-stage-")
+        self._stage = tempfile.TemporaryDirectory(prefix=STAGE)
         stage = Path(self._stage.name)
+        self._lock = os.open(stage, os.O_RDONLY)  # for as long as this process lives
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        _sweep(stage.parent)
         stage_packages(stage)
         ours, theirs = socket.socketpair()
         fd = theirs.fileno()
@@ -248,6 +253,7 @@ class Sandbox:
             self._process.stderr.close()
         if self._stage is not None:
             self._stage.cleanup()
+            os.close(self._lock)
         self._process = self._socket = self._stage = None
 
 
@@ -290,6 +296,20 @@ def _read_reply(data: bytes | bytearray, ended: str, killed: int) -> Reply:
     except wire.WireError as error:
         reply.malformed = str(error)
     return reply
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the stages of judges that were killed: theirs alone are not locked."""
+    for stage in folder.glob(f"{STAGE}*"):
+        with contextlib.suppress(OSError):
+            if stage.stat().st_uid != os.getuid() or time.time() - stage.stat().st_mtime < START_SECONDS:
+                continue  # another's, or about to be locked
+            handle = os.open(stage, os.O_RDONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(stage, ignore_errors=True)
+            finally:
+                os.close(handle)
 
 
 def stage_packages(stage: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from autograder import cost_model, judge
-from autograder.cost import Bench, KernelFailure, LimitReached, Modelled
+from autograder.cost import Bench, KernelFailure, LimitReached, Modelled, Timed, floor_dtype
 from autograder.cost_model import ARCHS, Constants
 from autograder.exercise import Exercise
 from autograder.measured import BAND, KNOWN, GpuBench
@@ -26,7 +26,7 @@ SUFFIX = ":speed"
 
 
 @dataclass(frozen=True)
-class Attained:
+class Attained(Timed):
     """A time and what to hold it against, in seconds.
 
     Attributes
@@ -43,6 +43,8 @@ class Attained:
         A row for each launch and each pass of torch.
     slack
         The share of a bar that noise may hide: within it a bar is reached.
+    outgunned
+        Whether the baseline has units that Triton does not use on this device: then it is no bar.
     """
 
     how: str
@@ -58,16 +60,7 @@ class Attained:
     notes: tuple[str, ...] = ()
     noise: tuple[float, float] | None = None
     slack: float = 0.0
-
-    @property
-    def fraction(self) -> float:
-        """The floor's share of the time: 1 is a kernel at the limit."""
-        return min(1.0, self.floor / self.seconds)
-
-    @property
-    def ratio(self) -> float:
-        """How many times as fast as the baseline it is."""
-        return self.baseline / self.seconds
+    outgunned: bool = False
 
 
 def judge_speed(exercise: Exercise, program: Sequence[Cell], bench: Bench | GpuBench) -> Verdict:
@@ -110,7 +103,8 @@ def measure(exercise: Exercise, program: Sequence[Cell], bench: GpuBench) -> Att
     """
     found = bench.measure(program, exercise)
     work = exercise.speed.floor(**exercise.speed.case)
-    known = DEVICES.get(KNOWN.get(found.device, ""))
+    key = KNOWN.get(found.device, "")
+    known = DEVICES.get(key)
     bandwidth = known.bandwidth() if known else work.bytes / found.floor
     return Attained(
         how="measured",
@@ -121,11 +115,12 @@ def measure(exercise: Exercise, program: Sequence[Cell], bench: GpuBench) -> Att
         bytes=work.bytes,
         flops=work.flops,
         bandwidth=bandwidth,
-        rate=known.rate() if known else max(work.flops / found.floor, 200 * bandwidth),
+        rate=known.rate(floor_dtype(found.dots, key)) if known else max(work.flops / found.floor, 200 * bandwidth),
         steps=tuple(found.table()),
         notes=(f"{found.calls} calls were timed, each on data of its own", *found.notes),
         noise=found.noise,
         slack=BAND,
+        outgunned=bool(known and found.dots and not ARCHS[key].matrix),
     )
 
 
@@ -145,6 +140,7 @@ def attained(exercise: Exercise, found: Modelled) -> Attained:
         rate=device.rate(found.dtype),
         steps=(*found.table(), {"step": "launching", "us": round(found.overhead * 1e6, 3)}),
         notes=found.notes,
+        outgunned=not ARCHS[found.device].matrix and any(counts["dots"] for counts in found.counts),
     )
 
 
@@ -162,9 +158,12 @@ def baseline_seconds(exercise: Exercise) -> float:
 def verdict_on(exercise: Exercise, found: Attained) -> Verdict:
     """Hold an attained time against the exercise's bars."""
     speed, parts, before = exercise.speed, [], 0.0
+    if found.outgunned and speed.ratio > 1:
+        note = f"on {found.device} the baseline may use matrix units, and Triton does not: it is no bar"
+        found = replace(found, notes=(*found.notes, note))
     for number, (fraction, share) in enumerate(speed.bars):
         last = number == len(speed.bars) - 1
-        needs_ratio = last and speed.ratio > 1
+        needs_ratio = last and speed.ratio > 1 and not found.outgunned
         name = f"{fraction:.0%} of the floor's speed" + (f", {speed.ratio:g}× the baseline's" if needs_ratio else "")
         points = speed.points * (share - before)
         reached = found.fraction >= fraction * (1 - found.slack)

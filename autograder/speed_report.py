@@ -77,7 +77,7 @@ def _advice(speed: Mapping[str, Any]) -> str:
         return ""
     longest = max(steps, key=lambda row: row["us"])
     if launching > sum(row["us"] for row in steps):
-        return "most of the time goes into launching: fewer launches and passes would show most"
+        return "most of the time goes into launching: fewer launches and passes would save most"
     where = f"{longest['step']}: " if len(steps) > 1 else ""
     if longest.get("spill_bytes"):
         return where + "registers spill to memory: take smaller blocks, or more warps for one"

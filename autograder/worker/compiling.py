@@ -33,51 +33,54 @@ def compile_launches(request: dict[str, Any]) -> list[dict[str, Any]]:
     """Compile each of `request["launches"]` in `request["source"]` for `request["target"]`; return what was found.
 
     A launch that does not compile gives `{"error": sentence}`. With `request["only_check"]` the compiler's front end
-    alone runs, which refuses whatever is not Triton, in milliseconds; then others give `{}`.
+    alone runs, which refuses whatever is not Triton, in milliseconds; then others give `{}`. Launches that are one
+    kernel to the compiler are compiled once.
     """
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
     os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="triton-")
     namespace: dict[str, Any] = {"__name__": "kernels"}
     running.run_cell("kernels", request["source"], namespace)
     step = _check if request.get("only_check") else _compile
-    return [step(namespace[launch["kernel"]], launch, request["target"]) for launch in request["launches"]]
-
-
-def _check(function: Any, launch: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
-    from triton._C.libtriton import ir
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource, make_backend
-
+    target = request["target"]
     gpu = GPUTarget(target["backend"], target["arch"], target["warp_size"])
+    known: dict[str, dict[str, Any]] = {}
+    found = []
+    for launch in request["launches"]:
+        function, options = namespace[launch["kernel"]], dict(launch["options"])
+        try:
+            signature, constants, attributes = specialise(function, launch["args"])
+            key = repr((launch["kernel"], signature, constants, attributes, sorted(options.items())))
+            if key not in known:
+                source = ASTSource(function, signature=signature, constexprs=constants, attrs=attributes)
+                known[key] = step(source, gpu, options)
+            found.append(known[key])
+        except Exception as error:
+            found.append({"error": _sentence(error)})
+    return found
+
+
+def _check(source: Any, gpu: Any, options: dict[str, Any]) -> dict[str, Any]:
+    from triton._C.libtriton import ir
+    from triton.compiler import make_backend
+
     backend = make_backend(gpu)
-    try:
-        signature, constants, attributes = specialise(function, launch["args"])
-        options = backend.parse_options(dict(launch["options"]))
-        context = ir.context()
-        ir.load_dialects(context)
-        backend.load_dialects(context)
-        source = ASTSource(function, signature=signature, constexprs=constants, attrs=attributes)
-        source.make_ir(gpu, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
-    except Exception as error:
-        return {"error": _sentence(error)}
+    parsed = backend.parse_options(options)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    source.make_ir(gpu, parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context)
     return {}
 
 
-def _compile(function: Any, launch: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource, compile
+def _compile(source: Any, gpu: Any, options: dict[str, Any]) -> dict[str, Any]:
+    from triton.compiler import compile
 
-    try:
-        signature, constants, attributes = specialise(function, launch["args"])
-        kernel = compile(
-            ASTSource(function, signature=signature, constexprs=constants, attrs=attributes),
-            target=GPUTarget(target["backend"], target["arch"], target["warp_size"]),
-            options=dict(launch["options"]),
-        )
-    except Exception as error:
-        return {"error": _sentence(error)}
+    kernel = compile(source, target=gpu, options=options)
     warps = kernel.metadata.num_warps
     sites = _sites(kernel.asm["ttgir"])
-    read = _read_cuda if target["backend"] == "cuda" else _read_amd
+    read = _read_cuda if gpu.backend == "cuda" else _read_amd
     found = read(kernel, {f"{site['kind']}:{site['line']}" for site in sites})
     found |= {"shared": kernel.metadata.shared, "warps": warps, "sites": sites}
     widths = found.pop("widths_by_line")
@@ -143,6 +146,10 @@ def _sentence(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     text = str(error).strip() or type(error).__name__
+    if shown := re.match(r"at \d+:\d+:\n(?:.*\n)?(.*)\n *\^\n?(.*)", text, re.DOTALL):  # the lines up to the place
+        line, said = shown[1].rpartition("\n")[2].strip(), shown[2].strip()
+        inner = re.fullmatch(r"\w+\((['\"])(.*)\1\)", said, re.DOTALL)
+        text = f"`{line}`: {inner[2] if inner else said}"
     return re.sub(r"/[\w./-]*/", "", f"{type(error).__name__}: {text}")[:1000]
 
 

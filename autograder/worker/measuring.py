@@ -21,10 +21,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autograder.worker import running, wire
-from autograder.worker.recording import DTYPES, CannotRecord, Recorder, _tensors, by_name
+from autograder.worker.recording import NAMED, CannotRecord, Recorder
+from autograder.worker.trees import by_name, mapped, tensors_in
 
 DEVICE = "cuda"
-NAMES = {short: dtype for dtype, short in DTYPES.items()}
+PLACE = ("$at",)  # what stands in for a tensor in shared memory
 
 
 def _words(text: str) -> frozenset[str]:
@@ -88,7 +89,7 @@ class Desk:
 
     def load(self, memory: torch.Tensor, command: Mapping[str, Any]) -> dict[str, Any]:
         """Take the data of the next calls from shared memory."""
-        sets = [mapped(each, lambda leaf: read(memory, leaf).cuda(), placed=True) for each in command["sets"]]
+        sets = [mapped(each, lambda leaf: read(memory, leaf).cuda(), stand_ins=PLACE) for each in command["sets"]]
         self.place(sets, command["tapes"])
         torch.cuda.synchronize()
         return {}
@@ -221,7 +222,7 @@ class Tape(Recorder):
 
     def operation(self, func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
         """Note one operation of torch."""
-        name, given, made = func.overloadpacket.__name__, _tensors([*args, *kwargs.values()]), _tensors(out)
+        name, given, made = func.overloadpacket.__name__, tensors_in([*args, *kwargs.values()]), tensors_in(out)
         before = {t.untyped_storage()._cdata for t in given}
         changes = func._schema.is_mutable
         if not changes and all(t.untyped_storage()._cdata in before for t in made):  # a view
@@ -295,8 +296,8 @@ def _make(step: Mapping[str, Any], storages: dict[int, torch.Tensor]) -> None:
     function = getattr(getattr(torch.ops.aten, name), overload)
     if any(argument.name == "device" for argument in function._schema.arguments):
         kwargs["device"] = torch.device(DEVICE)
-    out = _tensors(function(*_unpacked(step["args"], storages), **kwargs))
-    floats = any(t.is_floating_point() for t in [*out, *_tensors(_unpacked(step["args"], storages))])
+    out = tensors_in(function(*_unpacked(step["args"], storages), **kwargs))
+    floats = any(t.is_floating_point() for t in [*out, *tensors_in(_unpacked(step["args"], storages))])
     if floats and name not in PREPARING:
         raise ValueError(f"{name} is played on integers only")
     for view, tensor in zip(step["out"], out if step["out"] else [], strict=True):
@@ -327,7 +328,7 @@ def _launchable(arg: Mapping[str, Any], storages: Mapping[int, torch.Tensor]) ->
 
 
 def _view(view: Mapping[str, Any], storages: Mapping[int, torch.Tensor]) -> torch.Tensor:
-    dtype = NAMES[view["dtype"]]
+    dtype = NAMED[view["dtype"]]
     raw = storages[view["storage"]]
     return (
         raw[: len(raw) // dtype.itemsize * dtype.itemsize]
@@ -361,17 +362,6 @@ def read(memory: torch.Tensor, leaf: Mapping[str, Any]) -> torch.Tensor:
     if min(first, *shape, 0) < 0 or first + count * dtype.itemsize > len(memory):
         raise wire.WireError("a tensor that lies outside of the shared memory")
     return memory[first : first + count * dtype.itemsize].view(dtype).view(shape)
-
-
-def mapped(value: Any, leaf: Callable[[Any], Any], placed: bool = False) -> Any:
-    """Return a nested value with its tensors replaced; with `placed`, the places of tensors."""
-    if isinstance(value, dict) and value.keys() == {"$at"} if placed else isinstance(value, torch.Tensor):
-        return leaf(value)
-    if isinstance(value, dict):
-        return {k: mapped(v, leaf, placed) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return (tuple if isinstance(value, tuple) else list)(mapped(v, leaf, placed) for v in value)
-    return value
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

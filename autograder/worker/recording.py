@@ -14,6 +14,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from autograder.worker.layout import is_wide
+from autograder.worker.patching import patched_once
+from autograder.worker.trees import by_name, tensors_in
+
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 DTYPES = {
     torch.float64: "fp64",
@@ -27,6 +31,7 @@ DTYPES = {
     torch.uint8: "u8",
     torch.bool: "i1",
 }
+NAMED = {short: dtype for dtype, short in DTYPES.items()}
 
 
 class CannotRecord(TypeError):
@@ -43,6 +48,7 @@ class Recorder:
         self._kept: list[torch.UntypedStorage] = []
         self._numbers: dict[int, int] = {}
         self._known: dict[int, torch.Tensor] = {}
+        self._wide: dict[int, torch.Tensor] = {}
         self._inside = False
         for name, tensor in by_name(inputs).items():
             number = self._number(tensor)
@@ -51,7 +57,7 @@ class Recorder:
 
     def notes(self, result: Any) -> dict[str, Any]:
         """Return everything noted, with the places where the tensors of `result` live, as plain data."""
-        views = [self._view(tensor) for tensor in _tensors(result)]
+        views = [self._view(tensor) for tensor in tensors_in(result)]
         return {"events": self.events, "storages": self.storages, "result": views}
 
     def launch(self, function: Any, args: tuple, kwargs: dict[str, Any], grid: Any) -> None:
@@ -62,8 +68,7 @@ class Recorder:
         bound = signature.bind(*args, **{k: v for k, v in kwargs.items() if k in names})
         bound.apply_defaults()
         constants = {name for name, p in signature.parameters.items() if "constexpr" in str(p.annotation)}
-        sizes = grid(dict(bound.arguments)) if callable(grid) else grid
-        sizes = [int(n) for n in (sizes if isinstance(sizes, tuple | list) else (sizes,))]
+        sizes = _grid(grid(dict(bound.arguments)) if callable(grid) else grid)
         self.events.append(
             {
                 "kind": "launch",
@@ -77,7 +82,7 @@ class Recorder:
 
     def launched(self, args: tuple, kwargs: dict[str, Any]) -> None:
         """Take what a launch left in its tensors as known."""
-        for tensor in _tensors([*args, *kwargs.values()]):
+        for tensor in tensors_in([*args, *kwargs.values()]):
             self._remember(self._number(tensor))
 
     def host(self, name: str, reads: list[torch.Tensor], writes: list[torch.Tensor], flops: int) -> None:
@@ -98,6 +103,8 @@ class Recorder:
             self._numbers[storage._cdata] = len(self.storages)
             self.storages.append({"bytes": storage.nbytes()})
             self._kept.append(storage)  # while it is kept, no other storage gets its identity
+            if is_wide(tensor):
+                self._wide[self._numbers[storage._cdata]] = tensor
         return self._numbers[storage._cdata]
 
     def _view(self, tensor: torch.Tensor) -> dict[str, Any]:
@@ -122,6 +129,9 @@ class Recorder:
         raise CannotRecord(f"argument {name} is a {type(value).__name__}; tensors, numbers and constants are supported")
 
     def _content(self, number: int) -> torch.Tensor:
+        """Return a storage's bytes; of a wide tensor's those of its elements."""
+        if number in self._wide:
+            return self._wide[number].contiguous().reshape(-1).view(torch.uint8)
         storage = self._kept[number]
         return (
             torch.empty(0, dtype=torch.uint8).set_(storage) if storage.nbytes() else torch.empty(0, dtype=torch.uint8)
@@ -134,7 +144,7 @@ class Recorder:
     def _changes(self, values: Any) -> list[list[Any]]:
         """Return `[storage, bytes]` for the storages that hold what neither an input nor a launch left there."""
         changes = []
-        for number in sorted({self._number(tensor) for tensor in _tensors(list(values))}):
+        for number in sorted({self._number(tensor) for tensor in tensors_in(list(values))}):
             now, known = self._content(number), self._known.get(number)
             if known is None or not torch.equal(now, known):
                 changes.append([number, now.clone()])
@@ -155,7 +165,7 @@ class _HostWatch(TorchDispatchMode):
 
     def _note(self, func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
         name = func.overloadpacket.__name__
-        given, made = _tensors([*args, *kwargs.values()]), _tensors(out)
+        given, made = tensors_in([*args, *kwargs.values()]), tensors_in(out)
         before = {t.untyped_storage()._cdata for t in given}
         fresh = [t for t in made if t.untyped_storage()._cdata not in before]
         changed = made if func._schema.is_mutable else fresh
@@ -197,29 +207,18 @@ def recording(inputs: dict[str, Any], execute: bool) -> Iterator[Recorder]:
 
     InterpretedFunction.run = run
     try:
-        with _HostWatch(recorder):
+        with patched_once(), _HostWatch(recorder):
             yield recorder
     finally:
         InterpretedFunction.run = original
 
 
-def by_name(value: Any, name: str = "") -> dict[str, torch.Tensor]:
-    """Return the tensors of nested arguments: `x`, `pair[0]`, `table[key]`."""
-    if isinstance(value, torch.Tensor):
-        return {name: value}
-    items = enumerate(value) if isinstance(value, list | tuple) else value.items() if isinstance(value, dict) else ()
-    found = {}
-    for key, each in items:
-        found |= by_name(each, f"{name}[{key}]" if name else str(key))
-    return found
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [t for v in value for t in _tensors(v)] if isinstance(value, list | tuple) else []
+def _grid(sizes: Any) -> list[int]:
+    if not isinstance(sizes, tuple):
+        raise TypeError(f"the grid is {sizes!r}: write it as a tuple, such as (n,)")
+    if not 1 <= len(sizes) <= 3 or not all(hasattr(n, "__index__") for n in sizes):
+        raise TypeError(f"the grid is {sizes!r}, expected one to three whole numbers: triton.cdiv(a, b), not a / b")
+    return [int(n) for n in sizes]
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -17,16 +17,16 @@ import numpy as np
 import torch
 
 from autograder.worker import running
-from autograder.worker.recording import DTYPES
+from autograder.worker.layout import blank, window
+from autograder.worker.patching import patched_once
+from autograder.worker.recording import NAMED
 
 SECTOR = 32  # bytes that an L2 cache moves at least; four to a line
 BINS = 40  # powers of two of reuse distances in bytes; the last bin is for what a program had not touched before
 NEW = BINS - 1
-LONG = 500  # accesses from which on a program is long, and few of its kind are run
+LONG = 16  # accesses from which on a program is long, and few of its kind are run
 GUARD = 1 << 12
 KERNELS = running.CELL.format("kernels")
-SIZES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "i1": 1}
-NAMES = {short: dtype for dtype, short in DTYPES.items()}
 
 
 class OutOfBounds(RuntimeError):
@@ -38,7 +38,7 @@ class Memory:
 
     def __init__(self, storages: list[dict[str, Any]], lazy: bool, watched: list[int] | None = None):
         self.storages = storages
-        self.covered = {number: np.zeros(storages[number]["bytes"], bool) for number in watched or []}
+        self.covered = {number: blank(storages[number]["bytes"]).view(bool) for number in watched or []}
         self.clock = 0
         self.touched: set[int] = set()
         self.buffers: list[np.ndarray] = []
@@ -46,23 +46,35 @@ class Memory:
         self.last: list[np.ndarray] = []
         self.written: list[np.ndarray] = []
         for storage in storages:
-            size, content = storage["bytes"], storage.get("content")
-            buffer = np.zeros(size + 2 * GUARD, np.uint8)
+            size = storage["bytes"]
+            buffer = blank(size + 2 * GUARD)
             start = GUARD - buffer.ctypes.data % GUARD
-            view = buffer[start : start + size]
-            if content is not None:
-                view[:] = content.numpy()
-            elif not lazy:
-                view[:] = 0xFF  # NaN in every floating type
-            self.buffers.append(view)
+            self.buffers.append(buffer[start : start + size])
             self.bases.append(buffer.ctypes.data + start)
+            if "content" in storage:
+                self.fill(len(self.buffers) - 1, storage["content"])
+            elif not lazy:
+                self.buffers[-1][:] = 0xFF  # NaN in every floating type
             sectors = -(-size // SECTOR)
-            self.last.append(np.zeros(sectors, np.int64))
-            self.written.append(np.zeros(sectors, bool))
+            self.last.append(blank(8 * sectors).view(np.int64))
+            self.written.append(blank(sectors).view(bool))
 
     def fill(self, number: int, content: torch.Tensor) -> None:
         """Put what the host left into a storage."""
-        self.buffers[number][:] = content.numpy()
+        held = self._held(number, torch.from_numpy(self.buffers[number]))
+        held.copy_(content.view(held.shape))
+
+    def content(self, number: int) -> torch.Tensor:
+        """Return the bytes of a storage; of a wide tensor's those of its elements."""
+        return self._held(number, torch.from_numpy(self.buffers[number])).flatten().clone()
+
+    def coverage(self, number: int) -> torch.Tensor:
+        """Return which of these bytes kernels wrote."""
+        return self._held(number, torch.from_numpy(self.covered[number])).flatten().clone()
+
+    def _held(self, number: int, raw: torch.Tensor) -> torch.Tensor:
+        elements = self.storages[number].get("elements")
+        return window(raw, *elements) if elements else raw
 
     def find(self, low: int, high: int) -> int | None:
         """Return the storage that holds the bytes from `low` up to `high`, or None."""
@@ -89,6 +101,7 @@ class Counter:
         self.barriers = 0
         self.executions: dict[str, int] = {}
         self.sums: dict[tuple[int, str], int] = {}
+        self.distinct: dict[tuple[int, str], int] = {}
         self.extent: dict[tuple[int, str], list[int]] = {}
         self.seen: dict[tuple[int, str], np.ndarray] = {}
         self.unwritten: set[int] = set()
@@ -103,7 +116,8 @@ class Counter:
         self.level = -1
         self.count = 0
         self.number_of_rounds = 0
-        self.signature: list[Any] = []
+        self.signature: list[tuple] = []
+        self.traffic: list[tuple] = []
 
     def end(self) -> None:
         """Close the program's last round."""
@@ -201,6 +215,7 @@ class Counter:
                 _sectors(moved[mask], itemsize),
             )
         instructions, sectors, partial, lines, runs, distinct = self.cache[key]
+        self.traffic.append(self.cache[key][:-1])
         total, weight, active = self.totals[kind], self.weight, int(mask.sum())
         total["elements"] += active * weight
         total["bytes"] += active * itemsize * weight
@@ -246,12 +261,13 @@ class Counter:
     def _mark(self, number: int, mark: str, where: np.ndarray) -> None:
         key = (number, mark)
         if key not in self.seen:
-            self.seen[key] = np.zeros(len(self.memory.last[number]), np.int64)
+            self.seen[key] = blank(8 * len(self.memory.last[number])).view(np.int64)
             self.extent[key] = [int(where[0]), int(where[-1])]
-            self.sums[key] = 0
+            self.sums[key] = self.distinct[key] = 0
         seen = self.seen[key]
-        fresh = where[seen[where] < self.started]
-        self.sums[key] += len(fresh) * self.weight
+        before = seen[where]
+        self.sums[key] += int((before < self.started).sum()) * self.weight
+        self.distinct[key] += int((before == 0).sum())
         seen[where] = self.memory.clock
         extent = self.extent[key]
         extent[0], extent[1] = min(extent[0], int(where[0])), max(extent[1], int(where[-1]))
@@ -269,13 +285,18 @@ class Counter:
 
     # The launch
 
+    def scattered(self) -> bool:
+        """Return whether programs share what they touch, and those that ran do not show how far it reaches."""
+        extents = {key: high - low + 1 for key, (low, high) in self.extent.items()}
+        sizes = {key: len(self.memory.last[key[0]]) for key in extents}
+        return any(self.sums[key] > extent and extent < sizes[key] for key, extent in extents.items())
+
     def summary(self, alike: bool, sampled: int, programs: int) -> dict[str, Any]:
         """Return the launch's figures as plain data."""
         distinct: dict[str, dict[str, int]] = {}
-        for (number, mark), seen in sorted(self.seen.items()):
-            low, high = self.extent[number, mark]
+        for (number, mark), (low, high) in sorted(self.extent.items()):
             estimate = min(self.sums[number, mark], high - low + 1)
-            sectors = int((seen > 0).sum()) if self.exact else estimate
+            sectors = self.distinct[number, mark] if self.exact else estimate
             distinct.setdefault(str(number), {})[mark] = min(sectors * SECTOR, self.memory.storages[number]["bytes"])
         return {
             "programs": programs,
@@ -445,17 +466,22 @@ def _sizes(grid: list[int], limit: int | None) -> int:
 # The replay
 
 
-def replay(request: dict[str, Any]) -> dict[str, Any]:
-    """Run the launches; return what each did, and the final bytes of the storages asked for.
+def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Run each of `request["replays"]` on storages of its own; yield what the launches did, and final bytes asked for.
 
-    Raises
-    ------
-    OutOfBounds
-        With a sentence that names kernel, argument and element.
+    An access out of bounds gives `{"error": OutOfBounds}` with a sentence that names kernel, argument and element.
     """
-    _prepare()
     namespace: dict[str, Any] = {"__name__": "kernels"}
     running.run_cell("kernels", request["source"], namespace)
+    with patched_once():
+        for each in request["replays"]:
+            try:
+                yield _replay(namespace, each)
+            except Exception as error:
+                yield {"error": error}
+
+
+def _replay(namespace: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     limit = request.get("sample")
     memory = Memory(request["storages"], limit is not None, request.get("return"))
     results = []
@@ -463,49 +489,48 @@ def replay(request: dict[str, Any]) -> dict[str, Any]:
         for number, content in launch.get("content", []):
             memory.fill(number, content)
         results.append(_launch(namespace[launch["kernel"]], launch, memory, limit))
-    content = {str(n): torch.from_numpy(memory.buffers[n].copy()) for n in memory.covered}
-    covered = {str(n): torch.from_numpy(mask) for n, mask in memory.covered.items()}
+    content = {str(n): memory.content(n) for n in memory.covered}
+    covered = {str(n): memory.coverage(n) for n in memory.covered}
     return {"launches": results, "content": content, "covered": covered}
 
 
-def _prepare() -> None:
-    try:
-        from mla_ref import interpreter
-    except ImportError:
-        return
-    interpreter.prepare()
-
-
 def _launch(function: Any, launch: dict[str, Any], memory: Memory, limit: int | None) -> dict[str, Any]:
-    from triton.runtime import interpreter
-
     grid = launch["grid"]
     programs = grid[0] * grid[1] * grid[2]
     per_axis = _sizes(grid, limit)
     exact = programs <= per_axis or all(n <= per_axis for n in grid)
-    chosen = list(sample(grid, per_axis))
-    counter = Counter(memory, launch, launch.get("sites", []), exact)
     arguments = {name: _value(arg, name, memory) for name, arg in launch["args"].items()}
-    builder = interpreter.interpreter_builder
-    signatures: dict[tuple, int] = {}
-    with _watching(interpreter, counter):
-        ran = 0
-        index = 0
-        while index < len(chosen):
-            program, weight = chosen[index]
-            counter.begin(weight)
-            builder.real_program, builder.real_grid = program, tuple(grid)
-            function[(1,)](**arguments)
-            counter.end()
-            ran += 1
-            key = tuple(counter.signature)
-            signatures[key] = signatures.get(key, 0) + weight
-            if index == 0 and limit is not None and counter.count > LONG and programs > 2:
-                last = tuple(n - 1 for n in grid)
-                chosen, counter.exact = [chosen[0], (chosen[len(chosen) // 2][0], programs - 2), (last, 1)], False
-            index += 1
-    inside = max(signatures.values(), default=0)
-    return counter.summary(inside * 2 >= programs or len(signatures) == 1, ran, programs)
+
+    def run(chosen: list[tuple[tuple[int, int, int], int]], exact: bool, few: bool) -> dict[str, Any] | None:
+        """Run programs; return their counts. With `few`, None unless they are long and alike but for masks."""
+        counter = Counter(memory, launch, launch.get("sites", []), exact)
+        signatures: list[tuple] = []
+        traffic: list[list[tuple]] = []
+        with _watching(counter) as builder:
+            for program, weight in chosen:
+                counter.begin(weight)
+                builder.real_program, builder.real_grid = program, tuple(grid)
+                function[(1,)](**arguments)
+                counter.end()
+                signatures.append(tuple(counter.signature))
+                traffic.append(counter.traffic)
+                if few and counter.count <= LONG:
+                    return None
+        same = few and (signatures[0], traffic[0]) == (signatures[1], traffic[1])
+        if few and (not same or len(signatures[2]) != len(signatures[0]) or counter.scattered()):
+            return None
+        shares: dict[tuple, int] = {}
+        for signature, (_, weight) in zip(signatures, chosen, strict=True):
+            shares[signature] = shares.get(signature, 0) + weight
+        alike = max(shares.values(), default=0) * 2 >= programs or len(shares) == 1
+        return counter.summary(alike, len(chosen), programs)
+
+    chosen = list(sample(grid, per_axis))
+    if limit is not None and len(chosen) > 3:
+        middle, last = chosen[len(chosen) // 2][0], tuple(n - 1 for n in grid)
+        if found := run([chosen[0], (middle, programs - 2), (last, 1)], False, True):
+            return found
+    return run(chosen, exact, False)
 
 
 def _value(arg: dict[str, Any], name: str, memory: Memory) -> Any:
@@ -515,7 +540,7 @@ def _value(arg: dict[str, Any], name: str, memory: Memory) -> Any:
     if "tensor" not in arg:
         return tl.core.dtype(arg["dtype"]) if "dtype" in arg else arg.get("constant", arg.get("value"))
     view = arg["tensor"]
-    address = memory.bases[view["storage"]] + view["offset"] * SIZES[view["dtype"]]
+    address = memory.bases[view["storage"]] + view["offset"] * NAMED[view["dtype"]].itemsize
     kind = tl.str_to_ty("*" + view["dtype"], None)
     handle = TensorHandle(np.array([address], dtype=np.uint64), kind)
     handle.origin = name
@@ -529,13 +554,16 @@ class _watching:
         "create_addptr create_splat create_broadcast create_expand_dims create_reshape create_trans create_bitcast"
     )
 
-    def __init__(self, interpreter: Any, counter: Counter):
+    def __init__(self, counter: Counter):
+        from triton.runtime import interpreter
+
+        self.interpreter_builder = interpreter.interpreter_builder
         self.builder = interpreter.InterpreterBuilder
         self.reductions = (interpreter.ReduceOps, interpreter.ScanOps)
         self.counter = counter
         self.saved: list[tuple[Any, str, Any]] = []
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Any:
         counter, builder = self.counter, self.builder
         for name in self.POINTERS.split():
             self._wrap(builder, name, self._keep_origin)
@@ -605,6 +633,7 @@ class _watching:
         )
         for operations in self.reductions:
             self._wrap(operations, "apply_impl", reduction)
+        return self.interpreter_builder
 
     def __exit__(self, *exc_info: object) -> None:
         for owner, name, original in reversed(self.saved):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import linecache
+import re
 import sys
 import traceback
 import types
@@ -14,6 +15,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from autograder.worker.trees import mapped
 
 CELL = "<cell {}>"
 REFERENCE = " (reference)"  # ends the names of cells with supplied solutions
@@ -112,12 +115,8 @@ def poisoned() -> Iterator[None]:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of nested arguments, tensors included."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        return {k: copied(v) for k, v in value.items()}
-    return type(value)(map(copied, value)) if isinstance(value, list | tuple) else value
+    """Return a copy of nested arguments, tensors included. Of wide ones (see `layout`) the copy is dense."""
+    return mapped(value, torch.clone)
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
@@ -139,17 +138,39 @@ def _same(before: Any, after: Any) -> bool:
     return True
 
 
+# What to do about errors of Triton's interpreter that speak of its insides, by what they and their line say.
+HINTS = (
+    (r"must be Tensor, not tensor", "torch's functions take no blocks: a kernel uses those of tl"),
+    (r"AssertionError: .*\bsplit\(", "tl.split takes a block whose last axis has 2 elements, and returns two blocks"),
+    (r"no attribute 'grid_idx'", "a kernel is launched on a grid, kernel[(programs,)](...)"),
+    (r"can only convert an array of size 1", "the bounds of a loop are numbers, not blocks"),
+    (
+        r"element -\d+ of .*, which holds \d{10}",
+        "Offsets from 2³¹ on do not fit into 32 bits: make an index tl.int64 before it is multiplied",
+    ),
+)
+
+
 def describe_error(error: BaseException) -> dict[str, Any]:
     """Return the type, message and place of an exception: the last line of the student's own that it passed through."""
     where = None
     for frame in traceback.extract_tb(error.__traceback__):
-        theirs = frame.filename.startswith("<cell ") or "ipykernel_" in frame.filename
-        if theirs and not frame.filename.endswith(f"{REFERENCE}>"):  # a supplied solution is not shown
+        if is_theirs(frame.filename) and not frame.filename.endswith(
+            f"{REFERENCE}>"
+        ):  # a supplied solution is not shown
             where = _place(frame.filename, frame.lineno, frame.line)
     if where is None and isinstance(error, SyntaxError):
         where = _place(error.filename, error.lineno, error.text)
     message = error.msg if isinstance(error, SyntaxError) else str(error)
+    said = f"{type(error).__name__}: {message} {where['source'] if where else ''}"
+    hint = next((hint for pattern, hint in HINTS if re.search(pattern, said)), "")
+    message = (" " if message.endswith("?") else ": ").join(filter(None, (message, hint)))
     return {"type": type(error).__name__, "message": message[:2000], "where": where}
+
+
+def is_theirs(filename: str) -> bool:
+    """Return whether code is a cell's."""
+    return filename.startswith("<cell ") or "ipykernel_" in filename
 
 
 def _place(filename: str | None, line: int | None, source: str | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import resource
 import select
@@ -22,7 +23,7 @@ from typing import Any
 
 import torch
 
-from autograder.worker import running, wire
+from autograder.worker import layout, running, tasks, wire
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 PRIVATE = os.environ.get("MLA_PRIVATE") == "1"  # the processes, /tmp and /dev/shm in sight are all this server's
@@ -34,6 +35,7 @@ def main(fd: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     _warm_up()
+    gc.freeze()  # a collection in a child would touch, and so copy, all that was imported
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     _prctl(PR_SET_DUMPABLE, 0)
     judge = socket.socket(fileno=fd)
@@ -48,12 +50,8 @@ def main(fd: int) -> None:
 def _warm_up() -> None:
     """Import what torch leaves until first use, and Triton where it is wanted. One thread, one number: nothing that a
     fork could break."""
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        from mla_ref import interpreter
-
-        interpreter.prepare()
-    elif "TRITON_INTERPRET" in os.environ:
-        import triton.compiler  # noqa: F401
+    if "TRITON_INTERPRET" in os.environ:
+        tasks.warm_up(interpret=os.environ["TRITON_INTERPRET"] == "1")
     if os.environ.get("MLA_GPU") == "1":
         from autograder.worker import measuring
 
@@ -83,6 +81,7 @@ def serve(judge: socket.socket, limits: dict[str, Any], channel: int) -> dict[st
             os.closerange(3, channel)
             os.closerange(channel + 1, 4096)
             request = receive(socket.socket(fileno=os.dup(channel)))
+            request |= {"cases": layout.materialised(request.get("cases", []))}  # no part of what it may use
             _confine(limits, directory)
             _work(request, channel)
         finally:
@@ -221,9 +220,8 @@ def _work(request: dict[str, Any], out: int) -> None:
             measuring.converse(socket.socket(fileno=out), receive, request, entry)
         return
     if "task" in request:
-        from autograder.worker import tasks
-
-        send(tasks.perform(request))
+        for data in tasks.perform(request):
+            send(data)
         return
     entry = _entry(request, send)
     if entry is None:
@@ -232,8 +230,6 @@ def _work(request: dict[str, Any], out: int) -> None:
     for index, arguments in enumerate(request["cases"]):
         message = {"event": "case", "index": index}
         if "record" in request:
-            from autograder.worker import tasks
-
             send(tasks.record(request, message, entry, arguments))
             continue
         given = running.copied(arguments)

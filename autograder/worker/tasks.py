@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
-
-import torch
 
 from autograder.worker import compiling, recording, replaying, running, wire
 
 
-def perform(request: dict[str, Any]) -> bytes:
-    """Do `request["task"]`, "compile" or "replay"; return one message."""
+def warm_up(interpret: bool) -> None:
+    """Import Triton with what it leaves until first use, and compute what it keeps."""
+    if interpret:
+        from mla_ref import interpreter
+
+        interpreter.prepare()
+    import numpy.ma  # noqa: F401
+    import triton.compiler.code_generator  # noqa: F401
+
+    if not interpret:
+        from triton.runtime import cache
+
+        getattr(cache, "triton_key", int)()  # a digest of its own files
+
+
+def perform(request: dict[str, Any]) -> Iterator[bytes]:
+    """Do `request["task"]`: "compile", which gives one message, or "replay", which gives one for each replay."""
     try:
         if request["task"] == "compile":
-            return wire.encode({"event": "compiled", "launches": compiling.compile_launches(request)})
-        return wire.encode({"event": "replayed", **replaying.replay(request)})
+            yield wire.encode({"event": "compiled", "launches": compiling.compile_launches(request)})
+            return
+        for found in replaying.replay(request):
+            if "error" in found:
+                found["error"] = running.describe_error(innermost(found["error"]))
+            yield wire.encode({"event": "replayed", **found})
     except BaseException as error:
-        return wire.encode({"event": "failed", "error": running.describe_error(innermost(error))})
+        yield wire.encode({"event": "failed", "error": running.describe_error(innermost(error))})
 
 
 def record(request: dict[str, Any], message: dict[str, Any], entry: Any, arguments: dict[str, Any]) -> bytes:
@@ -26,7 +45,6 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
     With `request["record"]` "launches" no kernel runs, and the result is not sent: it was never written.
     """
     execute = request["record"] == "execution"
-    arguments = materialised(arguments)
     given = running.copied(arguments) if execute else {}
     try:
         with (
@@ -45,18 +63,10 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
         return wire.encode({**message, "error": running.describe_error(innermost(error))})
 
 
-def materialised(value: Any) -> Any:
-    """Return arguments with memory for the tensors that came as a shape: `{"$empty": [dtype, shape]}`."""
-    if isinstance(value, dict) and value.keys() == {"$empty"}:
-        dtype, shape = value["$empty"]
-        return torch.empty(shape, dtype=wire.DTYPES[dtype])
-    if isinstance(value, dict):
-        return {k: materialised(v) for k, v in value.items()}
-    return type(value)(map(materialised, value)) if isinstance(value, list | tuple) else value
-
-
 def innermost(error: BaseException) -> BaseException:
-    """Return what the interpreter's own errors wrap."""
+    """Return what the interpreter's own errors wrap, with the last traceback that passes through a cell."""
     while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
-        error = error.__cause__
+        outer, error = error, error.__cause__
+        if not any(running.is_theirs(frame.filename) for frame in traceback.extract_tb(error.__traceback__)):
+            error = error.with_traceback(outer.__traceback__)
     return error

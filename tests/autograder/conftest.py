@@ -1,10 +1,18 @@
+import contextlib
+import os
 import shutil
 import sys
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: processes with several threads each would wait in turns
+
 import pytest
 
 from autograder.sandbox import Sandbox, default_isolation
+from mla_ref import interpreter
+
+with contextlib.suppress(ImportError):
+    interpreter.prepare()  # before anything imports Triton
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `tiny_course`
 

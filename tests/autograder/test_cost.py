@@ -109,6 +109,15 @@ def test_every_named_gpu_has_an_architecture():
     assert set(cost_model.ARCHS) == {name for name, device in DEVICES.items() if device.arch}
 
 
+@pytest.mark.parametrize("device", ["t4", "mi300x", "a100_80gb", "h100"])
+def test_a_block_may_have_all_the_shared_memory_that_a_block_can_have(device):
+    most = DEVICES[device].shared_bytes
+    compiled = {"warps": 4, "shared": most, "registers": 32}
+    assert cost_model.resident_blocks(compiled, DEVICES[device], cost_model.ARCHS[device]) == 1
+    with pytest.raises(cost_model.DoesNotFit, match="shared memory"):
+        cost_model.resident_blocks({**compiled, "shared": most + 1}, DEVICES[device], cost_model.ARCHS[device])
+
+
 def test_too_many_warps_do_not_fit():
     compiled = {"warps": 64, "shared": 0, "registers": 32}
     with pytest.raises(cost_model.DoesNotFit, match="1024"):

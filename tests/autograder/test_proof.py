@@ -1,9 +1,11 @@
 """Where did the answer come from? Honest kernels of several kinds, and what is passed off as a kernel."""
 
+import dataclasses
 import functools
 import textwrap
 
 import pytest
+import torch
 
 from autograder import judge, proof
 from autograder.exercise import Exercise, Part, randn
@@ -149,6 +151,58 @@ def test_python_that_only_the_interpreter_runs_is_no_kernel(bench, step):
     assert (found.outcome is not Outcome.PASSED, found.score) == (True, 0)
 
 
+def _before_the_store(step):
+    store = "    tl.store(out_ptr + row"
+    return KERNEL.replace(store, f"    {step}\n{store}")
+
+
+MESSAGES = {
+    "if": (_before_the_store("if x > 0: x = x"), "tl.where"),
+    "while": (_before_the_store("while x > 0: x -= 1"), "tl.where"),
+    "and": (KERNEL.replace("mask=cols < D,", "mask=cols < D and cols >= 0,"), "& for and"),
+    "split": (_before_the_store("a, b = tl.split(x)"), "2 elements"),
+    "torch": (KERNEL.replace("tl.sum(x.to(tl.float32))", "tl.sum(torch.exp(x))"), "torch's functions take no blocks"),
+    "numpy": (KERNEL.replace("tl.sum(x.to(tl.float32))", "numpy.sum(x)"), "in line 6 (`tl.store("),
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_what_beginners_write_in_kernels_is_answered_in_words_that_help(bench, name):
+    kernels, says = MESSAGES[name]
+    found = verdict(bench, RIGHT, kernels)
+    assert (found.outcome, found.score) == (Outcome.ERROR, 0)
+    assert says in found.reason
+
+
+@pytest.mark.parametrize(
+    ("grid", "says"),
+    [("len(x)", "as a tuple"), ("[len(x)]", "as a tuple"), ("(len(x) / 1,)", "triton.cdiv"), ("()", "one to three")],
+)
+def test_a_grid_that_is_none_is_shown(bench, grid, says):
+    found = verdict(bench, RIGHT.replace("(len(x),)]", f"{grid}]"))
+    assert found.outcome is Outcome.ERROR
+    assert "the grid is " in found.reason and says in found.reason
+
+
+def test_a_condition_on_a_number_of_the_kernel_is_fine(bench):
+    kernels = _before_the_store("if row > 0 and D > 1: x = x + 0")
+    assert verdict(bench, RIGHT, kernels).outcome is Outcome.PASSED
+
+
+def test_an_output_of_another_dtype_is_wrong_where_the_exercise_says_so(bench):
+    halves = dataclasses.replace(
+        ROW_SUM,
+        inputs=lambda generator, rows, width: {"x": randn(generator, rows, width, dtype=torch.float16), "alpha": 1.5},
+        like=("x",),
+        tolerance=2e-3,
+    )
+    found = verdict(bench, RIGHT, exercise=halves)
+    assert (found.outcome, found.score) == (Outcome.WRONG, 0)
+    assert "out is float32, expected float16, as x is" in found.reason
+    found = verdict(bench, RIGHT.replace("torch.empty(len(x))", "torch.empty(len(x), dtype=x.dtype)"), exercise=halves)
+    assert found.outcome is Outcome.PASSED, found.reason
+
+
 def test_accounts_of_launches_that_the_students_process_makes_up_do_not_count(bench):
     forger = """
     from autograder.worker import recording
@@ -163,7 +217,7 @@ def test_accounts_of_launches_that_the_students_process_makes_up_do_not_count(be
 def test_unwritten_elements_are_named(bench):
     found = verdict(bench, RIGHT.replace("(len(x),)]", "(len(x) - 1,)]"))
     assert found.outcome is Outcome.WRONG
-    assert "has NaN in 1 of 3 entries: what a kernel does not write" in found.reason
+    assert "has NaN in 1 of 3 entries: what a kernel does not write" in found.reason and "0/0" in found.reason
 
 
 def test_the_tensor_that_is_left_is_named(bench):

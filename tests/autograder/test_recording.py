@@ -68,7 +68,7 @@ def proof(bench, entry, x):
     recording = bench.record(PROGRAM, entry, {"x": x}, execute=True)
     source = cost.kernels_of(PROGRAM, recording)
     replayed = bench.replay(source, recording, {"x": x}, contents=cost.result_storages(recording))
-    return recording, replayed, cost.unexplained(recording, replayed)
+    return recording, replayed, cost.unexplained(recording, replayed, {"x": x})
 
 
 def test_notes_kernel_grid_arguments_and_result(bench, x):

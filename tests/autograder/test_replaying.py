@@ -38,6 +38,13 @@ def again(x_ptr, out_ptr, n, PASSES: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out_ptr + offs, acc)
 
 @triton.jit
+def sums(x_ptr, lengths_ptr, out_ptr, BLOCK: tl.constexpr):
+    acc = tl.zeros([BLOCK], tl.float32)
+    for i in range(tl.load(lengths_ptr + tl.program_id(0))):
+        acc += tl.load(x_ptr + i * BLOCK + tl.arange(0, BLOCK))
+    tl.store(out_ptr + tl.program_id(0), tl.sum(acc))
+
+@triton.jit
 def count(x_ptr, out_ptr, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))
     tl.atomic_add(out_ptr, tl.sum(x))
@@ -67,6 +74,11 @@ def passes(x, times):
     again[(x.numel() // 64,)](x, out, x.numel(), PASSES=times, BLOCK=64)
     return out
 
+def ragged(x, lengths):
+    out = torch.empty(len(lengths))
+    sums[(len(lengths),)](x, lengths, out, BLOCK=64)
+    return out
+
 def counts(x):
     out = torch.zeros(1)
     count[(x.numel() // 64,)](x, out, BLOCK=64)
@@ -88,7 +100,7 @@ def replay(bench, entry, arguments, sample=None):
     contents = cost.result_storages(recording) if sample is None else ()
     replayed = bench.replay(source, recording, arguments, sample=sample, contents=contents)
     if sample is None:
-        assert cost.unexplained(recording, replayed) is None
+        assert cost.unexplained(recording, replayed, arguments) is None
     return replayed.counts[0]
 
 
@@ -131,6 +143,21 @@ def test_a_sample_counts_what_the_whole_grid_does(bench):
             k: v for k, v in whole["access"][kind].items() if k in ("elements", "bytes", "masked")
         }
     assert part["distinct"] == whole["distinct"]
+
+
+def test_long_programs_that_are_alike_are_counted_from_few(bench, monkeypatch):
+    many = replay(bench, "passes", {"x": torch.zeros(64 * 300), "times": 3}, sample=24)
+    few = replay(bench, "passes", {"x": torch.zeros(64 * 300), "times": 30}, sample=24)
+    assert (many["sampled"], few["sampled"]) == (24, 3)
+    assert few["alike"] and few["distinct"] == many["distinct"]
+    assert few["access"]["load"]["bytes"] == 10 * many["access"]["load"]["bytes"]
+
+
+def test_long_programs_that_differ_are_not(bench):
+    lengths = torch.arange(10, 310, dtype=torch.int32)
+    got = replay(bench, "ragged", {"x": torch.zeros(64 * 320), "lengths": lengths}, sample=24)
+    assert got["sampled"] == 24 and not got["alike"]
+    assert got["access"]["load"]["bytes"] == pytest.approx(4 * 64 * int(lengths.sum()), rel=0.05)
 
 
 @pytest.mark.parametrize("grid", [[1000, 1, 1], [7, 300, 1], [50, 60, 70], [1, 1, 1]])

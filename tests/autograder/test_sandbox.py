@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from autograder.grading import Grader
 from autograder.sandbox import Limits, Sandbox, default_isolation
 from autograder.verdict import Outcome
 
+IDLE = {"program": [], "entry": "none", "driver": "call", "forbidden": [], "cases": []}
 RIGHT = "def double(x): return 2 * x"
 
 
@@ -250,6 +252,22 @@ verdict(box, "def double(x):\\n    open('/tmp/on', 'w')\\n    while True: pass")
     while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not Path(f"/proc/{worker}").exists()
+
+
+def test_what_a_killed_judge_left_is_removed_and_what_a_living_one_uses_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, young = tmp_path / "mla-stage-left", tmp_path / "mla-stage-young"
+    for stage in (left, young):
+        (stage / "mla_ref").mkdir(parents=True)
+    with Sandbox("process") as living:
+        living.run(IDLE, Limits())
+        (used,) = {*tmp_path.glob("mla-stage-*")} - {left, young}
+        for stage in (left, used):
+            os.utime(stage, (0, 0))
+        with Sandbox("process") as another:
+            another.run(IDLE, Limits())
+        assert {*tmp_path.glob("mla-stage-*")} == {used, young}
+    assert {*tmp_path.glob("mla-stage-*")} == {young}
 
 
 def test_the_seed_of_a_classroom_is_its_owners(tmp_path):

@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+import torch
 from test_proof import KERNEL, RIGHT, ROW_SUM, SETUP
 
 from autograder import report, speed
@@ -25,6 +26,29 @@ TIMED = dataclasses.replace(
         ratio=1.5,
     ),
 )
+MATMUL = [
+    SETUP,
+    Cell(
+        "matmul",
+        """
+@triton.jit
+def matmul_kernel(a_ptr, b_ptr, out_ptr, N, BLOCK: tl.constexpr):
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    acc = tl.zeros([BLOCK, BLOCK], tl.float32)
+    for start in range(0, N, BLOCK):
+        inner = start + tl.arange(0, BLOCK)
+        a = tl.load(a_ptr + rows[:, None] * N + inner[None, :])
+        acc = tl.dot(a, tl.load(b_ptr + inner[:, None] * N + cols[None, :]), acc)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], acc.to(tl.float16))
+
+def matmul(a, b):
+    out = torch.empty_like(a)
+    matmul_kernel[(len(a) // 64, len(a) // 64)](a, b, out, len(a), BLOCK=64)
+    return out
+""",
+    ),
+]
 FULL = RIGHT.replace("BLOCK=64", "BLOCK=triton.next_power_of_2(x.shape[1])")
 
 
@@ -47,6 +71,26 @@ def test_each_bar_earns_its_share():
 
 def test_full_points_take_the_baselines_ratio_too():
     assert took(1.1e-4, baseline=1.2e-4).score == 1
+
+
+def test_what_noise_may_hide_is_reached():
+    assert took(1.7e-4, slack=0.03).score == took(1.66e-4).score == 4
+    assert took(1.7e-4).score == 1
+
+
+def test_no_bar_is_out_of_reach_where_the_baseline_has_units_that_triton_does_not_use():
+    found = took(1.1e-4, baseline=0.5e-4, device="Tesla T4", outgunned=True)
+    assert found.score == 4 and "it is no bar" in found.notes[-1]
+    assert took(1.1e-4, baseline=0.5e-4).score == 1
+
+
+def test_the_floor_of_a_product_is_what_the_device_can_do_from_triton(bench):
+    work = Cost(bytes=3 * 2 * 2048**2, flops=2 * 2048**3)
+    arguments = {name: torch.empty(2048, 2048, dtype=torch.float16, device="meta") for name in ("a", "b")}
+    on = {device: bench.measure(MATMUL, "matmul", arguments, work, device) for device in ("t4", "a100_80gb")}
+    assert on["t4"].floor == work.flops / DEVICES["t4"].flops["float32"]
+    assert on["a100_80gb"].floor == work.flops / DEVICES["a100_80gb"].flops["float16"]
+    assert "tensor" not in on["t4"].compiled[0]["instructions"]
 
 
 def test_feedback_says_how_and_on_what_and_survives_the_store(tmp_path):
