@@ -16,7 +16,7 @@ test: $(STAMP)  ## lint, drift, and the tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mla-course build --check
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lab: $(STAMP)  ## JupyterLab, with nbgrader's formgrader in its menu
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab
