@@ -568,7 +568,7 @@ def _update_case(
     """New tokens, and a pool with old ones. For speed a single start and length hold for all B sequences."""
     starts, lengths = ([x] * B if isinstance(x, int) else list(x) for x in (starts, lengths))
     ends = [start + n if n else 0 for start, n in zip(starts, lengths, strict=True)]
-    table, num_pages = _table(g, ends, page_size, max_pages, rubbish_behind)
+    table, num_pages = _table(g, ends, page_size, max_pages, rubbish_behind, first_page=1)  # 0 is nobody's
     new = [randn(g, len(starts), S, width, dtype=dtype) for width in (R, Dr)]
     pages = [randn(g, num_pages, page_size, width, dtype=dtype) for width in (R, Dr)]
     pages = [far_apart(x) for x in pages] if pages_far_apart else pages
