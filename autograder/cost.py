@@ -32,7 +32,7 @@ from mla_ref.roofline import Cost
 
 SAMPLE = 24  # programs of a launch that are run to count what it does
 NEARLY = 0.9  # of the compulsory work: what is counted from a sample of programs may be a little off
-ROUGHLY = 0.5  # of it, where the programs of a sample are not alike
+ROUGHLY = 0.85  # of it, where the programs of a sample are not alike
 LARGEST_INDEX = 1 << 24  # integers beyond it may be other numbers' bits
 MAX_LAUNCHES = 256
 MAX_BYTES = 4 << 30  # of what a call makes
@@ -430,7 +430,13 @@ def shortfall(found: Modelled, floor: Cost) -> str | None:
     if moved < enough * floor.bytes:
         return f"the kernels touch {moved / 1e6:.4g} MB, and the work takes {floor.bytes / 1e6:.4g} MB at least"
     products = sum(sum(counts["dots"].values()) for counts in found.counts)
-    if 0 < products < enough * floor.flops:
+    arch = ARCHS[found.device]
+    if not products:  # multiplied and added outside the matrix units, two halves at a time
+        products = sum(
+            4 * cost_model.executed(counts, compiled)[0] * compiled["warps"] * arch.warp_size * counts["programs"]
+            for counts, compiled in zip(found.counts, found.compiled, strict=True)
+        )
+    if products < enough * floor.flops:
         return f"the products in the kernels are {products / 1e9:.4g} GFLOP, and the work takes {floor.flops / 1e9:.4g}"
     return None
 

@@ -109,6 +109,8 @@ class Exercise:
         Arguments that the function is asked to change in place.
     kernel : bool
         Whether the answer must come from Triton kernels.
+    copies : bool
+        Whether torch may prepare copies and casts of an argument for a kernel; not where copying is the exercise.
     speed : Speed or None
         Points for speed, beside those of the parts.
     """
@@ -128,6 +130,7 @@ class Exercise:
     may_change: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     kernel: bool = False
+    copies: bool = True
     speed: Speed | None = None
 
     def __post_init__(self) -> None:

@@ -20,8 +20,8 @@ from autograder.exercise import Arguments, Exercise, Params
 from autograder.program import Cell
 from autograder.sandbox import Reply, Sandbox, SandboxError, ServerLost
 from autograder.verdict import Outcome, PartVerdict, Verdict
-from autograder.worker.layout import stood_in
-from autograder.worker.trees import tensors_in
+from autograder.worker.layout import is_wide, spread, stood_in
+from autograder.worker.trees import mapped, tensors_in
 
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "cannot allocate memory")
 
@@ -51,17 +51,34 @@ class Failure:
 def draw_cases(exercise: Exercise, seed: str, hidden: bool = True) -> list[Case]:
     """Return the exercise's cases with data drawn from `seed`: the visible ones and, if asked, hidden ones.
 
-    For kernels each part's first case comes again at its end with other data: a result kept from before is wrong there.
+    For kernels each case comes again with other data: a result kept from before is wrong there, and what a host
+    computes from the data and hands over as integers differs.
     """
     rng = Random(_digest(seed, exercise.name, "shapes"))
     cases = []
     for index, part in enumerate(exercise.parts):
         chosen = [*part.visible, *(part.hidden(rng) if hidden else ())]
-        chosen += part.visible[:1] if exercise.kernel else ()
         for number, params in enumerate(chosen):
             generator = torch.Generator().manual_seed(_digest(seed, exercise.name, part.name, str(number)))
             cases.append(Case(index, params, exercise.inputs(generator, **params)))
+            if exercise.kernel:
+                cases.append(Case(index, params, _twin(exercise, cases[-1], generator)))
     return cases
+
+
+def _twin(exercise: Exercise, case: Case, generator: torch.Generator) -> Arguments:
+    """Return arguments with the same integers and other floats; where there are no floats, with other integers."""
+    if not any(t.is_floating_point() for t in tensors_in(case.arguments)):
+        return exercise.inputs(generator, **case.params)
+
+    def other(tensor):
+        if not tensor.is_floating_point():
+            return tensor.clone()
+        factor = torch.tensor([-1.0, -0.5, 0.5, 1.0])[torch.randint(4, tensor.shape, generator=generator)]
+        values = (tensor * factor.where(tensor.isfinite(), 1.0)).to(tensor.dtype)
+        return spread(values, tensor.stride()) if is_wide(tensor) else values
+
+    return mapped(case.arguments, other)
 
 
 Prove = Callable[[Sequence[Case], dict[int, dict[str, Any]]], dict[int, Failure]]

@@ -19,7 +19,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-BUILTINS = _words("range min max abs int float bool len tuple isinstance print")
+BUILTINS = _words("range min max abs int float bool len tuple print")
 CONSTANT_CALLS = _words("int float tuple len min max abs")
 
 # What a value inside a kernel (a tensor, a pointer, a descriptor, a type) may be asked for.
@@ -186,8 +186,12 @@ def _check_function(function: ast.FunctionDef, bindings: dict[str, _Binding]) ->
     for node in body:
         if not isinstance(node, (*STATEMENTS, *EXPRESSIONS)):
             raise NotAKernel(f"{name} holds a {type(node).__name__}, which kernels are not graded with")
+        if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            raise NotAKernel(f"{name} assigns to `{ast.unparse(node)}`: a kernel keeps nothing but its own names")
         if isinstance(node, ast.Attribute):
             _check_attribute(node, name, local)
+        elif isinstance(node, ast.Compare):
+            _check_comparison(node, name)
         elif isinstance(node, ast.Call):
             _check_call(node, name, BUILTINS)
         elif isinstance(node, ast.AnnAssign):
@@ -231,6 +235,14 @@ def _check_attribute(node: ast.Attribute, where: str, local: set[str]) -> None:
             raise NotAKernel(f"{where} uses {ast.unparse(node)}, which is not for kernels")
     if name not in VALUE_ATTRIBUTES:
         raise NotAKernel(f"{where} asks a value for .{name}, which Triton's tensors do not have or need")
+
+
+def _check_comparison(node: ast.Compare, where: str) -> None:
+    """Refuse `is` but for None: what it says of a loop's counter differs between the interpreter and the compiler."""
+    for operator, right in zip(node.ops, node.comparators, strict=True):
+        none = isinstance(right, ast.Constant) and right.value is None
+        if isinstance(operator, ast.Is | ast.IsNot) and not none:
+            raise NotAKernel(f"{where} compares with `is`: write ==")
 
 
 def _check_call(node: ast.Call, where: str, builtins: frozenset[str]) -> None:

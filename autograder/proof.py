@@ -51,8 +51,9 @@ def prove(
     except (KernelFailure, LimitReached) as error:
         return failures | {number: _failure(error, cases[number]) for number in recordings}
     for earlier, number in _repetitions(cases):
-        if {earlier, number} <= recordings.keys() and _numbers(recordings[earlier]) != _numbers(recordings[number]):
-            reason = "a kernel gets as a plain number what was computed outside from the values of the arguments"
+        both = recordings.get(earlier), recordings.get(number)
+        if None not in both and not _alike(*both, cases[number].arguments):
+            reason = "a kernel gets as numbers what was computed outside from the values of the arguments"
             failures[number] = _failure(KernelFailure(reason), cases[number])
     left = {number: (found, cases[number].arguments) for number, found in recordings.items() if number not in failures}
     for number, replayed in zip(left, bench.prove(source, list(left.values())), strict=True):
@@ -76,14 +77,24 @@ def _repetitions(cases: Sequence[Case]) -> list[tuple[int, int]]:
     ]
 
 
-def _numbers(recording: Recording) -> list[tuple[str, str, float]]:
-    """Return the numbers that launches get and that could carry a result: no small integers."""
-    values = (
-        (launch["kernel"], name, argument.get("value", argument.get("constant")))
-        for launch in recording.launches
-        for name, argument in launch["args"].items()
-    )
-    return sorted({(kernel, name, value) for kernel, name, value in values if cost.may_carry_data(value)})
+def _alike(one: Recording, other: Recording, arguments: Mapping[str, Any]) -> bool:
+    """Return whether two calls launch the same on the same integers, or on integers that are the arguments' own."""
+    bare = [[{k: v for k, v in launch.items() if k != "content"} for launch in each.launches] for each in (one, other)]
+    if bare[0] != bare[1]:
+        return False
+    own = [t.flatten().long() for t in tensors_in(dict(arguments)) if not t.is_floating_point()]
+    given = torch.cat([torch.zeros(1, dtype=torch.long), *own])
+    for launch, twin in zip(one.launches, other.launches, strict=True):
+        views = [argument["tensor"] for argument in launch["args"].values() if "tensor" in argument]
+        mine, theirs = dict(launch["content"]), dict(twin["content"])
+        for number, dtype in {view["storage"]: NAMED[view["dtype"]] for view in views}.items():
+            if dtype.is_floating_point or number not in {*mine, *theirs}:
+                continue
+            if number in mine and number in theirs and torch.equal(mine[number], theirs[number]):
+                continue
+            if number not in theirs or not torch.isin(theirs[number].view(dtype).long(), given).all():
+                return False
+    return True
 
 
 def _failure(error: Exception, case: Case) -> Failure:
@@ -114,7 +125,7 @@ def computed_outside(
             values = held[number].view(dtype)
             if any(_same(values, answer) and not any(_same(x, answer) for x in given) for answer in answers):
                 return f"{launch['kernel']} only copies: what it reads as {name} is the answer already"
-            if not _prepared(values, given):
+            if not _prepared(values, given if exercise.copies else []):
                 return (
                     f"{launch['kernel']} reads as {name} what was computed outside the kernels: only copies and casts "
                     f"of the arguments, constants and indices may come from torch"

@@ -302,9 +302,10 @@ def _sweep(folder: Path) -> None:
     """Remove the stages of judges that were killed: theirs alone are not locked."""
     for stage in folder.glob(f"{STAGE}*"):
         with contextlib.suppress(OSError):
-            if stage.stat().st_uid != os.getuid() or time.time() - stage.stat().st_mtime < START_SECONDS:
+            found = stage.lstat()
+            if found.st_uid != os.getuid() or time.time() - found.st_mtime < START_SECONDS:
                 continue  # another's, or about to be locked
-            handle = os.open(stage, os.O_RDONLY)
+            handle = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(stage, ignore_errors=True)

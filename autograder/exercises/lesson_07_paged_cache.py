@@ -794,6 +794,7 @@ EVERYTHING = 1 << 30  # tokens: as many as T asks for
 
 GATHER = Exercise(
     name="paged_gather",
+    copies=False,
     title="gather: tokens back into a row",
     parts=(
         Part(

@@ -63,6 +63,9 @@ class Memory:
         """Put what the host left into a storage."""
         held = self._held(number, torch.from_numpy(self.buffers[number]))
         held.copy_(content.view(held.shape))
+        if number < len(self.written):  # no kernel's any more
+            self.written[number][:] = False
+            self.touched.discard(number)
 
     def content(self, number: int) -> torch.Tensor:
         """Return the bytes of a storage; of a wide tensor's those of its elements."""
@@ -537,6 +540,8 @@ def _value(arg: dict[str, Any], name: str, memory: Memory) -> Any:
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle
 
+    if type(arg.get("value")) is int and arg["value"] == 1:
+        return tl.constexpr(1)  # a constant to the compiler
     if "tensor" not in arg:
         return tl.core.dtype(arg["dtype"]) if "dtype" in arg else arg.get("constant", arg.get("value"))
     view = arg["tensor"]

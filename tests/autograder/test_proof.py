@@ -112,7 +112,7 @@ PASSED_OFF = {
     "passes results as numbers": (
         "def row_sum(x, alpha):\n    out = torch.empty(len(x))\n    for i in range(len(x)):\n"
         "        fill_kernel[(1,)](out, i, float(alpha * x[i].sum()))\n    return out",
-        "as a plain number",
+        "as numbers what was computed outside",
     ),
     "hides results in an argument": (
         "def row_sum(x, alpha):\n    out = torch.empty(len(x))\n    keep = x.clone()\n"
@@ -124,6 +124,40 @@ PASSED_OFF = {
         RIGHT.replace("def row_sum(x, alpha):\n", "kept = {}\ndef row_sum(x, alpha):\n    if x.shape in kept:\n"
                       "        return kept[x.shape]\n").replace("return out", "kept[x.shape] = out\n    return out"),
         "that of an earlier call",
+    ),
+    "hands results over as integers": (
+        """
+@triton.jit
+def scale_kernel(whole_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(whole_ptr + i, mask=i < n).to(tl.float32) / 262144, mask=i < n)
+
+def row_sum(x, alpha):
+    out, whole = torch.empty(len(x)), (alpha * x.sum(-1) * 262144).round().int()
+    scale_kernel[(1,)](whole, out, len(x), BLOCK=64)
+    return out
+""",
+        "as numbers what was computed outside",
+    ),
+    "writes over what a kernel left for the next": (
+        RIGHT.replace("    return out", "    kept, last = torch.empty(len(x)), torch.empty(len(x))\n"
+                      "    copy_kernel[(1,)](out, kept, len(x), BLOCK=64)\n    kept.copy_(alpha * x.sum(-1))\n"
+                      "    copy_kernel[(1,)](kept, last, len(x), BLOCK=64)\n    return last"),
+        "only copies",
+    ),
+    "works under the interpreter alone, by identity": (
+        KERNEL.replace("    tl.store(out_ptr + row,", "    if row is not 0:\n        tl.store(out_ptr + row,") + RIGHT,
+        "compares with `is`",
+    ),
+    "works under the interpreter alone, where 1 is no constant": (
+        KERNEL.replace("stride, alpha,", "stride, alpha, one,")
+        .replace("    tl.store(out_ptr + row,", "    if (one - 2) // 2 == 0:\n        tl.store(out_ptr + row,")
+        + RIGHT.replace("alpha, BLOCK", "alpha, 1, BLOCK"),
+        "the result was not written by a kernel",
+    ),
+    "keeps state in the language": (
+        KERNEL.replace("    row, cols =", "    tl.kept = 7\n    row, cols =") + RIGHT,
+        "keeps nothing but its own names",
     ),
     "falls back": (
         "def row_sum(x, alpha):\n    try:\n        sum_kernel[(1,)](x)\n    except Exception:\n"
