@@ -45,8 +45,16 @@ class KernelFailure(RuntimeError):
     """The kernels cannot be modelled, and why: a sentence for the student."""
 
 
+class Unchecked(KernelFailure):
+    """The kernels do something that they did in no call whose answer was compared."""
+
+
 class LimitReached(RuntimeError):
     """A step took more time or memory than it may."""
+
+
+# An execution whose answer was compared, and its arguments.
+Execution = tuple["Recording", Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -173,10 +181,12 @@ class Bench:
         device: str = "h100",
         forbidden: Sequence[str] = (),
         constants: Constants | None = None,
+        compared: Sequence[Execution] = (),
     ) -> Modelled:
         """Return the modelled time of one call on a device of `mla_ref.DEVICES`.
 
         Tensors of device "meta" among the arguments stand for a shape: full sizes cost nothing, and kernels read zeros.
+        Given executions whose answers were `compared`, the kernels may do nothing that they did in none of them.
 
         Raises
         ------
@@ -184,12 +194,15 @@ class Bench:
             The student's, with a sentence. Failures of the workers themselves raise SandboxError.
         """
         recording = self.record(program, entry, arguments, execute=False, forbidden=forbidden)
-        source = kernels_of(program, recording)
+        source = kernels_of(program, recording, *(each for each, _ in compared))
         compiled = self.compile(source, recording, device)
-        replayed = self.replay(source, recording, arguments, compiled, sample=SAMPLE)
+        replayed = self.replay(source, recording, arguments, compiled, sample=SAMPLE, trace=bool(compared))
         found = modelled(recording, replayed, compiled, floor, device, constants)
         if reason := shortfall(found, floor):
             raise KernelFailure(reason)
+        if compared:
+            known = self.replays(source, [_replay(each, given, trace=True) for each, given in compared])
+            _check_compared(source, (recording, replayed), [(r, k) for (r, _), k in zip(compared, known, strict=True)])
         return found
 
     def record(
@@ -270,19 +283,18 @@ class Bench:
         compiled: Sequence[Mapping[str, Any]] = (),
         sample: int | None = None,
         contents: Sequence[int] = (),
+        trace: bool = False,
     ) -> Replayed:
         """Run the launches in a clean process, on the judge's own arguments; sampled, or every program.
 
-        Raises KernelFailure for an access out of bounds.
+        With `trace` the counts say which operations ran. Raises KernelFailure for an access out of bounds.
         """
-        (found,) = self.replays(source, [_replay(recording, arguments, compiled, sample, contents)])
+        (found,) = self.replays(source, [_replay(recording, arguments, compiled, sample, contents, trace)])
         if isinstance(found, Exception):
             raise found
         return found
 
-    def prove(
-        self, source: str, executions: Sequence[tuple[Recording, Mapping[str, Any]]]
-    ) -> list[Replayed | KernelFailure | LimitReached]:
+    def prove(self, source: str, executions: Sequence[Execution]) -> list[Replayed | KernelFailure | LimitReached]:
         """Run the launches of several executions, every program, in one clean process.
 
         Of each: what it did, with the bytes of the result, or why there is nothing.
@@ -339,6 +351,7 @@ def _replay(
     compiled: Sequence[Mapping[str, Any]] = (),
     sample: int | None = None,
     contents: Sequence[int] = (),
+    trace: bool = False,
 ) -> dict[str, Any] | KernelFailure:
     """Return the request of a replay, or why there can be none."""
     launches, inputs = [], by_name(arguments)
@@ -353,7 +366,7 @@ def _replay(
     for number, raw in (pair for launch in launches for pair in launch["content"]):
         if len(raw) != len(storages[number].get("content", raw)):
             return KernelFailure("the storages that were noted are not those of the arguments")
-    return {"launches": launches, "storages": storages, "sample": sample, "return": list(contents)}
+    return {"launches": launches, "storages": storages, "sample": sample, "return": list(contents), "trace": trace}
 
 
 def _refused(error: Mapping[str, Any]) -> KernelFailure:
@@ -439,6 +452,25 @@ def shortfall(found: Modelled, floor: Cost) -> str | None:
     if products < enough * floor.flops:
         return f"the products in the kernels are {products / 1e9:.4g} GFLOP, and the work takes {floor.flops / 1e9:.4g}"
     return None
+
+
+def _check_compared(
+    source: str, full: tuple[Recording, Replayed], compared: Sequence[tuple[Recording, Replayed | Exception]]
+) -> None:
+    """Raise Unchecked if an operation of a kernel runs at full size that ran in no call whose answer was compared."""
+
+    def places(recording: Recording, replayed: Replayed) -> set[tuple[str, int, int]]:
+        pairs = zip(recording.launches, replayed.counts, strict=True)
+        return {(launch["kernel"], *place) for launch, counts in pairs for place in counts["ran"]}
+
+    known = set().union(*(places(r, found) for r, found in compared if isinstance(found, Replayed)))
+    if new := sorted(places(*full) - known):
+        kernel, line, _ = new[0]
+        text = source.splitlines()[line - 1].strip() if line else ""
+        raise Unchecked(
+            f"{kernel} runs `{text}` here, and ran it in no call whose answer was compared: kernels are timed for what "
+            f"was found right"
+        )
 
 
 def _made_on_host(storage: int, recording: Recording) -> tuple[str, dict[str, Any], None]:

@@ -63,6 +63,10 @@ class Speed:
         Full points also take this many times the baseline's speed.
     device : str
         Key of `mla_ref.DEVICES`: what is modelled where there is no GPU.
+    small : mapping or None
+        What to change of `case` for a call of which the answer can be compared: a small one with the same widths and
+        alignment. Where the time is modelled, operations that run at full size must have run there, or in the cases of
+        the parts.
     """
 
     points: float
@@ -72,6 +76,7 @@ class Speed:
     baseline: Callable[..., Any]
     ratio: float = 1.0
     device: str = "h100"
+    small: Params | None = None
 
 
 @dataclass(frozen=True)

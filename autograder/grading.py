@@ -203,7 +203,8 @@ class Grader:
 
     def _run(self, lesson: Lesson, job: Job) -> Verdict:
         if job.answers:
-            return speed.judge_speed(job.exercise, job.program, self._gpu_bench() if self.gpu else self._bench())
+            bench = self._gpu_bench() if self.gpu else self._bench()
+            return speed.judge_speed(job.exercise, job.program, bench, self.seed)
         if not any(each.kernel for each in exercises(lesson.name)):
             return judge.judge(job.exercise, job.program, self.seed, self._sandbox())
         bench = self._bench()  # its interpreter has Triton loaded, which the lesson's setup imports

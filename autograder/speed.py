@@ -5,16 +5,27 @@ Where there is no GPU the time is modelled (see `cost`); where there is one it i
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from autograder import cost_model, judge
-from autograder.cost import Bench, KernelFailure, LimitReached, Modelled, Timed, floor_dtype
+from autograder import cost_model, judge, proof
+from autograder.cost import (
+    Bench,
+    Execution,
+    KernelFailure,
+    LimitReached,
+    Modelled,
+    Timed,
+    Unchecked,
+    checked,
+    floor_dtype,
+)
 from autograder.cost_model import ARCHS, Constants
-from autograder.exercise import Exercise
+from autograder.exercise import Exercise, Part
 from autograder.measured import BAND, KNOWN, GpuBench
 from autograder.program import Cell
 from autograder.sandbox import SandboxError
@@ -63,15 +74,16 @@ class Attained(Timed):
     outgunned: bool = False
 
 
-def judge_speed(exercise: Exercise, program: Sequence[Cell], bench: Bench | GpuBench) -> Verdict:
+def judge_speed(exercise: Exercise, program: Sequence[Cell], bench: Bench | GpuBench, seed: str = "") -> Verdict:
     """Return the verdict on the speed of a program whose answers are right, modelled or measured as the bench does.
 
-    Never raises for what the program does.
+    Never raises for what the program does. What is modelled is compared in a small call, on data drawn from `seed`.
     """
     started = time.monotonic()
-    take = measure if isinstance(bench, GpuBench) else model
     try:
-        verdict = verdict_on(exercise, take(exercise, program, bench))
+        measured = isinstance(bench, GpuBench)
+        found = measure(exercise, program, bench) if measured else model(exercise, program, bench, seed)
+        verdict = verdict_on(exercise, found)
     except KernelFailure as error:
         verdict = zero(exercise, Outcome.ERROR, f"at full size: {error}")
     except LimitReached as error:
@@ -83,17 +95,47 @@ def judge_speed(exercise: Exercise, program: Sequence[Cell], bench: Bench | GpuB
     return replace(verdict, seconds=round(time.monotonic() - started, 4))
 
 
-def model(exercise: Exercise, program: Sequence[Cell], bench: Bench) -> Attained:
+def model(exercise: Exercise, program: Sequence[Cell], bench: Bench, seed: str = "") -> Attained:
     """Return the modelled time of the exercise's case at full size.
+
+    The model computes no result there, so what the kernels do is held against calls of which the answer is compared.
 
     Raises KernelFailure, LimitReached, SandboxError.
     """
     speed = exercise.speed
     arguments = exercise.inputs(None, **speed.case)
-    found = bench.measure(
-        program, exercise.name, arguments, speed.floor(**speed.case), speed.device, exercise.forbidden
+    measure = functools.partial(
+        bench.measure, program, exercise.name, arguments, speed.floor(**speed.case), speed.device, exercise.forbidden
     )
-    return attained(exercise, found)
+    if speed.small is None:
+        return attained(exercise, measure())
+    small = replace(exercise, parts=(Part("small", speed.points, [{**speed.case, **speed.small}]),))
+    compared = _compared(small, program, bench, seed)
+    try:
+        return attained(exercise, measure(compared=compared))
+    except Unchecked:  # unless the cases of the parts go where the small call does not
+        return attained(exercise, measure(compared=compared + _compared(exercise, program, bench, seed)))
+
+
+def _compared(exercise: Exercise, program: Sequence[Cell], bench: Bench, seed: str) -> list[Execution]:
+    """Return calls on the exercise's cases, all found right and proven to come from kernels.
+
+    Raises KernelFailure, LimitReached, SandboxError.
+    """
+    calls: dict[int, Execution] = {}  # one for each case's parameters, not its twin too
+
+    def prove(cases: Sequence[judge.Case], messages: Mapping[int, Mapping[str, Any]]) -> dict[int, judge.Failure]:
+        failures = proof.prove(exercise, program, bench, cases, messages)
+        for n in messages.keys() - failures.keys():
+            calls[id(cases[n].params)] = checked(messages[n]["notes"]), cases[n].arguments
+        return failures
+
+    found = judge.judge(exercise, program, seed, bench.interpreter, prove)
+    if found.outcome is Outcome.FAULT:
+        raise SandboxError(found.reason)
+    if found.outcome is not Outcome.PASSED:
+        raise (LimitReached if found.outcome is Outcome.TIME else KernelFailure)(found.reason)
+    return list(calls.values())
 
 
 def measure(exercise: Exercise, program: Sequence[Cell], bench: GpuBench) -> Attained:

@@ -128,6 +128,7 @@ SCALE_ADD = Exercise(
     speed=Speed(
         points=1,
         case=dict(n=1 << 26, dtype=BF16),
+        small=dict(n=1 << 14),
         floor=lambda n, dtype: Cost(bytes=3 * n * dtype.itemsize, flops=2 * n),
         bars=((0.4, 0.5), (0.7, 1.0)),
         baseline=lambda x, y, alpha: alpha * x + y,
@@ -290,6 +291,7 @@ RMS = Exercise(
     speed=Speed(
         points=3,
         case=dict(rows=16384, width=7168, dtype=BF16),
+        small=dict(rows=64),
         floor=lambda rows, width, dtype: Cost(bytes=(2 * rows + 1) * width * dtype.itemsize, flops=4 * rows * width),
         bars=((0.4, 0.5), (0.7, 1.0)),
         baseline=_eager_norm,
@@ -407,6 +409,7 @@ ROPE = Exercise(
     speed=Speed(
         points=3,
         case=dict(B=4, S=4096, H=128, Dr=64, dtype=BF16),
+        small=dict(B=2, S=4),
         floor=lambda B, S, H, Dr, dtype: Cost(
             bytes=2 * B * S * H * Dr * dtype.itemsize + S * Dr * 4, flops=3 * B * S * H * Dr
         ),
@@ -485,6 +488,7 @@ QUERY_KEY = Exercise(
     speed=Speed(
         points=2,
         case=dict(B=128, S=1, H=128, Dr=64, dtype=BF16),
+        small=dict(B=4),
         floor=lambda B, S, H, Dr, dtype: Cost(
             bytes=2 * B * S * (H + 1) * Dr * dtype.itemsize + S * Dr * 4, flops=3 * B * S * (H + 1) * Dr
         ),

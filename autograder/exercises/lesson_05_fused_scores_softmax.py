@@ -193,6 +193,7 @@ MATMUL = Exercise(
     speed=Speed(
         points=1,
         case=dict(M=128, N=65536, K=512, dtype=BF16),
+        small=dict(N=512),
         floor=lambda M, N, K, dtype: Cost(bytes=(M * K + N * K + M * N) * dtype.itemsize, flops=2 * M * N * K),
         bars=((0.25, 0.5), (0.45, 1.0)),
         baseline=lambda x, y, scale: x @ y.T * scale,
@@ -366,6 +367,7 @@ SCORE = Exercise(
     speed=Speed(
         points=3,
         case=dict(B=32, S=1, H=128, T=4096, R=512, Dr=64, Dn=128, dtype=BF16),
+        small=dict(B=1, T=256),
         floor=lambda B, S, H, T, R, Dr, Dn, dtype: Cost(
             bytes=B * (T * (R + Dr) + S * H * (R + Dr + T)) * dtype.itemsize, flops=2 * B * S * H * T * (R + Dr)
         ),
@@ -581,6 +583,7 @@ SOFTMAX = Exercise(
     speed=Speed(
         points=3,
         case=dict(lens=(2500, 4096), S=1024, H=16, T=4096, dtype=BF16),
+        small=dict(S=4, H=2),
         floor=_softmax_floor,
         bars=((0.4, 0.5), (0.55, 1.0)),
         baseline=_eager_softmax,
@@ -683,6 +686,7 @@ LONG = Exercise(
     speed=Speed(
         points=2,
         case=dict(lens=(98304, 49152, 86016, 97000), S=1, H=128, T=98304, dtype=FLOAT),
+        small=dict(lens=(16384, 9000), H=2, T=16384),
         floor=_softmax_floor,
         bars=((0.35, 0.5), (0.49, 1.0)),
         baseline=_eager_softmax,

@@ -420,6 +420,7 @@ DECODE = Exercise(
     speed=Speed(
         points=3,
         case=dict(B=128, H=16, T=4096, **WIDE),
+        small=dict(B=1, T=512),
         floor=lambda B, H, T, R, Dr, scale, dtype: _decode_floor(B, H, T, dtype, R, Dr),
         bars=((0.3, 0.5), (0.5, 1.0)),
         baseline=_eager_decode,
@@ -592,6 +593,7 @@ SPLIT = Exercise(
     speed=Speed(
         points=3,
         case=dict(B=1, H=16, T=8192, num_splits=64, **WIDE),
+        small=dict(T=1024, num_splits=8),
         floor=lambda B, H, T, num_splits, R, Dr, scale, dtype: _decode_floor(
             B, H, T, dtype, R, Dr, out_bytes=num_splits * B * H * (R + 1) * 4
         ),
@@ -751,6 +753,7 @@ COMBINE = Exercise(
     speed=Speed(
         points=2,
         case=dict(P=8, B=32, H=128, R=512, dtype=BF16),
+        small=dict(B=1, H=16),
         floor=lambda P, B, H, R, dtype: Cost(
             bytes=B * H * (P * (R + 1) * 4 + R * dtype.itemsize + 4), flops=2 * P * B * H * R
         ),
@@ -969,6 +972,7 @@ FOLDED = Exercise(
     speed=Speed(
         points=3,
         case=dict(B=4, S=4, H=16, T=16384, **WIDE),
+        small=dict(B=1, T=512),
         floor=lambda B, S, H, T, R, Dr, scale, dtype: _decode_floor(B, H, T, dtype, R, Dr, S),
         bars=((0.15, 0.5), (0.28, 1.0)),
         baseline=_eager_folded,

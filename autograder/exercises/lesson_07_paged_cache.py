@@ -698,6 +698,7 @@ UPDATE = Exercise(
     speed=Speed(
         points=2,
         case=dict(B=16, S=4096, page_size=64, starts=0, lengths=4096, max_pages=64, R=512, Dr=64, dtype=BF16),
+        small=dict(B=2, S=64, lengths=64, max_pages=1),
         floor=lambda B, S, R, Dr, dtype, **_: _copy_floor(B * S, R, Dr, dtype),
         bars=((0.4, 0.5), (0.65, 1.0)),
         baseline=_eager_update,
@@ -848,6 +849,7 @@ GATHER = Exercise(
     speed=Speed(
         points=2,
         case=dict(B=16, lengths=4096, T=4096, page_size=64, max_pages=64, R=512, Dr=64, dtype=BF16),
+        small=dict(B=2, T=64, lengths=64, max_pages=1),
         floor=lambda B, T, R, Dr, dtype, **_: _copy_floor(B * T, R, Dr, dtype),
         bars=((0.4, 0.5), (0.65, 1.0)),
         baseline=_eager_gather,
@@ -1063,6 +1065,7 @@ DECODE = Exercise(
     speed=Speed(
         points=3,
         case=dict(B=256, H=16, lens=1024, page_size=64, max_pages=16, R=512, Dr=64, scale=192**-0.5, dtype=BF16),
+        small=dict(B=2, lens=256, max_pages=4),
         floor=_decode_floor,
         bars=((0.35, 0.5), (0.5, 1.0)),
         baseline=_eager_decode,

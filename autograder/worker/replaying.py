@@ -108,6 +108,7 @@ class Counter:
         self.extent: dict[tuple[int, str], list[int]] = {}
         self.seen: dict[tuple[int, str], np.ndarray] = {}
         self.unwritten: set[int] = set()
+        self.ran: set[tuple[int, int]] = set()
 
     # One program
 
@@ -315,6 +316,7 @@ class Counter:
             "executions": self.executions,
             "distinct": distinct,
             "unwritten": sorted(self.unwritten),
+            "ran": [list(place) for place in sorted(self.ran)],
         }
 
 
@@ -491,13 +493,13 @@ def _replay(namespace: dict[str, Any], request: dict[str, Any]) -> dict[str, Any
     for launch in request["launches"]:
         for number, content in launch.get("content", []):
             memory.fill(number, content)
-        results.append(_launch(namespace[launch["kernel"]], launch, memory, limit))
+        results.append(_launch(namespace[launch["kernel"]], launch, memory, limit, request.get("trace", False)))
     content = {str(n): memory.content(n) for n in memory.covered}
     covered = {str(n): memory.coverage(n) for n in memory.covered}
     return {"launches": results, "content": content, "covered": covered}
 
 
-def _launch(function: Any, launch: dict[str, Any], memory: Memory, limit: int | None) -> dict[str, Any]:
+def _launch(function: Any, launch: dict[str, Any], memory: Memory, limit: int | None, trace: bool) -> dict[str, Any]:
     grid = launch["grid"]
     programs = grid[0] * grid[1] * grid[2]
     per_axis = _sizes(grid, limit)
@@ -509,7 +511,7 @@ def _launch(function: Any, launch: dict[str, Any], memory: Memory, limit: int | 
         counter = Counter(memory, launch, launch.get("sites", []), exact)
         signatures: list[tuple] = []
         traffic: list[list[tuple]] = []
-        with _watching(counter) as builder:
+        with _watching(counter, trace) as builder:
             for program, weight in chosen:
                 counter.begin(weight)
                 builder.real_program, builder.real_grid = program, tuple(grid)
@@ -559,13 +561,13 @@ class _watching:
         "create_addptr create_splat create_broadcast create_expand_dims create_reshape create_trans create_bitcast"
     )
 
-    def __init__(self, counter: Counter):
+    def __init__(self, counter: Counter, trace: bool):
         from triton.runtime import interpreter
 
         self.interpreter_builder = interpreter.interpreter_builder
         self.builder = interpreter.InterpreterBuilder
         self.reductions = (interpreter.ReduceOps, interpreter.ScanOps)
-        self.counter = counter
+        self.counter, self.trace = counter, trace
         self.saved: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> Any:
@@ -638,6 +640,10 @@ class _watching:
         )
         for operations in self.reductions:
             self._wrap(operations, "apply_impl", reduction)
+        if self.trace:
+            for name in dir(builder):
+                if name.startswith("create_"):
+                    self._wrap(builder, name, self._note_place)
         return self.interpreter_builder
 
     def __exit__(self, *exc_info: object) -> None:
@@ -649,6 +655,13 @@ class _watching:
         if original is not None:
             self.saved.append((owner, name, original))
             setattr(owner, name, make(original))
+
+    def _note_place(self, original):
+        def wrapped(*args, **named):
+            self.counter.ran.add(_caller())
+            return original(*args, **named)
+
+        return wrapped
 
     @staticmethod
     def _keep_origin(original):

@@ -10,6 +10,8 @@ from test_proof import KERNEL, RIGHT, ROW_SUM, SETUP
 from autograder import report, speed
 from autograder.cost import Bench
 from autograder.exercise import Speed
+from autograder.exercises import exercises
+from autograder.lesson import lesson_names
 from autograder.program import Cell
 from autograder.speed import Attained
 from autograder.verdict import Outcome, VerdictStore
@@ -49,6 +51,7 @@ def matmul(a, b):
 """,
     ),
 ]
+STORE = "    tl.store(out_ptr + row"
 FULL = RIGHT.replace("BLOCK=64", "BLOCK=triton.next_power_of_2(x.shape[1])")
 
 
@@ -143,3 +146,61 @@ def test_an_error_at_full_size_is_the_students_and_named(bench):
     found = speed.judge_speed(TIMED, program(FULL.replace("x.shape[1], x.stride", "x.shape[9], x.stride")), bench)
     assert (found.score, found.outcome) == (0, Outcome.ERROR)
     assert "at full size: IndexError" in found.reason
+
+
+def at_full_size(bench, old, new):
+    small = dataclasses.replace(TIMED, speed=dataclasses.replace(TIMED.speed, small=dict(rows=16)))
+    assert old in KERNEL + FULL
+    return speed.judge_speed(small, [SETUP, Cell("row_sum", (KERNEL + FULL).replace(old, new, 1))], bench, "seed")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "    tl.store(out_ptr + row",
+            "    if tl.num_programs(0) > 999:\n        x = x + x\n    tl.store(out_ptr + row",
+        ),
+        ("    tl.store(out_ptr + row", "    x = x if tl.num_programs(0) < 999 else x + x\n    tl.store(out_ptr + row"),
+        ("    return out", "    if len(x) > 999:\n        copy_kernel[(1,)](out, out, 1, BLOCK=64)\n    return out"),
+    ],
+    ids=["if", "else", "kernel"],
+)
+def test_what_was_never_compared_is_not_timed(bench, old, new):
+    found = at_full_size(bench, old, new)
+    assert (found.score, found.outcome) == (0, Outcome.ERROR)
+    assert "in no call whose answer was compared" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("    sum_kernel[", "    alpha = alpha if x.shape[1] < 999 else 1.0\n    sum_kernel[", "relative error"),
+        ("    sum_kernel[", "    x = x.flip(0) * alpha if len(x) > 15 else x\n    sum_kernel[", "relative error"),
+        (
+            "    return out",
+            "    if x.shape[1] > 999:\n        return torch.empty(len(x)).copy_(alpha * x.sum(-1))\n    return out",
+            "was not written by a kernel",
+        ),
+    ],
+)
+def test_what_is_timed_is_compared_in_a_small_call(bench, old, new, says):
+    found = at_full_size(bench, old, new)
+    assert (found.score, found.outcome) == (0, Outcome.ERROR)
+    assert says in found.reason and "rows=16" in found.reason
+
+
+def test_what_runs_in_a_case_of_the_parts_may_run_at_full_size(bench):
+    branch = (
+        "    if tl.num_programs(0) == 16:\n        x = x + 0\n    else:\n        x = x - 0\n    tl.store(out_ptr + row"
+    )
+    found = at_full_size(bench, "    tl.store(out_ptr + row", branch)
+    assert found.outcome is Outcome.PASSED, found.reason
+
+
+def test_every_lessons_kernels_are_compared_before_they_are_timed():
+    timed = [each for lesson in lesson_names() for each in exercises(lesson) if each.speed]
+    assert len(timed) > 12
+    for each in timed:
+        assert each.speed.small is not None, each.name
+        assert each.speed.small.keys() <= each.speed.case.keys(), each.name
