@@ -20,7 +20,7 @@ from autograder import cost, measured, report
 from autograder.cost import Bench, KernelFailure, LimitReached
 from autograder.exercise import Exercise, upcast
 from autograder.exercises import locate
-from autograder.judge import Case, Failure, draw_cases, read_case, verdict_from
+from autograder.judge import Case, Failure, breach, draw_cases, read_case, verdict_from
 from autograder.lesson import load_lesson
 from autograder.measured import GpuBench
 from autograder.program import Cell, build_program, names_bound, without_magics
@@ -30,6 +30,7 @@ from autograder.verdict import Outcome, Verdict
 from autograder.worker import layout, running, wire
 from autograder.worker.recording import recording
 from autograder.worker.tasks import innermost
+from autograder.worker.trees import by_name, tensors_in
 from mla_ref import interpreter
 
 VISIBLE_SEED = "visible"
@@ -128,8 +129,8 @@ def run_case(exercise: Exercise, entry: Any, case: Case, launches: list | None =
     except Exception as error:
         message = {"error": running.describe_error(innermost(error))}
     failure = read_case(exercise, case, message)
-    if not failure and message.get("launches") == []:
-        failure = Failure(Outcome.WRONG, "no Triton kernel was launched", case=str(case))
+    if not failure and "launches" in message:
+        failure = breach(exercise, case, len(message["launches"]), message["owners"])
     if launches is not None:
         launches += message.get("launches", [])
     return failure, result
@@ -140,7 +141,12 @@ def _call(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, An
     with running.forbidding(exercise.forbidden):
         result = running.DRIVERS[exercise.driver](entry, given)
     sent = wire.decode(wire.encode(result))  # what the judge would see
-    return result, {"result": sent, "changed": running.changed(case.arguments, given)}
+    owners = {tensor.untyped_storage().data_ptr(): name for name, tensor in by_name(given).items()}
+    return result, {
+        "result": sent,
+        "changed": running.changed(case.arguments, given),
+        "owners": [owners.get(tensor.untyped_storage().data_ptr()) for tensor in tensors_in(result)],
+    }
 
 
 def _call_kernels(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, Any]]:

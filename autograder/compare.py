@@ -45,9 +45,13 @@ def assess(exercise: Exercise, arguments: Arguments, result: Any) -> Difference 
 def _other_dtype(exercise: Exercise, arguments: Arguments, result: Any) -> Difference | None:
     values = result if isinstance(result, tuple | list) else (result,)
     for value, name, like in zip(values, exercise.returns, exercise.like, strict=False):
-        if like is not None and isinstance(value, torch.Tensor) and value.dtype != arguments[like].dtype:
-            got, wanted = (str(t.dtype).removeprefix("torch.") for t in (value, arguments[like]))
-            return Difference(f"{name} is {got}, expected {wanted}, as {like} is", where=name)
+        if like is None or not isinstance(value, torch.Tensor):
+            continue
+        wanted = arguments[like].dtype if isinstance(like, str) else like
+        if value.dtype != wanted:
+            got, wanted = (str(dtype).removeprefix("torch.") for dtype in (value.dtype, wanted))
+            why = f", as {like} is" if isinstance(like, str) else ""
+            return Difference(f"{name} is {got}, expected {wanted}{why}", where=name)
     return None
 
 

@@ -99,8 +99,9 @@ class Exercise:
         Names of the returned tensors, for messages.
     mistakes : sequence of Mistake
         Their oracles take the same arguments.
-    like : tuple of (str or None)
-        For each returned tensor the argument whose dtype it must have; None, and what is not named, may have any.
+    like : tuple of (str, torch.dtype or None)
+        For each returned tensor its dtype, or the argument whose dtype it must have; None, and what is not named, may
+        have any.
     tolerance : float or None
         Bound on the relative error ‖out−ref‖/‖ref‖; None takes it from the dtype of the inputs. A row (the last axis)
         may be ten times as far off, relative to the larger of its own norm and the typical row's.
@@ -111,9 +112,12 @@ class Exercise:
     forbidden : tuple of str
         Torch operators that may not be called, by part of their name.
     may_change : tuple of str
-        Arguments that the function is asked to change in place.
+        Arguments that the function is asked to change in place. Of a kernel, what it returns by such a name must be
+        that argument.
     kernel : bool
         Whether the answer must come from Triton kernels.
+    launches : int or None
+        The most launches that a call may take.
     copies : bool
         Whether torch may prepare copies and casts of an argument for a kernel; not where copying is the exercise.
     speed : Speed or None
@@ -127,7 +131,7 @@ class Exercise:
     oracle: Callable[..., Any]
     returns: tuple[str, ...] = ("out",)
     mistakes: Sequence[Mistake] = ()
-    like: tuple[str | None, ...] = ()
+    like: tuple[str | torch.dtype | None, ...] = ()
     tolerance: float | None = None
     driver: str = "call"
     needs: tuple[str, ...] = ()
@@ -135,6 +139,7 @@ class Exercise:
     may_change: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     kernel: bool = False
+    launches: int | None = None
     copies: bool = True
     speed: Speed | None = None
 

@@ -234,6 +234,22 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
     return Failure(Outcome.WRONG, _text(found.reason, 1000) + hint, found.mistake, str(case))
 
 
+def breach(exercise: Exercise, case: Case, launches: int, owners: Sequence[str | None]) -> Failure | None:
+    """Return which of its terms a right call of kernels breaks, or None: the number of launches, results in place.
+
+    `owners` names for each returned tensor the argument that it shares memory with.
+    """
+    reason = ""
+    if not launches:
+        reason = "no Triton kernel was launched"
+    elif exercise.launches is not None and launches > exercise.launches:
+        reason = f"{launches} launches, expected {exercise.launches}"
+    for name, owner in zip(exercise.returns, owners, strict=False):
+        if name in exercise.may_change and case.arguments.get(name) is not None and owner != name:
+            reason = f"{name} is returned as a tensor of its own: write into the one that is passed, and return that"
+    return Failure(Outcome.WRONG, reason, case=str(case)) if reason else None
+
+
 def _read_error(exercise: Exercise, error: Any) -> Failure:
     """Turn a reported exception into a sentence. The report comes from the student's process, so nothing in it is
     taken for granted."""

@@ -15,7 +15,7 @@ import torch
 from autograder import cost
 from autograder.cost import Bench, KernelFailure, LimitReached, Recording, Replayed
 from autograder.exercise import Exercise, upcast
-from autograder.judge import Case, Failure
+from autograder.judge import Case, Failure, breach
 from autograder.program import Cell
 from autograder.verdict import Outcome
 from autograder.worker.recording import NAMED
@@ -36,9 +36,10 @@ def prove(
     recordings: dict[int, Recording] = {}
     for number, message in messages.items():
         try:
-            recordings[number] = cost.checked(message.get("notes"), message.get("result"))
-            if not recordings[number].launches:
-                raise KernelFailure("no Triton kernel was launched")
+            recordings[number] = found = cost.checked(message.get("notes"), message.get("result"))
+            owners = [found.storages[view["storage"]].get("input") for view in found.result]
+            if failure := breach(exercise, cases[number], len(found.launches), owners):
+                failures[number] = failure
         except (KernelFailure, LimitReached) as error:
             failures[number] = _failure(error, cases[number])
     recordings = {number: found for number, found in recordings.items() if number not in failures}

@@ -258,3 +258,25 @@ def test_the_tensor_that_is_left_is_named(bench):
     found = verdict(bench, RIGHT.replace("(len(x),)]", "(len(x) + 4000,)]"))
     assert found.outcome is Outcome.WRONG
     assert "sum_kernel" in found.reason and "_ptr, which holds" in found.reason
+
+
+def test_what_is_to_be_written_in_place_is(bench):
+    given = dataclasses.replace(
+        ROW_SUM,
+        inputs=lambda generator, rows, width: {**_inputs(generator, rows, width), "out": randn(generator, rows)},
+        oracle=lambda x, alpha, out: alpha * x.sum(-1),
+        may_change=("out",),
+    )
+    right = RIGHT.replace("(x, alpha)", "(x, alpha, out)").replace("    out = torch.empty(len(x))\n", "")
+    assert verdict(bench, right, exercise=given).outcome is Outcome.PASSED
+    found = verdict(bench, right.replace("    sum_kernel[", "    out = out.clone()\n    sum_kernel["), exercise=given)
+    assert (found.outcome, found.score) == (Outcome.WRONG, 0)
+    assert "out is returned as a tensor of its own: write into the one that is passed" in found.reason
+
+
+def test_more_launches_than_asked_for_are_counted(bench):
+    once = dataclasses.replace(ROW_SUM, launches=1)
+    assert verdict(bench, RIGHT, exercise=once).outcome is Outcome.PASSED
+    again = RIGHT.replace("    return out", "    copy_kernel[(1,)](out, out, len(x), BLOCK=64)\n    return out")
+    found = verdict(bench, again, exercise=once)
+    assert (found.outcome, found.score) == (Outcome.WRONG, 0) and "2 launches, expected 1" in found.reason
