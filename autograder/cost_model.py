@@ -173,6 +173,10 @@ def resident_blocks(compiled: Mapping[str, Any], device: Device, arch: Arch) -> 
     return found
 
 
+Span = tuple[float, float]
+WHOLE: Span = (0.0, math.inf)
+
+
 class L2:
     """What an L2 cache holds of the storages, in the order in which launches touch them.
 
@@ -186,15 +190,21 @@ class L2:
         self.size = size
         self.clock = 0.0
         self.foreign = self.FOREIGN * size
-        self.last: dict[int, float] = {}
+        self.last: dict[int, tuple[float, Span]] = {}
 
-    def bytes_moved(self, reads: Mapping[int, float], writes: Mapping[int, float]) -> tuple[float, float]:
-        """Return the bytes that one launch moves to or from DRAM, and those of them that it reads."""
-        started, read = self.clock, 0.0
+    def bytes_moved(
+        self, reads: Mapping[int, float], writes: Mapping[int, float], spans: Mapping[int, Span] | None = None
+    ) -> tuple[float, float]:
+        """Return the bytes that one launch moves to or from DRAM, and those of them that it reads.
+
+        `spans` are the first and the last sector that it touches of a storage; by default it reaches all of it.
+        """
+        started, read, spans = self.clock, 0.0, spans or {}
         for number, size in sorted(reads.items()):
             held = 0.0
             if number in self.last:
-                held = _held(started - self.last[number], self.size)
+                before, seen = self.last[number]
+                held = _held(started - before, self.size) * _shared(spans.get(number, WHOLE), seen)
             read += size * (1.0 - held)
         written = sum(writes.values())
         room = read + written
@@ -202,9 +212,17 @@ class L2:
         self.foreign -= evicted
         self.clock += room
         back = written * max(0.0, 1.0 - self.size / self.clock) if self.clock else 0.0
-        for number in {**reads, **writes}:
-            self.last[number] = started  # a pass in the same order comes round to a byte when all else has been seen
+        for number in {**reads, **writes}:  # a pass in the same order comes round to a byte when all else has been seen
+            now, (_, seen) = spans.get(number, WHOLE), self.last.get(number, (0.0, spans.get(number, WHOLE)))
+            self.last[number] = started, (min(now[0], seen[0]), max(now[1], seen[1]))
         return read + evicted + back, read
+
+
+def _shared(now: Span, seen: Span) -> float:
+    """Return the share of the sectors from `now[0]` to `now[1]` that lie among those seen."""
+    if now == WHOLE or (seen[0] <= now[0] and now[1] <= seen[1]):
+        return 1.0
+    return max(0.0, min(now[1], seen[1]) - max(now[0], seen[0]) + 1) / (now[1] - now[0] + 1)
 
 
 def _held(between: float, size: float) -> float:
@@ -233,7 +251,7 @@ def launch_time(
 
     reads = {int(n): marks.get("read", 0) for n, marks in counts["distinct"].items() if marks.get("read")}
     writes = {int(n): marks.get("write", 0) for n, marks in counts["distinct"].items() if marks.get("write")}
-    moved, read = l2.bytes_moved(reads, writes)
+    moved, read = l2.bytes_moved(reads, writes, {int(n): span for n, span in counts["spans"].items()})
 
     # Where re-reads are found: in the L1 as long as all that the resident blocks touched in between still fits there.
     l1 = arch.l1 - here * compiled["shared"]

@@ -18,6 +18,7 @@ from autograder.worker.layout import is_wide
 from autograder.worker.patching import patched_once
 from autograder.worker.trees import by_name, tensors_in
 
+INDEX_BYTES = 1 << 20
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 DTYPES = {
     torch.float64: "fp64",
@@ -76,7 +77,7 @@ class Recorder:
                 "grid": sizes + [1] * (3 - len(sizes)),
                 "args": {n: self._argument(n, v, n in constants) for n, v in bound.arguments.items()},
                 "options": {k: int(v) for k, v in options.items() if k in OPTIONS and v is not None},
-                "content": self._changes(bound.arguments.values()) if self.execute else [],
+                "content": self._changes(bound.arguments.values()),
             }
         )
 
@@ -142,13 +143,21 @@ class Recorder:
             self._known[number] = self._content(number).clone()
 
     def _changes(self, values: Any) -> list[list[Any]]:
-        """Return `[storage, bytes]` for the storages that hold what neither an input nor a launch left there."""
+        """Return `[storage, bytes]` for the storages that hold what neither an input nor a launch left there.
+
+        Where kernels do not run, these are the indices alone: what a kernel does depends on them.
+        """
         changes = []
-        for number in sorted({self._number(tensor) for tensor in tensors_in(list(values))}):
+        for number in sorted({self._number(t) for t in tensors_in(list(values)) if self.execute or self._is_index(t)}):
             now, known = self._content(number), self._known.get(number)
             if known is None or not torch.equal(now, known):
                 changes.append([number, now.clone()])
+                self._known[number] = changes[-1][1]
         return changes
+
+    def _is_index(self, tensor: torch.Tensor) -> bool:
+        storage = self.storages[self._number(tensor)]
+        return not tensor.is_floating_point() and "input" not in storage and storage["bytes"] <= INDEX_BYTES
 
 
 class _HostWatch(TorchDispatchMode):

@@ -298,10 +298,13 @@ class Counter:
     def summary(self, alike: bool, sampled: int, programs: int) -> dict[str, Any]:
         """Return the launch's figures as plain data."""
         distinct: dict[str, dict[str, int]] = {}
+        spans: dict[str, list[int]] = {}
         for (number, mark), (low, high) in sorted(self.extent.items()):
             estimate = min(self.sums[number, mark], high - low + 1)
             sectors = self.distinct[number, mark] if self.exact else estimate
             distinct.setdefault(str(number), {})[mark] = min(sectors * SECTOR, self.memory.storages[number]["bytes"])
+            before = spans.get(str(number), (low, high))
+            spans[str(number)] = [min(low, before[0]), max(high, before[1])]
         return {
             "programs": programs,
             "sampled": sampled,
@@ -315,6 +318,7 @@ class Counter:
             "barriers": self.barriers,
             "executions": self.executions,
             "distinct": distinct,
+            "spans": spans,
             "unwritten": sorted(self.unwritten),
             "ran": [list(place) for place in sorted(self.ran)],
         }

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from autograder import cost_model
+from autograder.cost_model import L2
 from autograder.program import Cell
 from mla_ref import DEVICES, Cost
 
@@ -122,3 +123,11 @@ def test_too_many_warps_do_not_fit():
     compiled = {"warps": 64, "shared": 0, "registers": 32}
     with pytest.raises(cost_model.DoesNotFit, match="1024"):
         cost_model.resident_blocks(compiled, DEVICES["h100"], cost_model.ARCHS["h100"])
+
+
+def test_the_cache_holds_what_was_touched_and_not_the_rest_of_its_storage():
+    l2 = L2(50e6)
+    assert l2.bytes_moved({0: 9e6}, {}, {0: (0, 99)})[1] == 9e6
+    assert l2.bytes_moved({0: 9e6}, {}, {0: (100, 199)})[1] == 9e6
+    assert l2.bytes_moved({0: 9e6}, {}, {0: (150, 249)})[1] == 4.5e6
+    assert l2.bytes_moved({0: 18e6}, {})[1] == 0

@@ -153,3 +153,13 @@ def test_offsets_in_32_bits_are_found_in_a_pool_of_full_size(bench):
     )
     assert wide.outcome is Outcome.PASSED, wide.reason
     assert narrow.score == 0 and "2³¹" in narrow.reason
+
+
+@pytest.mark.parametrize("prepared", ["pages.long()", "torch.arange(len(pool) - 1, 0, -len(pool) // 256)"])
+def test_indices_from_the_host_lead_where_they_do(bench, prepared):
+    plain, cast = (
+        speed.judge_speed(LARGE, [SETUP, Cell("gather", LARGE_KERNEL + source)], bench)
+        for source in (LARGE_GATHER, LARGE_GATHER.replace("](pool, pages,", f"](pool, {prepared},"))
+    )
+    assert cast.outcome is Outcome.PASSED, cast.reason
+    assert plain.speed["steps"][0]["distinct_bytes"] == cast.speed["steps"][-2]["distinct_bytes"] - 4 * 256
