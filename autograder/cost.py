@@ -520,7 +520,7 @@ def unexplained(recording: Recording, replayed: Replayed, arguments: Mapping[str
         return "the result does not match what was noted of it"
     for tensor, view in zip(returned, recording.result, strict=True):
         if view["storage"] not in written:
-            return "the result was not written by a kernel"
+            return "the result was not written by a kernel: what torch makes last, a cast say, belongs into the kernel"
         if view["storage"] in replayed.wide:
             view = _dense(view)
         again = _read(replayed.content[view["storage"]], view)

@@ -5,10 +5,10 @@ Where there is no GPU the time is modelled (see `cost`); where there is one it i
 
 from __future__ import annotations
 
-import functools
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -85,9 +85,9 @@ def judge_speed(exercise: Exercise, program: Sequence[Cell], bench: Bench | GpuB
         found = measure(exercise, program, bench) if measured else model(exercise, program, bench, seed)
         verdict = verdict_on(exercise, found)
     except KernelFailure as error:
-        verdict = zero(exercise, Outcome.ERROR, f"at full size: {error}")
+        verdict = zero(exercise, Outcome.ERROR, str(error))
     except LimitReached as error:
-        verdict = zero(exercise, Outcome.TIME, f"at full size: {error}")
+        verdict = zero(exercise, Outcome.TIME, str(error))
     except SandboxError as error:
         verdict = fault(exercise, str(error))
     except Exception as error:  # whatever the model trips over, it is not the student's zero
@@ -104,17 +104,31 @@ def model(exercise: Exercise, program: Sequence[Cell], bench: Bench, seed: str =
     """
     speed = exercise.speed
     arguments = exercise.inputs(None, **speed.case)
-    measure = functools.partial(
-        bench.measure, program, exercise.name, arguments, speed.floor(**speed.case), speed.device, exercise.forbidden
-    )
+    floor = speed.floor(**speed.case)
+
+    @_at_full_size()
+    def measure(compared: Sequence[Execution]) -> Modelled:
+        return bench.measure(
+            program, exercise.name, arguments, floor, speed.device, exercise.forbidden, compared=compared
+        )
+
     if speed.small is None:
-        return attained(exercise, measure())
+        return attained(exercise, measure(()))
     small = replace(exercise, parts=(Part("small", speed.points, [{**speed.case, **speed.small}]),))
     compared = _compared(small, program, bench, seed)
     try:
-        return attained(exercise, measure(compared=compared))
+        return attained(exercise, measure(compared))
     except Unchecked:  # unless the cases of the parts go where the small call does not
-        return attained(exercise, measure(compared=compared + _compared(exercise, program, bench, seed)))
+        return attained(exercise, measure(compared + _compared(exercise, program, bench, seed)))
+
+
+@contextmanager
+def _at_full_size() -> Iterator[None]:
+    """Say of what fails in the body that it did at full size."""
+    try:
+        yield
+    except (KernelFailure, LimitReached) as error:
+        raise type(error)(f"at full size: {error}") from None
 
 
 def _compared(exercise: Exercise, program: Sequence[Cell], bench: Bench, seed: str) -> list[Execution]:
@@ -134,7 +148,8 @@ def _compared(exercise: Exercise, program: Sequence[Cell], bench: Bench, seed: s
     if found.outcome is Outcome.FAULT:
         raise SandboxError(found.reason)
     if found.outcome is not Outcome.PASSED:
-        raise (LimitReached if found.outcome is Outcome.TIME else KernelFailure)(found.reason)
+        kind = LimitReached if found.outcome is Outcome.TIME else KernelFailure
+        raise kind(f"before it is timed: {found.reason}")
     return list(calls.values())
 
 
@@ -143,7 +158,8 @@ def measure(exercise: Exercise, program: Sequence[Cell], bench: GpuBench) -> Att
 
     Raises KernelFailure, LimitReached, SandboxError.
     """
-    found = bench.measure(program, exercise)
+    with _at_full_size():
+        found = bench.measure(program, exercise)
     work = exercise.speed.floor(**exercise.speed.case)
     key = KNOWN.get(found.device, "")
     known = DEVICES.get(key)

@@ -144,6 +144,8 @@ HINTS = (
     (r"AssertionError: .*\bsplit\(", "tl.split takes a block whose last axis has 2 elements, and returns two blocks"),
     (r"no attribute 'grid_idx'", "a kernel is launched on a grid, kernel[(programs,)](...)"),
     (r"can only convert an array of size 1", "the bounds of a loop are numbers, not blocks"),
+    (r"\bactive drivers\b", "autotune and the like ask a GPU, and none grades here: settle on one configuration"),
+    (r"CUDA enabled|NVIDIA driver", "no GPU grades here: use the device of the arguments"),
     (
         r"element -\d+ of .*, which holds \d{10}",
         "Offsets from 2³¹ on do not fit into 32 bits: make an index tl.int64 before it is multiplied",
@@ -164,7 +166,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     said = f"{type(error).__name__}: {message} {where['source'] if where else ''}"
     hint = next((hint for pattern, hint in HINTS if re.search(pattern, said)), "")
-    message = (" " if message.endswith("?") else ": ").join(filter(None, (message, hint)))
+    message = (" " if message.endswith("?") else ": ").join(filter(None, (message.removesuffix("."), hint)))
     return {"type": type(error).__name__, "message": message[:2000], "where": where}
 
 

@@ -280,3 +280,20 @@ def test_more_launches_than_asked_for_are_counted(bench):
     again = RIGHT.replace("    return out", "    copy_kernel[(1,)](out, out, len(x), BLOCK=64)\n    return out")
     found = verdict(bench, again, exercise=once)
     assert (found.outcome, found.score) == (Outcome.WRONG, 0) and "2 launches, expected 1" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("torch.empty(len(x))", "torch.empty(len(x), device='cuda')", "use the device of the arguments"),
+        (
+            "    out =",
+            "    triton.runtime.driver.active.get_current_device()\n    out =",
+            "be one: autotune and the like ask",
+        ),
+        ("return out", "return out.double()", "a cast say, belongs into the kernel"),
+    ],
+)
+def test_what_beginners_write_around_kernels_is_answered_too(bench, old, new, says):
+    found = verdict(bench, RIGHT.replace(old, new))
+    assert found.score == 0 and says in found.reason
