@@ -291,7 +291,7 @@ RMS = Exercise(
     speed=Speed(
         points=3,
         case=dict(rows=16384, width=7168, dtype=BF16),
-        small=dict(rows=64),
+        small=dict(rows=8),
         floor=lambda rows, width, dtype: Cost(bytes=(2 * rows + 1) * width * dtype.itemsize, flops=4 * rows * width),
         bars=((0.4, 0.5), (0.7, 1.0)),
         baseline=_eager_norm,

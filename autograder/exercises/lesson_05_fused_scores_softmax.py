@@ -193,7 +193,7 @@ MATMUL = Exercise(
     speed=Speed(
         points=1,
         case=dict(M=128, N=65536, K=512, dtype=BF16),
-        small=dict(N=512),
+        small=dict(M=64, N=128),
         floor=lambda M, N, K, dtype: Cost(bytes=(M * K + N * K + M * N) * dtype.itemsize, flops=2 * M * N * K),
         bars=((0.25, 0.5), (0.45, 1.0)),
         baseline=lambda x, y, scale: x @ y.T * scale,
