@@ -145,7 +145,7 @@ def _check_constant(name: str, binding: _Binding) -> set[str]:
         if not isinstance(node, (*allowed, ast.operator, ast.unaryop, ast.expr_context)):
             raise NotAKernel(f"the constant {name} holds `{ast.unparse(node)}`: write it as a number")
         if isinstance(node, ast.Attribute):
-            _check_attribute(node, name, set())
+            _check_attribute(node, name, set(), {})
         if isinstance(node, ast.Call):
             _check_call(node, name, CONSTANT_CALLS)
         if isinstance(node, ast.Name) and node.id not in CONSTANT_CALLS:
@@ -189,7 +189,7 @@ def _check_function(function: ast.FunctionDef, bindings: dict[str, _Binding]) ->
         if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
             raise NotAKernel(f"{name} assigns to `{ast.unparse(node)}`: a kernel keeps nothing but its own names")
         if isinstance(node, ast.Attribute):
-            _check_attribute(node, name, local)
+            _check_attribute(node, name, local, bindings)
         elif isinstance(node, ast.Compare):
             _check_comparison(node, name)
         elif isinstance(node, ast.Call):
@@ -216,7 +216,7 @@ def _is_literal(node: ast.expr) -> bool:
     return True
 
 
-def _check_attribute(node: ast.Attribute, where: str, local: set[str]) -> None:
+def _check_attribute(node: ast.Attribute, where: str, local: set[str], bindings: dict[str, _Binding]) -> None:
     """Refuse attributes that lead out of Triton's language: `tl.name` and `tl.math.name`, else those of values."""
     name = node.attr
     if name.startswith("_"):
@@ -225,6 +225,8 @@ def _check_attribute(node: ast.Attribute, where: str, local: set[str]) -> None:
     if isinstance(base, ast.Name) and base.id not in local:
         if name in LANGUAGE_REFUSED:
             raise NotAKernel(f"{where} uses {base.id}.{name}, which the grader does not replay")
+        if base.id in bindings and bindings[base.id].kind == "function":
+            raise NotAKernel(f"{where} asks the kernel {base.id} for .{name}: kernels are called, and nothing else")
         return  # of a module or a constant: anything public
     if isinstance(base, ast.Attribute) and isinstance(base.value, ast.Name) and base.value.id not in local:
         if base.attr in ("math", "language"):

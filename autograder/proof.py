@@ -88,7 +88,7 @@ def _alike(one: Recording, other: Recording, arguments: Mapping[str, Any]) -> bo
     for launch, twin in zip(one.launches, other.launches, strict=True):
         views = [argument["tensor"] for argument in launch["args"].values() if "tensor" in argument]
         mine, theirs = dict(launch["content"]), dict(twin["content"])
-        for number, dtype in {view["storage"]: NAMED[view["dtype"]] for view in views}.items():
+        for number, dtype in {(view["storage"], NAMED[view["dtype"]]) for view in views}:
             if dtype.is_floating_point or number not in {*mine, *theirs}:
                 continue
             if number in mine and number in theirs and torch.equal(mine[number], theirs[number]):
@@ -115,15 +115,12 @@ def computed_outside(
     for launch, counts in zip(recording.launches, replayed.counts, strict=True):
         brought = dict(launch["content"])
         held |= brought
-        used = {a["tensor"]["storage"] for a in launch["args"].values() if "tensor" in a}
         old = {n for n in brought if "input" in recording.storages[n]}  # an argument that the host has changed
-        for number in sorted(used & held.keys() & ({*counts["unwritten"]} | old)):
-            name, dtype = next(
-                (name, NAMED[a["tensor"]["dtype"]])
-                for name, a in launch["args"].items()
-                if a.get("tensor", {}).get("storage") == number
-            )
-            values = held[number].view(dtype)
+        suspect = held.keys() & ({*counts["unwritten"]} | old)
+        for name, view in ((name, a["tensor"]) for name, a in launch["args"].items() if "tensor" in a):
+            if view["storage"] not in suspect:
+                continue
+            values = held[view["storage"]].view(NAMED[view["dtype"]])
             if any(_same(values, answer) and not any(_same(x, answer) for x in given) for answer in answers):
                 return f"{launch['kernel']} only copies: what it reads as {name} is the answer already"
             if not _prepared(values, given if exercise.copies else []):

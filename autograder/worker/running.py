@@ -141,6 +141,7 @@ def _same(before: Any, after: Any) -> bool:
 # What to do about errors of Triton's interpreter that speak of its insides, by what they and their line say.
 HINTS = (
     (r"must be Tensor, not tensor", "torch's functions take no blocks: a kernel uses those of tl"),
+    (r"neither true nor false.*(?<![.\w])(min|max)\(", "of blocks these are tl.minimum and tl.maximum"),
     (r"AssertionError: .*\bsplit\(", "tl.split takes a block whose last axis has 2 elements, and returns two blocks"),
     (r"no attribute 'grid_idx'", "a kernel is launched on a grid, kernel[(programs,)](...)"),
     (r"can only convert an array of size 1", "the bounds of a loop are numbers, not blocks"),

@@ -51,6 +51,7 @@ def test_takes_the_last_definition():
         ("    try:\n        pass\n    finally:\n        pass", "Try"),
         ("    __builtins__", "__builtins__"),
         ("    tl.load(**x)", r"\*\*"),
+        ("    k.fn(x)", ".fn: kernels are called"),
     ],
 )
 def test_refuses_what_a_kernel_has_no_use_for(body, says):

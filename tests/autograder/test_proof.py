@@ -139,6 +139,20 @@ def row_sum(x, alpha):
 """,
         "as numbers what was computed outside",
     ),
+    "hands results over as two types at once": (
+        '''
+@triton.jit
+def second_kernel(whole_ptr, part_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(part_ptr + i, mask=i < n).to(tl.float32) * 2, mask=i < n)
+
+def row_sum(x, alpha):
+    out, half = torch.empty(len(x)), (alpha * x.sum(-1) / 2).double()
+    second_kernel[(1,)](half.view(torch.int16), half, out, len(x), BLOCK=64)
+    return out
+''',
+        "computed outside",
+    ),
     "writes over what a kernel left for the next": (
         RIGHT.replace("    return out", "    kept, last = torch.empty(len(x)), torch.empty(len(x))\n"
                       "    copy_kernel[(1,)](out, kept, len(x), BLOCK=64)\n    kept.copy_(alpha * x.sum(-1))\n"
@@ -195,6 +209,7 @@ MESSAGES = {
     "while": (_before_the_store("while x > 0: x -= 1"), "tl.where"),
     "and": (KERNEL.replace("mask=cols < D,", "mask=cols < D and cols >= 0,"), "& for and"),
     "split": (_before_the_store("a, b = tl.split(x)"), "2 elements"),
+    "max": (_before_the_store("x = max(x, 0.0)"), "tl.minimum and tl.maximum"),
     "torch": (KERNEL.replace("tl.sum(x.to(tl.float32))", "tl.sum(torch.exp(x))"), "torch's functions take no blocks"),
     "numpy": (KERNEL.replace("tl.sum(x.to(tl.float32))", "numpy.sum(x)"), "in line 6 (`tl.store("),
 }
