@@ -250,9 +250,9 @@ plots.bars({name: size / 1e6 for name, size in HELD.items()}, unit="MB, log scal
 # its free pages. A pool that grows with its tokens holds 0.8 % of the contiguous one. With pages of 64 tokens it is
 # half of that, since 512 tokens fill only half of a page of 1024.
 #
-# Growing has a price too. Storage that grows has to move: for a moment the old one and the new one exist. Eight
-# sequences that decode from 512 to 4096 tokens, in pages of 64, each with room for 16,384 (`growth` in the same
-# record):
+# Growing has a price too. Storage that grows has to move: for a moment the old one and the new one exist. So it grows
+# by several pages at a time, by a **slab**. Eight sequences that decode from 512 to 4096 tokens, in pages of 64, each
+# with room for 16,384 (`growth` in the same record):
 
 # %%
 GROWTH = {  # bytes held at the end, and the most at any time
@@ -580,15 +580,16 @@ check("token_offsets")
 # <details><summary>Hint 2</summary>
 #
 # `page` and `slot` are blocks of [BLOCK_S], and so is where a token begins in a pool. With `[:, None]` on it and
-# `[None, :]` on the columns it becomes a tile, as in lesson 04. The new tokens lie in rows b · S + s. Loads and stores
-# have one mask. Load both parts before you store one: the kernel then waits once.
+# `[None, :]` on the columns it becomes a tile, as in lesson 04. The new tokens lie in rows b · S + s, in int64 as
+# well: 128 sequences of 32,768 tokens have $2^{31}$ words of latent. Loads and stores have one mask. Load both parts
+# before you store one: the kernel then waits once.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
 # 4 tokens for each program are 2048 words of latent, 16 for each of the 128 threads of 4 warps: two loads of 16 bytes.
 # 16 or 64 tokens are as good here. 1 is not: its program has too little to do. But for S = 1 take no more than 1,
-# `min(triton.next_power_of_2(S), 4)`. About ten lines.
+# `min(triton.next_power_of_2(S), 4)`. 12 to 16 lines for the kernel.
 #
 # </details>
 
@@ -629,7 +630,7 @@ def paged_update(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, le
     starts, lengths: [B]; int32. Token s < lengths[b] of sequence b goes to position starts[b] + s.
     Returns c_kv_pages and k_rope_pages, written in place. Launches paged_update_kernel.
 
-    The traps: padding must not be written; a page ends in the middle of a block of tokens.
+    The traps: padding must not be written; a page ends in the middle of a block of tokens; b * S + s in int32.
     """
     ### BEGIN SOLUTION
     (B, S, R), Dr = c_kv.shape, k_rope.shape[-1]
@@ -690,7 +691,8 @@ check_speed("paged_update")
 # <details><summary>Hint 3</summary>
 #
 # The line that looks up the page, and those for the rows in the pools, are those of your update with `t` for the
-# position. What is new are the rows to write, b · T + t, and that the two masks differ. Tokens and warps as before.
+# position. What is new are the rows to write, b · T + t, and that the two masks differ. The row in int64 as well: at
+# B = 128, T = 32,768 the output has $2^{31}$ words. Tokens and warps as before.
 #
 # </details>
 
@@ -729,7 +731,7 @@ def paged_gather(c_kv_pages, k_rope_pages, block_table, lengths, T):
     bfloat16; R and Dr are powers of two. block_table: [B, max_pages], int32; lengths: [B], int32, 0 to T; T: int.
     Returns c_kv [B, T, R] and k_rope [B, T, Dr], 0 behind lengths[b]. Launches paged_gather_kernel.
 
-    The traps: the slots behind the last token; T may be more than max_pages * page_size.
+    The traps: the slots behind the last token; T may be more than max_pages * page_size; b * T + t in int32.
     """
     ### BEGIN SOLUTION
     (_, page_size, R), Dr, B = c_kv_pages.shape, k_rope_pages.shape[-1], len(block_table)
@@ -782,7 +784,7 @@ plots.page_table(
 #
 # Decode reads each cached byte once. A gather in front of it reads the byte too, and writes it. For B = 128 and T =
 # 4096 a layer's cache has 604 MB. How long does a step take at least, without and with a gather, at the 3.35 TB/s of an
-# H100's data sheet? And how long was it by the clock? Put down three numbers, then run. (H = 16, pages of 64 in random
+# H100's data sheet? And how long was each by the clock? Put down four numbers, then run. (H = 16, pages of 64 in random
 # order, the reference's kernels.)
 
 # %%
@@ -800,9 +802,9 @@ print(f"measured: {STEP_US['decode']:.0f} µs without, {sum(STEP_US.values()):.0
 #
 # Take `latent_decode` of lesson 06: a program has BLOCK_H heads of one sequence, and a loop over blocks of BLOCK_T
 # tokens. With $q_c, q_r$ the query, $C, K$ a block's latents and keys, and $m, l, o$ (from $-\infty, 0, 0$ on) the
-# program's peak, total and acc so far, a turn of the loop is
+# program's peak, total and acc so far, a turn of the loop makes scores $z$ and takes them in:
 #
-# $$S = \text{scale} \cdot (q_c C^\top + q_r K^\top), \quad m' = \max(m, \max_t S), \quad w = e^{S - m'},$$
+# $$z = \text{scale} \cdot (q_c C^\top + q_r K^\top), \quad m' = \max(m, \max_t z), \quad w = e^{z - m'},$$
 # $$l' = e^{m - m'} l + \textstyle\sum_t w, \quad o' = e^{m - m'} o + w\,C.$$
 #
 # At the end out is $o / l$, and lse $m + \ln l$.
@@ -888,7 +890,7 @@ with plt.rc_context(plots.STYLE):
 #
 # With `ahead = start + BLOCK_T`, entry `ahead // PAGE` is the next block's, under the mask `ahead < length`; make it
 # int64. For length 0 the sum is 0: put 1 in its place before you divide, and out is 0 and lse −∞ + ln 1. The launcher
-# passes `BLOCK_T=min(block_t, page_size)`, the page strides, and 8 warps. About eight lines differ from lesson 06.
+# passes `BLOCK_T=min(block_t, page_size)`, the page strides, and 4 or 8 warps. About eight lines differ from lesson 06.
 #
 # </details>
 
@@ -979,7 +981,7 @@ check_speed("paged_decode")
 # Was it worth it to look ahead? By the model hardly. A look-up for each token reaches two thirds of the floor's speed,
 # one for each block three quarters, ahead or not. The model counts bytes, instructions and products. All loads of a
 # turn it takes to be under way together, also where one needs what another brings. A GPU has to wait there. The figures
-# below show how long.
+# below bound how long: in them look-up and way of loading change together.
 #
 # ## Measure
 #
@@ -1090,8 +1092,9 @@ print(f"a copy of one token, both ways and both parts: {each(4 * PREFILL[4, 4096
 # ## Measure: the kernels
 #
 # `paged_update` and `paged_gather` of the reference on an H100 (`update` and `gather` in `paged_h100.json`), R = 512,
-# Dr = 64, bfloat16, pages in random order. The update brings one token to each of 128 sequences and is timed in a CUDA
-# graph, where Python has no part. The gather has B = 128, T = 4096. Guess first: which page size is the slowest?
+# Dr = 64, bfloat16, pages in random order. The update brings one token to each of 128 sequences, timed in replays of a
+# CUDA graph, where Python has no part; timed cold it takes 5.3 to 5.4 µs for every size. The gather has B = 128, T =
+# 4096. Guess first: with which page size is the gather slowest, and by how much?
 
 # %%
 UPDATE_US = {1: 1.626, 16: 1.672, 64: 2.019, 1024: 2.045}
@@ -1103,8 +1106,8 @@ for size in UPDATE_US:
 # %% [markdown]
 # For the gather it hardly matters. Even pages of a single token are gathered at 2.85 TB/s, since a token is a row of
 # 1024 bytes and one of 128, and that is long enough for full bandwidth. A plain copy reaches 3.00 TB/s on the same GPU
-# (`copy_bytes_per_s`). The update takes a quarter longer with pages of 64 and more. The record does not say why, and we
-# have no good guess.
+# (`copy_bytes_per_s`). The update takes a quarter longer with pages of 64 and more, but in replays only, where the L2
+# cache holds what it touches. The record does not say why, and we have no good guess.
 #
 # Called from Python without a graph, the same update takes 42 to 51 µs of the host's time (`host_us`), ten times the
 # launching in the verdicts. Steps with little work for the GPU run at Python's pace, unless a CUDA graph starts them.
@@ -1118,16 +1121,22 @@ for size in UPDATE_US:
 DECODE_US = {  # contiguous, from pages
     "H = 16, per token": (215.07, 430.24),
     "H = 16, ahead": (213.06, 218.46),
+    "H = 128, per token": (1373.47, 2068.16),
     "H = 128, ahead": (413.02, 418.88),
 }
+FLASHMLA_US = {16: 231.52, 128: 257.34}  # in the same run
 for name, (contiguous, paged) in DECODE_US.items():
     print(f"{name:18} {contiguous:7.1f} µs contiguous, {paged:7.1f} µs paged: {paged / contiguous - 1:+.1%}")
+for heads, paged in FLASHMLA_US.items():
+    print(f"H = {heads}, FlashMLA".ljust(18), f"{paged:33.1f} µs paged")
 
 # %% [markdown]
-# With a look-up for each token, pages halve the speed: every load waits for another load. Ahead and by descriptors they
-# cost 1 to 3 %. Both have changed, and the record does not part them. Nor is the second kernel yours, which looks ahead
-# and loads by pointers. A gather in front costs 196 %.
-# FlashMLA, which knows only pages of 64, takes 231.5 µs for H = 16 (measured in the same run).
+# With a look-up for each token, pages add 100 % for H = 16, and 51 % for H = 128, where by pointers the contiguous twin
+# is slow already. Ahead and by descriptors they add 1 to 3 %. Both have changed, and the record does not part them:
+# that a load waits for another load is likely, not proven. Nor is the second kernel yours, which looks ahead and loads
+# by pointers. A gather in front adds 196 % for H = 16.
+#
+# FlashMLA, which knows only pages of 64, is 6 % slower than "ahead" for H = 16. For H = 128 it is 1.6 times as fast.
 #
 # On a GPU the next cell times yours, in float16, beside a gather and a decode of the rows it leaves. Rows are pages
 # too: one page for each sequence, as long as T. Without a GPU the cell says so.
@@ -1196,5 +1205,6 @@ print(f"contiguous: 32 sequences. Pages of 64: {len(taken) - 1:,}, which take {m
 #
 # - A manager of pages whose refusals change nothing, and the report's Table 4 with the pool that its digits come from.
 # - Update and gather in one launch each, for any start, any length, and a table that holds rubbish behind it.
-# - A decode kernel that needs no gather. In the reference's, with the page looked up ahead, paging costs 1 to 3 %.
+# - A decode kernel that needs no gather. In the reference's, with the page looked up ahead and loads by
+#   descriptors, paging costs 1 to 3 %.
 # - Offsets in 64 bits, tested without a large pool.

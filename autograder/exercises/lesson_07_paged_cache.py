@@ -15,7 +15,10 @@ from mla_ref import Cost
 from mla_ref.attention import latent_attention
 
 HALF, BF16 = torch.float16, torch.bfloat16
-BLOCKS = (16, 32, 64)  # tokens in a block: what a mistake gives may depend on it
+BLOCKS = (16, 32, 64)  # tokens in a block of decode: what a mistake gives may depend on it
+BOTH = (True, False)
+FEW = (2, 4, 8, 16)  # and of a copy, where 16 are all that the first cases have
+SIDE_BY_SIDE = ((False, False), (False, True), (True, False))  # whether pages lie apart, of latents and of keys
 GAP = 3  # of the pages in small pools only every third is held: who runs on behind a page meets no other sequence
 WILD = 10**6 + 7  # a page that no pool here has
 
@@ -35,6 +38,7 @@ def _pages(
     pages: Callable[[list[int], int], int] = lambda lengths, size: sum(-(-n // size) for n in lengths),
     token_bytes: int = 1152,
     by_tokens: bool = False,
+    percent: bool = False,
 ) -> dict[str, float]:
     """The right numbers; the keywords put others in place of the right ones."""
     count, tokens, preallocated = pages(lengths, page_size), sum(lengths), max_batch * max_seq_len
@@ -42,7 +46,7 @@ def _pages(
     return {
         "pages": count,
         "empty_slots": slots - tokens,
-        "saving": 1 - (tokens if by_tokens else slots) / preallocated,
+        "saving": (100 if percent else 1) * (1 - (tokens if by_tokens else slots) / preallocated),
         "page_bytes": slots * token_bytes,
         "preallocated_bytes": preallocated * token_bytes,
     }
@@ -92,6 +96,7 @@ PREDICT = Exercise(
             "saving compares tokens: a page counts whole, with its empty slots (equation 18)",
             by_tokens=True,
         ),
+        _pages_slip("per cent", "saving is in per cent: expected is a fraction, as equation 17 gives it", percent=True),
         _pages_slip("words for bytes", "the bytes are words: a token's 576 words have 2 bytes each", token_bytes=576),
         _pages_slip(
             "latent alone", "a token has 1152 bytes: 512 words of latent, and 64 of the rotated key", token_bytes=1024
@@ -396,9 +401,24 @@ def _no_table(table: Tensor, b: int, token: Tensor, start: int, size: int) -> tu
     return b * table.shape[1] + position // size, position % size
 
 
-def _side_by_side(pages: Tensor, where: tuple[Tensor, Tensor]) -> Tensor:
-    """Read pages far apart as if they were not: all but the first are looked for in the zeros behind it."""
-    return pages[where] * (where[0] == 0)[:, None]
+def _one_page(block: int, modulo: bool) -> Place:
+    """Every block, even where its page ends inside it, takes the page of its first token; on behind it or by modulo."""
+
+    def place(table: Tensor, b: int, token: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
+        first = start + token // block * block
+        return table[b, first // size].long(), (start + token) % size if modulo else first % size + token % block
+
+    return place
+
+
+def _read(pages: Tensor, where: tuple[Tensor, Tensor], apart: bool = True) -> Tensor:
+    """Read pages; of those that are far apart and not taken to be, all but the first are looked for in zeros."""
+    return pages[where] * (apart | (where[0] == 0))[:, None]
+
+
+def _as_taken(apart: tuple[bool, bool], table: Tensor) -> tuple[bool, bool]:
+    """Return `apart` where pages lie far apart, and it matters: only there page 0 is somebody's."""
+    return apart if bool((table == 0).any()) else (True, True)
 
 
 START = "the start is ignored: token s of sequence b is at position starts[b] + s, not s"
@@ -414,6 +434,7 @@ NO_MODULO = "the slot is the whole position: within its page a token is at posit
 STRIDE = (
     "pages are taken to lie side by side: page p begins p · stride(0) words behind the first, not p · page_size · width"
 )
+INSIDE = "a block of tokens takes one page, and a page ends inside it: look up a page for each token"
 NO_TABLE = "the table is ignored: entry position // page_size of a row holds the page, it is not the page"
 
 FAR = "pages far apart: offsets beyond 2³¹ words"
@@ -447,16 +468,28 @@ def _offset_case(
     }
 
 
+UNWRITTEN = torch.iinfo(torch.int64).max  # what torch.empty holds while a kernel is judged
+Stride = Callable[[int, int, int], int]
+
+
 def _offsets(
-    place: Place = _row, padded: bool = False, width_counts: bool = True, strided: bool = True, bits: int = 64
+    place: Place = _row,
+    padding: int | None = -1,
+    width_counts: bool = True,
+    stride: Stride = lambda stride, size, width: stride,
+    bits: int = 64,
+    sequences: int | None = None,
 ) -> Any:
+    """Return an oracle; without a value for the `padding` that has offsets too. So many `sequences` are written."""
+
     def oracle(block_table, starts, lengths, S, page_size, page_stride, width):
-        out = torch.full((len(starts), S), -1, dtype=torch.int64)
-        for b, (start, n) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
-            token = torch.arange(S if padded else n)
+        out = torch.full((len(starts), S), UNWRITTEN)
+        for b, (start, n) in enumerate(zip(starts.tolist()[:sequences], lengths.tolist(), strict=False)):
+            out[b] = -1 if padding is None else padding
+            token = torch.arange(S if padding is None else n)
             page, slot = place(block_table, b, token, start, page_size)
-            stride = page_stride if strided else page_size * width
-            out[b, : len(token)] = page * stride + slot * (width if width_counts else 1)
+            begins = page * stride(page_stride, page_size, width)
+            out[b, : len(token)] = begins + slot * (width if width_counts else 1)
         return (out + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1) if bits < 64 else out
 
     return oracle
@@ -481,7 +514,8 @@ OFFSETS = Exercise(
             visible=[
                 dict(starts=(0, 5, 3), lengths=(5, 4, 1), S=5, page_size=4, width=6),
                 dict(starts=(1, 7), lengths=(5, 5), S=5, page_size=4, width=6, layers_in_pool=3),
-                dict(starts=(3, 4), lengths=(2, 0), S=2, page_size=4, width=6, max_pages=2, rubbish_behind=True),
+                # The padding of the last sequence lies behind the table.
+                dict(starts=(3, 7), lengths=(2, 0), S=2, page_size=4, width=6, max_pages=2, rubbish_behind=True),
             ],
             hidden=lambda r: [
                 dict(
@@ -526,12 +560,42 @@ OFFSETS = Exercise(
         Mistake(
             "page stride",
             "pages are taken to lie side by side: page p begins at p · page_stride, not at p · page_size · width",
-            _offsets(strided=False),
+            _offsets(stride=lambda stride, size, width: size * width),
+        ),
+        *(
+            Mistake(
+                "page stride multiplied",
+                "pages lie too far apart: page_stride is counted in words, page p begins at p · page_stride",
+                _offsets(stride=times),
+            )
+            for times in (
+                lambda stride, size, width: stride * size,
+                lambda stride, size, width: stride * width,
+                lambda stride, size, width: stride * size * width,
+                lambda stride, size, width: stride * 2,
+            )
         ),
         Mistake(
             "padding has an offset",
             "tokens behind lengths[b] have an offset: they do not exist, expected −1",
-            _offsets(padded=True),
+            _offsets(padding=None),
+        ),
+        Mistake(
+            "padding not written",
+            "tokens behind lengths[b] are not written: expected −1; the store takes the mask s < S",
+            _offsets(padding=UNWRITTEN),
+        ),
+        Mistake(
+            "nothing written",
+            "no offset is written: the grid has a program for each block of tokens, the last one too, "
+            "triton.cdiv(S, BLOCK_S) for each of B sequences",
+            _offsets(sequences=0),
+        ),
+        Mistake(
+            "one sequence written",
+            "the first sequence alone has offsets: grid (x, y) gives program_id(0) the numbers below x and "
+            "program_id(1) those below y; one counts blocks, the other sequences",
+            _offsets(sequences=1),
         ),
         Mistake(
             "rows for words",
@@ -545,7 +609,9 @@ OFFSETS = Exercise(
             _offsets(bits=32),
         ),
     ),
+    like=(torch.int64,),
     kernel=True,
+    launches=1,
 )
 
 # --- paged_update -----------------------------------------------------------------------------------------------------
@@ -578,25 +644,28 @@ def _update_case(
 
 
 def _updated(
-    place: Place = _row, padding: tuple[bool, bool] | None = None, key: bool = True, strided: bool = True
+    place: Place = _row,
+    padding: tuple[bool, bool] | None = None,
+    key: bool = True,
+    apart: tuple[bool, bool] = (True, True),
 ) -> Any:
     """Return an oracle that writes to `place`, the `key` or not.
 
-    `padding` is written too: whether it finds its own page, not page 0, and whether it is loaded, not 0. Unless
-    `strided`, only what lies on page 0 arrives.
+    `padding` is written too: whether it finds its own page, not page 0, and whether it is loaded, not 0. Of pages far
+    apart that are not taken to be `apart`, only what lies on page 0 arrives.
     """
 
     def oracle(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, lengths):
-        S, size = c_kv.shape[1], c_kv_pages.shape[1]
+        S, size, taken = c_kv.shape[1], c_kv_pages.shape[1], _as_taken(apart, block_table)
         for b, (start, n) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
             token = torch.arange(S if padding else n)
             real = token < n
             page, slot = _in(c_kv_pages, place(block_table, b, token, start, size))
             if padding and not padding[0]:
                 page = page.where(real, 0)
-            there = torch.full_like(real, True) if strided else page == 0
-            for pages, new in ((c_kv_pages, c_kv), (k_rope_pages, k_rope))[: 2 if key else 1]:
+            for pages, new, far in zip((c_kv_pages, k_rope_pages), (c_kv, k_rope)[: 1 + key], taken, strict=False):
                 rows = new[b, token] * (real[:, None] | bool(padding and padding[1]))
+                there = far | (page == 0)
                 pages[page[there], slot[there]] = rows[there]
         return c_kv_pages, k_rope_pages
 
@@ -656,7 +725,8 @@ UPDATE = Exercise(
             1,
             visible=[
                 dict(S=5, page_size=4, starts=(0, 6), lengths=(2, 5)),
-                dict(S=6, page_size=4, starts=(2, 4, 9), lengths=(0, 4, 6), rubbish_behind=True),
+                # The padding of the last sequence goes on behind the table.
+                dict(S=6, page_size=4, starts=(2, 4, 12), lengths=(0, 4, 3), rubbish_behind=True),
             ],
             hidden=lambda r: [
                 dict(
@@ -681,7 +751,8 @@ UPDATE = Exercise(
         Mistake("past the end of a page", RUNS_ON, _updated(_runs_on)),
         Mistake("one position too far", ONE_TOO_FAR, _updated(_next_row)),
         Mistake("slot without modulo", NO_MODULO, _updated(_whole_position)),
-        Mistake("page stride", STRIDE, _updated(strided=False)),
+        *(Mistake("one page for a block", INSIDE, _updated(_one_page(*way))) for way in itertools.product(FEW, BOTH)),
+        *(Mistake("page stride", STRIDE, _updated(apart=apart)) for apart in SIDE_BY_SIDE),
         Mistake("table ignored", NO_TABLE, _updated(_no_table)),
         *(
             Mistake(
@@ -689,12 +760,14 @@ UPDATE = Exercise(
                 "tokens behind lengths[b] are written as well: they are padding, and overwrite what others hold",
                 _updated(padding=padding),
             )
-            for padding in itertools.product((True, False), repeat=2)
+            for padding in itertools.product(BOTH, repeat=2)
         ),
         Mistake("key not written", "k_rope_pages stays as it was: the rotated key is cached too", _updated(key=False)),
     ),
+    like=("c_kv_pages", "k_rope_pages"),
     may_change=("c_kv_pages", "k_rope_pages"),
     kernel=True,
+    launches=1,
     speed=Speed(
         points=2,
         case=dict(B=16, S=4096, page_size=64, starts=0, lengths=4096, max_pages=64, R=512, Dr=64, dtype=BF16),
@@ -728,7 +801,7 @@ def _pool(
     dtype: torch.dtype,
 ) -> tuple[list[Tensor], Tensor]:
     """Pages and table of sequences of these lengths. Other slots hold four times as much, with `rubbish_behind` NaN."""
-    table, num_pages = _table(g, lens, page_size, max_pages, rubbish_behind)
+    table, num_pages = _table(g, lens, page_size, max_pages, rubbish_behind, first_page=1)  # 0 is nobody's
     pages = [randn(g, num_pages, page_size, width, dtype=dtype) for width in widths]
     if g is not None and min(lens) < max_pages * page_size:
         pages = [_poisoned(x, table, lens, math.nan if rubbish_behind else 4.0) for x in pages]
@@ -758,19 +831,19 @@ def _gathered(
     place: Place = _row,
     count: Callable[[int, int], int] = lambda n, size: n,
     page_0: bool = False,
-    read: Callable[[Tensor, tuple[Tensor, Tensor]], Tensor] = lambda pages, where: pages[where],
+    apart: tuple[bool, bool] = (True, True),
 ) -> Any:
     """Return an oracle that reads `place`, of so many tokens of a sequence; behind its length, if `page_0`, of that."""
 
     def oracle(c_kv_pages, k_rope_pages, block_table, lengths, T):
         out = [pages.new_zeros(len(lengths), T, pages.shape[-1]) for pages in (c_kv_pages, k_rope_pages)]
-        size = c_kv_pages.shape[1]
+        size, taken = c_kv_pages.shape[1], _as_taken(apart, block_table)
         for b, n in enumerate(lengths.tolist()):
             token = torch.arange(min(count(n, size), T))
             page, slot = _in(c_kv_pages, place(block_table, b, token, 0, size))
             page = page.where(token < n, 0) if page_0 else page
-            for x, pages in zip(out, (c_kv_pages, k_rope_pages), strict=True):
-                x[b, : len(token)] = read(pages, (page, slot))
+            for x, pages, far in zip(out, (c_kv_pages, k_rope_pages), taken, strict=True):
+                x[b, : len(token)] = _read(pages, (page, slot), far)
         return tuple(out)
 
     return oracle
@@ -808,7 +881,7 @@ GATHER = Exercise(
             "lengths of their own; NaN behind them, table entries that name no page",
             1,
             visible=[
-                dict(lengths=(9, 4, 0, 1), T=11, page_size=4),
+                dict(lengths=(9, 4, 0, 1), T=11, page_size=6),
                 dict(lengths=(3, 8, 0), T=18, page_size=4, max_pages=3, rubbish_behind=True),
             ],
             hidden=lambda r: [
@@ -833,10 +906,11 @@ GATHER = Exercise(
         Mistake("table ignored", NO_TABLE, _gathered(_no_table)),
         Mistake("one position too far", ONE_TOO_FAR, _gathered(_next_row)),
         Mistake("slot without modulo", NO_MODULO, _gathered(_whole_position)),
-        Mistake("page stride", STRIDE, _gathered(read=_side_by_side)),
+        *(Mistake("one page for a block", INSIDE, _gathered(_one_page(*way))) for way in itertools.product(FEW, BOTH)),
+        *(Mistake("page stride", STRIDE, _gathered(apart=apart)) for apart in SIDE_BY_SIDE),
         *(
             Mistake("length ignored", ALL_OLD, _gathered(count=lambda n, size: EVERYTHING, page_0=page_0))
-            for page_0 in (False, True)
+            for page_0 in BOTH
         ),
         Mistake("page tail", TAIL, _gathered(count=lambda n, size: -(-n // size) * size)),
         Mistake(
@@ -845,7 +919,9 @@ GATHER = Exercise(
             _gathered(count=lambda n, size: n // size * size),
         ),
     ),
+    like=("c_kv_pages", "k_rope_pages"),
     kernel=True,
+    launches=1,
     speed=Speed(
         points=2,
         case=dict(B=16, lengths=4096, T=4096, page_size=64, max_pages=64, R=512, Dr=64, dtype=BF16),
@@ -881,29 +957,31 @@ def _decode_case(
     return dict(zip(names, (*query, *pages, table, torch.tensor(lens, dtype=torch.int32), scale), strict=True))
 
 
-Sight = Callable[[int, int], int]
-
-
 def _attended(
     place: Place = _row,
-    sight: Sight = lambda n, size: n,
+    sight: Callable[[int, int], int] = lambda n, size: n,
     block: int = 0,
-    read: Callable[[Tensor, tuple[Tensor, Tensor]], Tensor] = lambda pages, where: pages[where],
+    step: int = 0,
+    apart: tuple[bool, bool] = (True, True),
 ) -> Any:
-    """Return an oracle that attends to `place`, to so many tokens; with `block`, zeros fill the last block."""
+    """Return an oracle that attends to `place`, to so many tokens.
+
+    With `block`, zeros fill the last block; with `step`, only so many tokens at the beginning of each page are seen.
+    """
 
     def oracle(q_latent, q_rope, c_kv_pages, k_rope_pages, block_table, seq_lens, scale):
         out, lse = torch.zeros_like(q_latent), torch.full_like(q_latent[..., 0], -math.inf)
-        size = c_kv_pages.shape[1]
+        size, taken = c_kv_pages.shape[1], _as_taken(apart, block_table)
         for b, n in enumerate(seq_lens.tolist()):
             token = torch.arange(sight(n, size))
+            token = token[token % size < (step or size)]
             if not len(token):
                 continue
             where = _in(c_kv_pages, place(block_table, b, token, 0, size))
             fill = -len(token) % block if block else 0
             c_kv, k_rope = (
-                torch.nn.functional.pad(read(pages, where), (0, 0, 0, fill))[None]
-                for pages in (c_kv_pages, k_rope_pages)
+                torch.nn.functional.pad(_read(pages, where, far), (0, 0, 0, fill))[None]
+                for pages, far in zip((c_kv_pages, k_rope_pages), taken, strict=True)
             )
             found = latent_attention(
                 q_latent[b : b + 1, None], q_rope[b : b + 1, None], c_kv, k_rope, scale=scale, causal=False
@@ -933,12 +1011,27 @@ def _page_before(block: int) -> Place:
     return place
 
 
-def _one_page(block: int, modulo: bool) -> Place:
-    """Every block, even one longer than a page, reads from the page of its first token, or on behind it."""
+def _page_behind(block: int, masked: bool) -> Place:
+    """Every block reads from the page of the block behind it; the last one from page 0, if the look-up is `masked`."""
 
     def place(table: Tensor, b: int, token: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
-        first = token // block * block
-        return table[b, first // size].long(), token % size if modulo else first % size + token - first
+        step = min(block, size)
+        ahead = (token // step + 1) * step
+        page = table[b, (ahead // size).clamp(max=table.shape[1] - 1)].long()
+        return page.where(ahead < len(token), 0) if masked else page, token % size
+
+    return place
+
+
+def _first_page(table: Tensor, b: int, token: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
+    return table[b, torch.zeros_like(token)].long(), token % size
+
+
+def _entry_of_block(block: int) -> Place:
+    """The table is taken to have an entry for each block."""
+
+    def place(table: Tensor, b: int, token: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
+        return table[b, (token // min(block, size)).clamp(max=table.shape[1] - 1)].long(), token % size
 
     return place
 
@@ -1028,7 +1121,7 @@ DECODE = Exercise(
         Mistake("table ignored", NO_TABLE, _attended(_no_table)),
         Mistake("past the end of a page", RUNS_ON, _attended(_runs_on)),
         Mistake("slot without modulo", NO_MODULO, _attended(_whole_position)),
-        Mistake("page stride", STRIDE, _attended(read=_side_by_side)),
+        *(Mistake("page stride", STRIDE, _attended(apart=apart)) for apart in SIDE_BY_SIDE),
         Mistake("page tail", DECODE_TAIL, _attended(sight=lambda n, size: -(-n // size) * size)),
         Mistake(
             "last page left out",
@@ -1046,6 +1139,33 @@ DECODE = Exercise(
             "every block reads from the page of the block before: look up the page of its own first token",
             lambda block: _attended(_page_before(block)),
         ),
+        Mistake(
+            "first page for all blocks",
+            "all blocks read the first page: hand the next page on at the end of the loop, and keep BLOCK_T at "
+            "page_size at most",
+            _attended(_first_page),
+        ),
+        *_in_blocks(
+            "entry of a block",
+            "the table has an entry for each page, not for each block: with several blocks in a page, the next one's "
+            "is ahead // page_size",
+            lambda block: _attended(_entry_of_block(block)),
+        ),
+        *(
+            Mistake(
+                "page of the block behind",
+                "every block reads from the page of the block behind it: use the page before the next one takes its "
+                "place",
+                _attended(_page_behind(block, masked)),
+            )
+            for block in BLOCKS
+            for masked in BOTH
+        ),
+        *_in_blocks(
+            "tokens left out",
+            "of each page only the first block is read: the loop goes on by BLOCK_T, not by a page",
+            lambda block: _attended(step=block),
+        ),
         *_in_blocks(
             "place in the page",
             "every block reads the first tokens of its page: add t % page_size to the page's first row",
@@ -1058,10 +1178,12 @@ DECODE = Exercise(
                 _attended(_one_page(block, modulo)),
             )
             for block in BLOCKS[1:]
-            for modulo in (True, False)
+            for modulo in BOTH
         ),
     ),
+    like=("q_latent", torch.float32),
     kernel=True,
+    launches=1,
     speed=Speed(
         points=3,
         case=dict(B=256, H=16, lens=1024, page_size=64, max_pages=16, R=512, Dr=64, scale=192**-0.5, dtype=BF16),

@@ -7,6 +7,9 @@ from autograder.verdict import Outcome
 
 KERNELS = ("paged_update", "paged_gather", "paged_decode")
 FIRST_PAGE = "tl.load(table_ptr + b * max_pages + start // page_size).to(tl.int64)"
+OF_BLOCK = "tl.program_id(0) * BLOCK"
+EACH_WRITTEN = "    for b in range(B): paged_update_kernel[(triton.cdiv(S, block_s), 1)]"
+EACH_GATHERED = "    for b in range(B): paged_gather_kernel[(triton.cdiv(T, block_t), 1)]"
 REAL = "real = s < tl.load(lengths_ptr + b)"
 POSITION = "position = tl.load(starts_ptr + b) + s"
 LOOK_UP = "tl.load(table_ptr + b * max_pages + position // page_size, mask=real, other=0).to(tl.int64)"
@@ -35,6 +38,8 @@ ENTRY = "pages, length = self.table(sequence), self.lengths.get(sequence, 0)\n  
 NOTHING = "if not self.lengths.get(sequence):"
 PAGE_STRIDES = "c_kv_pages.stride(0), k_rope_pages.stride(0)"
 SIDE_BY_SIDE = "page_size * R, page_size * Dr"
+ADVANCE = f"        ahead = start + BLOCK_T\n        {AHEAD}\n"
+TOKENS = "        t = start + tl.arange(0, BLOCK_T)\n"
 STORE_KEY = "            self.k_rope[pages[entry], slot] = k_rope[s]\n"
 
 
@@ -42,7 +47,7 @@ def not_right(exercise: str, says: str, score: float = 0, outcome: Outcome = Out
     """Return what a wrong answer gets: its verdict and, of a kernel with one, none of the points for speed."""
     found = {exercise: Expected(score, Outcome.PARTIAL if score else outcome, says)}
     if exercise in KERNELS:
-        found[f"{exercise}:speed"] = Expected(0, Outcome.WRONG, "once the answer is right")
+        found[f"{exercise}:speed"] = Expected(0, found[exercise].outcome, "once the answer is right")
     return found
 
 
@@ -426,34 +431,117 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
     ),
     Submission(
         "pia",
-        "hands out the manager's own list; writes padding to page 0, no modulo, a block over four pages",
+        "hands out the manager's own list; looks up all S tokens, writes padding, no modulo, a block over four pages",
         patches=(
             replace(
                 "BasicPagedCache", "return list(self.tables.get(sequence, []))", "return self.tables.get(sequence, [])"
             ),
+            replace("token_offsets", "mask=real", "mask=s < S"),
             replace("paged_update", "mask=real[:, None])", "mask=s[:, None] < S)"),
             replace("paged_gather", "slot = t % page_size", "slot = t"),
             replace("paged_decode", "min(block_t, page_size)", "block_t"),
         ),
         expect={
             **not_right("BasicPagedCache", "return a copy of it", 3),
+            **not_right("token_offsets", "reads element 4 of table_ptr", 2),
             **not_right("paged_update", "they are padding", 2),
             **not_right("paged_gather", "the slot is the whole position"),
             **not_right("paged_decode", "BLOCK_T is page_size at most", 1),
         },
     ),
+    Submission(
+        "quin",
+        "per cent, no blocks at all, one page for a block, the first page for ever",
+        patches=(
+            replace("predict_pages", "1 - slots / preallocated", "100 * (1 - slots / preallocated)"),
+            replace("token_offsets", "triton.cdiv(S, 64)", "S // 64"),
+            replace("paged_update", LOOK_UP, FIRST_PAGE),
+            replace("paged_update", POSITION, f"start = tl.load(starts_ptr + b) + {OF_BLOCK}_S\n    {POSITION}"),
+            replace("paged_gather", GATHER_LOOK_UP, FIRST_PAGE),
+            replace("paged_gather", GATHER_REAL, f"start = {OF_BLOCK}_T\n    {GATHER_REAL}"),
+            replace("paged_decode", ADVANCE, ""),
+        ),
+        expect={
+            **not_right("predict_pages", "saving is in per cent"),
+            **not_right("token_offsets", "no offset is written"),
+            **not_right("paged_update", "a page ends inside it", 1),
+            **not_right("paged_gather", "a page ends inside it", 1),
+            **not_right("paged_decode", "hand the next page on", 1),
+        },
+    ),
+    Submission(
+        "rosa",
+        "grid turned round, looks up all S tokens, rows in float32, the next page too early",
+        patches=(
+            replace("token_offsets", "(triton.cdiv(S, 64), B)", "(B, triton.cdiv(S, 64))"),
+            replace("paged_update", LOOK_UP, LOOK_UP.replace("real", "s < S")),
+            replace(
+                "paged_gather", "x.new_empty(B, T, x.shape[-1])", "torch.empty(B, T, x.shape[-1], device=x.device)"
+            ),
+            replace("paged_decode", ADVANCE, ""),
+            replace("paged_decode", TOKENS, ADVANCE + TOKENS),
+        ),
+        expect={
+            **not_right("token_offsets", "the first sequence alone has offsets"),
+            **not_right("paged_update", "reads element 12 of table_ptr", 2),
+            **not_right("paged_gather", "c_kv is float32, expected float16"),
+            **not_right("paged_decode", "from the page of the block behind"),
+        },
+    ),
+    Submission(
+        "sven",
+        "strides of strides, pools of his own, a launch for each sequence, an entry for each block",
+        patches=(
+            replace("token_offsets", "page * page_stride", "page * page_size * page_stride"),
+            replace(
+                "paged_update",
+                "    block_s = min",
+                "    c_kv_pages, k_rope_pages = c_kv_pages.clone(), k_rope_pages.clone()\n    block_s = min",
+            ),
+            replace("paged_gather", "    paged_gather_kernel[(triton.cdiv(T, block_t), B)]", EACH_GATHERED),
+            replace(
+                "paged_gather", "block_table, lengths, c_kv, k_rope", "block_table[b], lengths[b:], c_kv[b], k_rope[b]"
+            ),
+            replace("paged_decode", "ahead // PAGE", "ahead // BLOCK_T"),
+        ),
+        expect={
+            **not_right("token_offsets", "pages lie too far apart"),
+            **not_right("paged_update", "is returned as a tensor of its own"),
+            **not_right("paged_gather", "2 launches, expected 1"),
+            **not_right("paged_decode", "not for each block", 3),
+        },
+    ),
+    Submission(
+        "tara",
+        "no offset for padding, a launch for each sequence, keys side by side, a block of each page",
+        patches=(
+            replace("token_offsets", "mask=s < S", "mask=real"),
+            replace("paged_update", "    paged_update_kernel[(triton.cdiv(S, block_s), B)]", EACH_WRITTEN),
+            replace("paged_update", "        c_kv, k_rope, c_kv_pages", "        c_kv[b], k_rope[b], c_kv_pages"),
+            replace("paged_update", "block_table, starts, lengths,\n", "block_table[b], starts[b:], lengths[b:],\n"),
+            replace("paged_gather", "k_rope_pages.stride(0)", "page_size * Dr"),
+            replace("paged_decode", "range(0, length, BLOCK_T)", "range(0, length, PAGE)"),
+        ),
+        expect={
+            **not_right("token_offsets", "are not written: expected −1", 2),
+            **not_right("paged_update", "2 launches, expected 1"),
+            **not_right("paged_gather", "pages are taken to lie side by side", 2),
+            **not_right("paged_decode", "only the first block is read", 3),
+        },
+    ),
     # Not from a kernel
     Submission(
         "uma",
-        "lets PyTorch write the pages, and a kernel copy the pool onto itself; gathers T tokens of all, no modulo",
+        "lets PyTorch write the pages, and a kernel copy the pools onto themselves; gathers T tokens of all, no modulo",
         patches=(
             rewrite(
                 "paged_update",
                 """
 @triton.jit
-def touch(pool_ptr, N, BLOCK: tl.constexpr):
+def touch(c_pool, k_pool, C, K, BLOCK: tl.constexpr):
     n = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(pool_ptr + n, tl.load(pool_ptr + n, mask=n < N), mask=n < N)
+    tl.store(c_pool + n, tl.load(c_pool + n, mask=n < C), mask=n < C)
+    tl.store(k_pool + n, tl.load(k_pool + n, mask=n < K), mask=n < K)
 
 
 def paged_update(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, lengths):
@@ -463,8 +551,8 @@ def paged_update(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, le
         page = block_table[b, position // size].long()
         c_kv_pages[page, position % size] = c_kv[b, :n]
         k_rope_pages[page, position % size] = k_rope[b, :n]
-    for pool in (c_kv_pages, k_rope_pages):
-        touch[(triton.cdiv(pool.numel(), 1024),)](pool, pool.numel(), BLOCK=1024)
+    C, K = c_kv_pages.numel(), k_rope_pages.numel()
+    touch[(triton.cdiv(max(C, K), 1024),)](c_kv_pages, k_rope_pages, C, K, BLOCK=1024)
     return c_kv_pages, k_rope_pages
 """,
             ),
@@ -480,30 +568,15 @@ def paged_update(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, le
     # Right and slow
     Submission(
         "vera",
-        "tokens in float32 on their way; zeros everywhere first; pages gathered by PyTorch, then decoded",
+        "tokens in float32 on their way; a program for each token; pages gathered by PyTorch, then decoded",
         patches=(
             replace(
                 "paged_update",
                 "    block_s = min",
                 "    c_kv, k_rope = c_kv.float(), k_rope.float()\n    block_s = min",
             ),
-            add_cell(
-                "paged_gather",
-                """
-@triton.jit
-def fill_with_zeros(x_ptr, N, BLOCK: tl.constexpr):
-    n = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(x_ptr + n, tl.zeros([BLOCK], x_ptr.dtype.element_ty), mask=n < N)
-""",
-            ),
-            replace(
-                "paged_gather",
-                "    block_t = min",
-                """    for x in (c_kv, k_rope):
-        fill_with_zeros[(triton.cdiv(x.numel(), 512),)](x, x.numel(), BLOCK=512)
-    block_t = min""",
-            ),
-            replace("paged_gather", "mask=t[:, None] < T", "mask=real[:, None]"),
+            replace("paged_gather", "min(triton.next_power_of_2(T), 4)", "1"),
+            replace("paged_gather", "num_warps=4", "num_warps=8"),
             replace(
                 "paged_decode",
                 "    out = torch.empty_like(q_latent)\n",
