@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from autograder.exercise import Arguments, Exercise, Mistake, Part, Speed, far_apart, randn
+from autograder.exercises.lesson_06_flash_decoding import DECODE as CONTIGUOUS
 from mla_ref import Cost
 from mla_ref.attention import latent_attention
 
@@ -992,6 +994,21 @@ def _attended(
     return oracle
 
 
+def _over_rows(oracle: Callable[..., Any]) -> Callable[..., Any]:
+    """Return lesson 06's oracle on the rows that the pages hold."""
+
+    def paged(q_latent, q_rope, c_kv_pages, k_rope_pages, block_table, seq_lens, scale):
+        c_kv, k_rope = (
+            pages.new_zeros(len(seq_lens), int(seq_lens.max()), pages.shape[-1]) for pages in (c_kv_pages, k_rope_pages)
+        )
+        for b, n in enumerate(seq_lens.tolist()):
+            where = _row(block_table, b, torch.arange(n), 0, c_kv_pages.shape[1])
+            c_kv[b, :n], k_rope[b, :n] = c_kv_pages[where], k_rope_pages[where]
+        return oracle(q_latent=q_latent, q_rope=q_rope, c_kv=c_kv, k_rope=k_rope, seq_lens=seq_lens, scale=scale)
+
+    return paged
+
+
 def _first_of_page(block: int) -> Place:
     """Every block reads the first tokens of its page."""
 
@@ -1070,6 +1087,7 @@ def _decode_floor(B: int, H: int, lens: int, R: int, Dr: int, dtype: torch.dtype
     return Cost(bytes=read + B * H * (R * dtype.itemsize + 4), flops=2 * B * H * lens * (2 * R + Dr))
 
 
+STILL_MADE = ("RoPE part missing", "scale of the latent", "lse base 2", "accumulator not rescaled", "sum not rescaled")
 DECODE_TAIL = (
     "slots behind the last token count: what the last page holds there is old, or a load's 0 whose exp(0) is 1; "
     "mask loads and scores with t < length"
@@ -1180,6 +1198,7 @@ DECODE = Exercise(
             for block in BLOCKS[1:]
             for modulo in BOTH
         ),
+        *(replace(each, oracle=_over_rows(each.oracle)) for each in CONTIGUOUS.mistakes if each.name in STILL_MADE),
     ),
     like=("q_latent", torch.float32),
     kernel=True,

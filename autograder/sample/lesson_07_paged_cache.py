@@ -529,6 +529,43 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
             **not_right("paged_decode", "only the first block is read", 3),
         },
     ),
+    # Right up to a slip of lesson 06 in the decode
+    *(
+        Submission(
+            student,
+            f"decode: {what}",
+            patches=(replace("paged_decode", old, new),),
+            expect=not_right("paged_decode", says, score),
+        )
+        for student, what, old, new, says, score in (
+            (
+                "will",
+                "the scale of the latent",
+                "        scale, H, block_table",
+                "        (R + Dr) ** -0.5, H, block_table",
+                "1/√576",
+                0,
+            ),
+            (
+                "xena",
+                "no RoPE part",
+                "tl.dot(q_rope, tl.trans(k_rope), scores) * scale",
+                "scores * scale",
+                "lack q_rope",
+                0,
+            ),
+            ("yann", "keeps the old sum", "total = total * kept +", "total = total +", "total is not multiplied", 1),
+            ("yves", "keeps the old accumulator", "acc * kept[:, None])", "acc)", "acc is not multiplied", 1),
+            (
+                "zoe",
+                "lse in base 2",
+                "peak + tl.log(total)",
+                "(peak + tl.log(total)) / 0.6931472",
+                "base-2 logarithm",
+                0,
+            ),
+        )
+    ),
     # Not from a kernel
     Submission(
         "uma",
