@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +32,7 @@ Seconds = Annotated[float | None, typer.Option(help="Time limit an exercise, in 
 Modelled = Annotated[bool, typer.Option("--modelled", help="Model the speed of kernels, even where a GPU is.")]
 Workers = Annotated[int, typer.Option(help="Exercises judged at a time.", min=1)]
 Lessons = Annotated[list[str] | None, typer.Argument(help="Lessons, such as 01_mha; all by default.")]
+GOES_ON = "; `grade` goes on from here"
 CLASSROOM, COURSE = Path("classroom"), Path("course")
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -83,7 +86,7 @@ def check(
             raise LessonError(f"{path.name} is not named after a lesson: say which with --lesson {lesson_names()[0]}")
         plans[path] = load_lesson(lesson or path.stem)
     restored = {path: restore(plan, read_cells(path)) for path, plan in plans.items()}
-    with Grader(None, seconds, modelled=modelled) as grader, bars(as_json) as progress:
+    with Grader(None, seconds, modelled=modelled) as grader, bars(as_json) as progress, stoppable():
         jobs = {path: grader.jobs(plan, restored[path]) for path, plan in plans.items()}
         work = [(plans[path], job) for path in plans for job in jobs[path]]
         workers = min(workers, 1 + len(work) // 8)  # each takes seconds to start
@@ -108,6 +111,7 @@ def grade(
     seconds: Seconds = None,
     workers: Workers = CORES,
     again: Annotated[bool, typer.Option("--again", help="Also what has not changed since it was graded.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Reasons also for what was graded earlier.")] = False,
     as_json: Json = False,
 ) -> None:
     """Grade what is in classroom/submitted and enter it in the gradebook. What is graded already stays as it is."""
@@ -119,15 +123,19 @@ def grade(
         load_lesson(lesson)
     room = Classroom(classroom.resolve(), seconds)
     _, strange = room.found()
-    with bars(as_json) as progress:
+    with bars(as_json) as progress, stoppable(GOES_ON):
         results = room.grade(lessons or (), workers, again, progress)
     if as_json:
         print(json.dumps({"results": as_rows(results), "left_alone": strange}))
     else:
-        print_scoreboard(out, results)
+        print_scoreboard(out, results, everything)
         for line in [*room.overruled(), *strange]:
             out.print(line, highlight=False, markup=False, soft_wrap=True)
-        if not results:
+        if results:
+            fresh = sum(result.fresh for result in results)
+            rest = "" if everything or fresh == len(results) else "; --all gives reasons for the others too"
+            out.print(f"{len(results)} submissions, {fresh} graded now{rest}", highlight=False)
+        else:
             out.print(f"nothing to grade in {room.submitted}", soft_wrap=True)
     raise typer.Exit(1 if strange or any(result.problem or result.score is None for result in results) else 0)
 
@@ -150,15 +158,22 @@ def feedback(lessons: Lessons = None, classroom: Folder = CLASSROOM, as_json: Js
 
 @app.command()
 def export(
-    target: Annotated[Path, typer.Argument(help="The CSV file to write.")] = Path("grades.csv"),
+    target: Annotated[
+        Path | None, typer.Argument(help="The CSV file to write.", show_default="grades.csv in the class's folder")
+    ] = None,
     classroom: Folder = CLASSROOM,
     exercises: Annotated[bool, typer.Option("--exercises", help="A row an exercise, in place of a lesson.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON, in place of a file.")] = False,
 ) -> None:
     """Write the gradebook as CSV. A score that needs a person's look is left blank."""
     from autograder.classroom import Classroom
 
-    rows = Classroom(classroom.resolve()).export(target, exercises)
-    out.print(f"{rows} rows in {target}")
+    room = Classroom(classroom.resolve())
+    if as_json:
+        print(json.dumps(room.rows(exercises)))
+    else:
+        target = target or classroom / "grades.csv"
+        out.print(f"{room.export(target, exercises)} rows in {target}", soft_wrap=True)
 
 
 @app.command()
@@ -166,7 +181,7 @@ def demo(classroom: Folder = CLASSROOM, workers: Workers = CORES, as_json: Json 
     """Grade a class of made-up students with known scores, and show that each gets the score it should."""
     from autograder.demo import run
 
-    with bars(as_json) as progress:
+    with bars(as_json) as progress, stoppable(GOES_ON.replace("grade", "demo")):
         result = run(classroom.resolve(), workers, progress)
     if as_json:
         print(json.dumps(result.to_json()))
@@ -203,7 +218,7 @@ def bench(as_json: Json = False) -> None:
     import record
 
     if torch.cuda.is_available():
-        with steps("measuring", len(ablation.SIZES), as_json) as step:
+        with steps("measuring", len(ablation.SIZES) + len(ablation.DECODES), as_json) as step:
             found = {"device": record.device(), **ablation.measure(step, everything=False)}
     else:
         found = json.loads((folder / "ablation_h100.json").read_text())
@@ -221,13 +236,35 @@ def bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=err, disable=quiet) as progress:
         tasks: dict[str, Any] = {}
+        lock = threading.Lock()
 
         def update(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = progress.add_task(stage, total=total)
+            with lock:  # else two threads add a bar each
+                if stage not in tasks:
+                    tasks[stage] = progress.add_task(stage, total=total)
             progress.update(tasks[stage], completed=done, total=total)
 
         yield update
+
+
+@contextmanager
+def stoppable(rest: str = "") -> Iterator[None]:
+    """Have Ctrl-C end the work after what is under way, and say so with `rest`; have a second one end it at once."""
+
+    def stop(*_: Any) -> None:
+        signal.signal(signal.SIGINT, leave)
+        err.print(f"stopping after what is under way; again to stop at once{rest}", highlight=False, soft_wrap=True)
+        raise KeyboardInterrupt
+
+    def leave(*_: Any) -> None:
+        err.show_cursor()
+        os._exit(130)  # past the threads that wait; workers go with this process, and files are whole or absent
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

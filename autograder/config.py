@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from traitlets.config import Config
+from traitlets.config import Config, PyFileConfigLoader
 
 from autograder.lesson import STUB
 
@@ -14,11 +14,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def configure(c: Config, root: Path = ROOT, classroom: Path | None = None, course: Path | None = None) -> Config:
-    """Fill in a configuration for a course whose classroom is `classroom`, by default `root/classroom`.
+    """Fill in a configuration for a course whose classroom is `classroom`, by default `root/classroom`; made if absent.
 
     In the environment `MLA_CLASSROOM` names another default, and `MLA_GRADEBOOK` another database than the classroom's
     `gradebook.db`, as an SQLAlchemy URL.
     """
+    from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
     from nbgrader.preprocessors import (
         AssignLatePenalties,
         CheckCellMetadata,
@@ -29,10 +30,11 @@ def configure(c: Config, root: Path = ROOT, classroom: Path | None = None, cours
         OverwriteKernelspec,
     )
 
-    from autograder.preprocessors import Judge, Restore, SaveVerdicts
+    from autograder.preprocessors import GetVerdicts, Judge, Restore, SaveVerdicts
 
     find_tools()
     classroom = Path(classroom or os.environ.get("MLA_CLASSROOM") or root / "classroom").resolve()
+    classroom.mkdir(parents=True, exist_ok=True)  # `nbgrader db` may be the first to write there
     c.CourseDirectory.root = str(root)
     c.CourseDirectory.course_id = "mla-course"
     c.CourseDirectory.db_url = os.environ.get("MLA_GRADEBOOK") or f"sqlite:///{classroom / 'gradebook.db'}"
@@ -56,7 +58,20 @@ def configure(c: Config, root: Path = ROOT, classroom: Path | None = None, cours
     c.Judge.enabled = True
     c.Judge.classroom = str(classroom)
     c.SaveVerdicts.enabled = True
+    c.GenerateFeedback.preprocessors = [GetVerdicts, CSSHTMLHeaderPreprocessor]
+    c.GetVerdicts.enabled = True
     return c
+
+
+def own_settings() -> Config:
+    """Return what the instructor's `nbgrader_config.py` sets; it lies here or beside the course, as nbgrader looks."""
+    config = Config()
+    for folder in dict.fromkeys((Path.cwd(), ROOT)):
+        if (folder / "nbgrader_config.py").is_file():
+            if str(folder) not in sys.path:
+                sys.path.append(str(folder))  # for a plug-in that lies beside it
+            config.merge(PyFileConfigLoader("nbgrader_config.py", str(folder)).load_config())
+    return config
 
 
 def find_tools() -> None:

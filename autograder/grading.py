@@ -46,6 +46,7 @@ from autograder.worker import server
 
 KERNEL_MODULES = (cost, cost_model, kernel_program, measured, proof, speed)
 INTERPRETED = 10  # times the limit that the caller sets, for kernels that run under the interpreter
+PENDING = "counts once the answer is right"  # what is said of the speed of an answer that is not
 FAULT_SECONDS = 60.0  # for which a grader fault stands; a later look tries again
 
 
@@ -268,7 +269,7 @@ def _speed_after(exercise: Exercise, answers: Verdict) -> Verdict:
         return speed.fault(exercise, answers.reason.removeprefix("the grader failed: "))
     if answers.outcome in (Outcome.ABSENT, Outcome.UNREADABLE):
         return speed.zero(exercise, answers.outcome, answers.reason)
-    return speed.zero(exercise, Outcome.WRONG, f"speed counts once the answer is right: {answers.reason}")
+    return speed.zero(exercise, answers.outcome, PENDING)
 
 
 def read_seed(classroom: Path) -> str:

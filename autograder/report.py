@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 import torch
 
@@ -59,6 +60,35 @@ def as_html(verdict: Verdict, picture: str = "") -> str:
     return (
         f"<div style='border-left:4px solid {colour};padding:2px 10px;margin:4px 0'>"
         f"<b style='color:{colour}'>{escape(headline(verdict))}</b>{table}{notes}{picture}</div>"
+    )
+
+
+def summary_html(rows: Sequence[Mapping[str, Any]], penalty: float = 0.0, others: Sequence[str] = ()) -> str:
+    """Return a feedback page's table of verdicts, with links to their cells. It hides nbgrader's list of test cells.
+
+    A row has the verdict's `name`, the `cell` to link to, `points`, what `counts` in the gradebook, the judge's
+    `outcome`, `reason` and `score` if known, and whether a person left a `comment`. `penalty` is for lateness; `others`
+    are notebooks that were handed in beside the graded one.
+    """
+    lines = []
+    for row in rows:
+        outcome, reason = row.get("outcome", ""), escape(" ".join(row.get("reason", "").split()))
+        points = f"{number(row['counts'])} / {number(row['points'])}"
+        if outcome == Outcome.FAULT and not row["counts"]:
+            points = f"open / {number(row['points'])}"
+        elif row.get("score", row["counts"]) != row["counts"]:
+            points += f"<br><small style='white-space:nowrap'>the judge: {number(row['score'])}</small>"
+        if row.get("comment"):
+            reason += f" <a href='#comment-{escape(row['name'])}'>comment</a>"
+        link = f"<a href='#{escape(row['cell'])}'>{escape(row['name'])}</a>"
+        shown = f"<span style='color:{COLOURS.get(outcome, RED)}'>{escape(outcome)}</span>"
+        lines.append("<tr>" + "".join(f"<td {CELL}>{each}</td>" for each in (link, points, shown, reason)) + "</tr>")
+    head = "".join(f"<th {CELL}>{title}</th>" for title in ("exercise", "points", "outcome", "why"))
+    notes = [f"Late: {penalty:g} points less."] if penalty else []
+    if others:
+        notes.append(f"Other notebooks were handed in and not graded: {', '.join(map(str, others))}")
+    return f"<style>#toc {{ display: none }}</style><table><tr>{head}</tr>{''.join(lines)}</table>" + "".join(
+        f"<p>{escape(note)}</p>" for note in notes
     )
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from autograder.classroom import Graded
+from autograder.grading import PENDING
 from autograder.report import number
 from autograder.verdict import Outcome
 
@@ -20,7 +21,9 @@ def as_rows(results: Sequence[Graded]) -> list[dict[str, Any]]:
             "student": result.student,
             "lesson": result.lesson,
             "score": result.score,
+            "counts": result.counts,
             "points": result.points,
+            "fresh": result.fresh,
             "problem": result.problem,
             "verdicts": [verdict.to_json() for verdict in result.verdicts],
         }
@@ -28,14 +31,23 @@ def as_rows(results: Sequence[Graded]) -> list[dict[str, Any]]:
     ]
 
 
-def print_scoreboard(console: Console, results: Sequence[Graded]) -> None:
-    """Print why points are missing, an exercise a line, then a table of students by lessons."""
+def print_scoreboard(console: Console, results: Sequence[Graded], everything: bool = True) -> None:
+    """Print why points are missing, an exercise a line, then a table of students by lessons.
+
+    Unless `everything`, print reasons only for what this run has graded.
+    """
     if not results:
         return
-    console.print("Why points are missing", style="bold")
-    for result in sorted(results, key=lambda r: (r.lesson, r.student)):
-        for line in _reasons(result):
-            console.print(f"{result.lesson} {result.student}: {line}", markup=False, highlight=False, soft_wrap=True)
+    told = [result for result in results if everything or result.fresh]
+    reasons = [
+        f"{result.lesson} {result.student}: {line}"
+        for result in sorted(told, key=lambda r: (r.lesson, r.student))
+        for line in _reasons(result)
+    ]
+    if reasons:
+        console.print("Why points are missing", style="bold")
+    for line in reasons:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     lessons = sorted({result.lesson for result in results})
     table = Table(title="Scores", title_justify="left")
     table.add_column("student")
@@ -47,16 +59,24 @@ def print_scoreboard(console: Console, results: Sequence[Graded]) -> None:
         by_student.setdefault(result.student, {})[result.lesson] = result
     for student in sorted(by_student):
         row = by_student[student]
-        table.add_row(student, *(number(row[lesson].score) if lesson in row else "" for lesson in lessons))
+        table.add_row(student, *(_shown(row[lesson]) if lesson in row else "" for lesson in lessons))
     console.print(table)
+    if any(result.changed for result in results):
+        console.print("* what counts: set by hand, with extra credit, or late", markup=False, highlight=False)
+
+
+def _shown(result: Graded) -> str:
+    """Return the score that counts, with a mark where it is not the judge's."""
+    return f"{number(result.counts)}*" if result.changed else number(result.score)
 
 
 def _reasons(result: Graded) -> list[str]:
     """Return a line for each exercise that lost points, or one line where all lost them for the same reason."""
-    lost = [verdict for verdict in result.verdicts if verdict.outcome is not Outcome.PASSED]
+    told = [verdict for verdict in result.verdicts if verdict.reason != PENDING]
+    lost = [verdict for verdict in told if verdict.outcome is not Outcome.PASSED]
     if result.problem:
         return [result.problem]
     if len(lost) > 1 and len({(verdict.outcome, verdict.reason) for verdict in lost}) == 1:
-        names = "all" if len(lost) == len(result.verdicts) else ", ".join(verdict.exercise for verdict in lost)
+        names = "all" if len(lost) == len(told) else ", ".join(verdict.exercise for verdict in lost)
         return [f"{names}: {lost[0].outcome}: {lost[0].reason}"]
     return [f"{v.exercise} {number(v.score)}/{number(v.points)}, {v.outcome}: {v.reason}" for v in lost]

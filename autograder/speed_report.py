@@ -10,11 +10,15 @@ from typing import Any
 RED = "#b42318"
 CELL = "style='text-align:left;vertical-align:top;padding:2px 12px 2px 0'"
 
+WIDEST = 16  # bytes that a thread loads at once
+AGAIN = 4  # times as many bytes issued as distinct: then the same is loaded again and again
+NEAR = 1.15  # times the floor's bytes: no fewer can be moved
+MORE = "take more (tokens, columns) in a turn"
+
 # What to look at first, by what bounds a step
 ADVICE = {
-    "DRAM": "bytes from and to memory bound it: compare them with the floor's",
     "L2": "bytes issued to the cache bound it: is the same read again, or are accesses narrow or scattered?",
-    "load and store units": "the number of loads and stores bounds it: make each wider",
+    "load and store units": "the number of loads and stores bounds it: make each wider, or " + MORE,
     "instructions": "arithmetic and addresses bound it: do less of them per byte",
     "matrix units": "the matrix products bound it",
     "waiting": "waiting for memory bounds it: let a program ask for more bytes at once, or more programs run at a time",
@@ -81,7 +85,25 @@ def _advice(speed: Mapping[str, Any]) -> str:
     where = f"{longest['step']}: " if len(steps) > 1 else ""
     if longest.get("spill_bytes"):
         return where + "registers spill to memory: take smaller blocks, or more warps for one"
-    return where + ADVICE.get(longest["bound"], "")
+    return where + (_advice_on_bytes(longest, speed) or ADVICE.get(longest["bound"], ""))
+
+
+def _advice_on_bytes(row: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
+    """Return what the table's bytes say of a step that moving them bounds, or nothing."""
+    distinct, issued, floor = row.get("distinct_bytes", 0), row.get("issued_bytes", 0), speed["bytes"]
+    widths = {int(width): count for width, count in (row.get("load_widths") or {}).items()}
+    wide = max(widths, key=lambda width: width * widths[width], default=0) >= WIDEST
+    if row["bound"] == "DRAM":
+        moved = sum(each.get("distinct_bytes", 0) for each in speed["steps"])
+        if not distinct or moved > NEAR * floor:
+            return f"bytes from and to memory bound it: compare them with the floor's, {floor / 1e6:.4g} MB"
+        more = "with more work for each program" if wide else "with wider loads or more work for each program"
+        return f"the bytes are the floor's, {floor / 1e6:.4g} MB: have more of them under way at once, {more}"
+    if row["bound"] not in ("L2", "load and store units") or not wide:
+        return ""
+    if issued > AGAIN * distinct:
+        return f"{issued / 1e6:.4g} MB issued for {distinct / 1e6:.4g}: take larger tiles, so that less is loaded again"
+    return "" if row["bound"] == "L2" else f"loads are wide: see to the stores, or {MORE}"
 
 
 def _entry(row: Mapping[str, Any], key: str) -> str:

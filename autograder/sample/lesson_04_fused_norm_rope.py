@@ -47,7 +47,7 @@ def not_right(exercise: str, says: str, score: float = 0, outcome: Outcome = Out
     outcome = Outcome.PARTIAL if score else outcome
     return {
         exercise: Expected(score, outcome, says),
-        f"{exercise}:speed": Expected(0, Outcome.WRONG, "once the answer is right"),
+        f"{exercise}:speed": Expected(0, outcome, "once the answer is right"),
     }
 
 

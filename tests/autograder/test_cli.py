@@ -1,11 +1,18 @@
 """The command line: exit statuses, JSON, and errors that say what to do."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
+from traitlets.config import Config
 
+from autograder import cli
+from autograder.config import configure
 from autograder.lesson import load_lesson
 from autograder.sample import render, submissions
 
@@ -98,3 +105,52 @@ def test_a_folder_without_a_class_is_not_a_success(tmp_path):
 def test_doctor_reports_every_part(tmp_path):
     findings = json.loads(run("doctor", "--json").stdout)
     assert {"Python", "PyTorch", "nbgrader", "isolation"} <= {finding["subject"] for finding in findings}
+
+
+def test_ctrl_c_says_what_happens_next(capsys):
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), cli.stoppable("; rest"):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
+    assert "stopping after what is under way; again to stop at once; rest" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_ctrl_c_stops_at_once():
+    code = """
+import os, signal
+from autograder.cli import stoppable
+with stoppable():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+    except KeyboardInterrupt:
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 130
+    assert "Traceback" not in result.stderr
+
+
+def test_threads_that_report_at_once_share_a_bar(monkeypatch):
+    added, real = [], cli.Progress.add_task
+
+    def slow(self, stage, **keys):
+        added.append(stage)
+        time.sleep(0.05)
+        return real(self, stage, **keys)
+
+    monkeypatch.setattr(cli.Progress, "add_task", slow)
+    with cli.bars(True) as update:
+        threads = [threading.Thread(target=update, args=("judging", n, 4)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert added == ["judging"]
+
+
+def test_nbgrader_may_be_the_first_to_write_to_a_classroom(tmp_path):
+    configure(Config(), classroom=tmp_path / "new" / "class")
+    assert (tmp_path / "new" / "class").is_dir()

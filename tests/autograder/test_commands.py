@@ -65,9 +65,16 @@ def test_grade_feedback_and_export_tell_the_same_scores(tmp_path):
     assert status == 1
     assert "[bold]poetry is not a lesson" in " ".join(text.split())
     stray.rmdir()
-    assert run("grade", "--classroom", room)[0] == 0
+    status, text = run("grade", "--classroom", room)
+    assert status == 0
+    assert "2 submissions, 0 graded now" in text
+    assert "it is halved" not in text, "that was said when it was graded"
+    assert "it is halved" in run("grade", "--classroom", room, "--all")[1]
     status, text = run("feedback", "--classroom", room, "--json")
     assert (status, len(json.loads(text)["pages"])) == (0, 2)
-    assert run("export", tmp_path / "grades.csv", "--classroom", room)[0] == 0
-    rows = (tmp_path / "grades.csv").read_text().splitlines()
-    assert any(row.startswith(f"ben,{NAME},2.0,5.0") for row in rows)
+    assert run("export", "--classroom", room)[0] == 0
+    rows = (room / "grades.csv").read_text().splitlines()
+    assert f"ben,{NAME},2.0,5.0,,graded" in rows
+    status, text = run("export", "--classroom", room, "--json", "--exercises")
+    assert status == 0
+    assert {(r["student"], r["exercise"]): r["score"] for r in json.loads(text)}["ben", "double"] == 0

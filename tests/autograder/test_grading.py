@@ -5,18 +5,21 @@ import dataclasses
 import json
 import shutil
 import sys
+import types
 
 import pytest
 import tiny_course
+from rich.console import Console
 from tiny_course import NAME, cell, notebook, own_cell
 
 from autograder import grading, judge
-from autograder.classroom import Classroom
+from autograder.classroom import Classroom, Graded
 from autograder.grading import Grader
 from autograder.lesson import LessonError, load_lesson
 from autograder.sandbox import Sandbox, SandboxError
+from autograder.scoreboard import print_scoreboard
 from autograder.submission import clean_cells, restore
-from autograder.verdict import Outcome
+from autograder.verdict import Outcome, Verdict
 
 pytestmark = pytest.mark.usefixtures("tiny")
 RIGHT = {"double": "def double(x): return 2 * x", "quad": "def quad(x): return double(double(x))"}
@@ -284,6 +287,108 @@ def test_the_button_in_formgrader_gives_the_same_scores(troubled):
         assert answer["success"], f"{student}: {answer.get('error') or answer.get('log')}"
         assert (folder / "autograded" / student / NAME / f"{NAME}.ipynb").exists()
     assert in_gradebook(folder) == before
+
+
+def test_lateness_costs_what_nbgraders_configuration_says_in_every_run(tmp_path, monkeypatch):
+    hand_in(tmp_path, ada=notebook(**RIGHT), ben=notebook(**RIGHT))
+    stamp = tmp_path / "submitted" / "ada" / NAME / "timestamp.txt"
+    stamp.write_text("2026-12-25 12:00:00 UTC")
+    room = Classroom(tmp_path)
+    assert [result.counts for result in room.grade()] == [5, 5]
+    with room.gradebook() as gradebook:
+        gradebook.update_or_create_assignment(NAME, duedate="2026-12-25 10:30:00 UTC")
+    (tmp_path / "nbgrader_config.py").write_text('c.LateSubmissionPlugin.penalty_method = "zero"\n')
+    monkeypatch.chdir(tmp_path)
+    for again in (False, True, False):
+        ada, ben = room.grade(again=again)
+        assert (ada.score, ada.counts, ada.changed) == (5, 0, True)
+        assert (ben.score, ben.counts, ben.changed) == (5, 5, False)
+        assert ben.fresh == again
+    late, on_time = room.rows()
+    assert (late["score"], late["late"], late["status"]) == (0, 1.5, "graded, 5 off for lateness")
+    assert (on_time["score"], on_time["late"], on_time["status"]) == (5, None, "graded")
+    assert room.overruled() == [f"{NAME} ada: 1.5 hours late, 5 points less"]
+    stamp.unlink()
+    assert [result.counts for result in room.grade()] == [5, 5], "without a time it counts as in time"
+
+
+def test_notebooks_beside_the_graded_one_are_named(tmp_path):
+    hand_in(tmp_path, eve=notebook(**WRONG), ada=notebook(**RIGHT))
+    folder = tmp_path / "submitted" / "eve" / NAME
+    (folder / f"{NAME} (1).ipynb").write_text(json.dumps(notebook(**RIGHT)))
+    (folder / f"._{NAME}.ipynb").write_text("what a Mac packs beside a file")
+    room = Classroom(tmp_path)
+    assert room.found()[1] == [f"submitted/eve/{NAME} holds other notebooks that were not graded: {NAME} (1).ipynb"]
+    room.grade()
+    pages = {page.parts[-3]: page.read_text() for page in room.feedback()[0]}
+    assert f"not graded: {NAME} (1).ipynb" in pages["eve"]
+    assert "not graded" not in pages["ada"]
+
+
+def test_a_feedback_page_opens_with_what_went_wrong(tmp_path):
+    half = "def double(x): return 2 * x if len(x) < 40 else x / 2"
+    hand_in(tmp_path, eve=notebook(double=half, quad="def quad(x): return '<i>' * len(x)"))
+    room = Classroom(tmp_path)
+    (result,) = room.grade()
+    assert [verdict.score for verdict in result.verdicts] == [2, 0]
+    with room.gradebook() as gradebook:
+        gradebook.find_grade("check-quad", NAME, NAME, "eve").manual_score = 0.5
+        gradebook.find_comment("quad", NAME, NAME, "eve").manual_comment = "see me"
+        gradebook.db.commit()
+    page = room.feedback()[0][0].read_text()
+    opening = page[page.index("<body>") : page.index("Some words on the matter")]
+    for words in ("#check-double", "2 / 3", "partial", "it is halved", "0.5 / 2", "the judge: 0", "#comment-quad"):
+        assert words in opening, words
+    assert "see me" in page
+    assert "Out[" not in page, "the number that nbgrader scores by is not for people"
+    assert "2 / 3" not in page[page.index("Some words on the matter") :]
+
+
+def test_the_speed_of_an_answer_that_is_not_right_is_put_off_and_no_line_of_its_own():
+    exercise = dataclasses.replace(tiny_course.DOUBLE, speed=types.SimpleNamespace(points=1))
+    for outcome in (Outcome.UNFINISHED, Outcome.ERROR, Outcome.WRONG):
+        answers = Verdict("double", 3, 0, outcome, "the cell is as it was handed out")
+        speed = grading._speed_after(exercise, answers)
+        assert (speed.outcome, speed.score, speed.reason) == (outcome, 0, "counts once the answer is right")
+    console = Console(width=200, record=True)
+    print_scoreboard(console, [Graded("ada", NAME, [answers, speed])])
+    assert "double 0/3, wrong: the cell is as it was handed out" in (text := console.export_text())
+    assert "double:speed" not in text
+
+
+def test_what_counts_stands_on_the_scoreboard_with_a_mark(tmp_path):
+    hand_in(tmp_path, ada=notebook(**RIGHT), ben=notebook(**RIGHT))
+    room = Classroom(tmp_path)
+    room.grade()
+    with room.gradebook() as gradebook:
+        gradebook.find_grade("check-double", NAME, NAME, "ada").manual_score = 1.5
+        gradebook.find_grade("check-quad", NAME, NAME, "ada").extra_credit = 1
+        gradebook.db.commit()
+    ada, ben = results = room.grade(again=True)
+    assert (ada.score, ada.counts, ben.counts) == (5, 4.5, 5)
+    assert [row["score"] for row in room.rows()] == [4.5, 5]
+    (line,) = room.overruled()
+    assert line.endswith(
+        "double counts 1.5, set by hand; the judge now gives 3; clear the field in formgrader to take it"
+    )
+    console = Console(width=200, record=True)
+    print_scoreboard(console, results)
+    assert "4.5*" in (text := console.export_text())
+    assert "5*" not in text.replace("4.5*", "")
+
+
+def test_ctrl_c_while_nbgrader_records_ends_the_run(tmp_path, monkeypatch):
+    from nbgrader.apps import api
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    hand_in(tmp_path, ada=notebook(**RIGHT))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(api.Autograde, "start", interrupted)
+        Classroom(tmp_path).grade()
+    (result,) = Classroom(tmp_path).grade()
+    assert (result.fresh, result.counts) == (True, 5)
 
 
 def test_a_thread_pool_gives_the_verdicts_that_one_thread_gives(tmp_path):
