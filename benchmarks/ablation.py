@@ -4,8 +4,10 @@
 
 The report is "Optimizing Multi-head Latent Attention for Efficient Inference", its tables taken on an RTX 4090. The
 baseline is DeepSeek-V3's absorbed formulation in PyTorch (`mla_ref.FusedMLA`, nothing switched on). Where the
-`inference` folder of DeepSeek-V3 is on PYTHONPATH, that is run too, and has to give the same output, bit by bit. Every
-layer's output is compared with float64 first. Layers take turns, three times over, and the middle round counts:
+`inference` folder of DeepSeek-V3 is on PYTHONPATH, that is run too, and has to give the same output, bit by bit. The
+first and the last sequence of every layer's output are compared with float64 first. The report's four fusions make
+`All`; `flash decoding`, one kernel for scores, softmax and weighted sum, is not among them. Layers take turns, three
+times over, and the middle round counts:
 
 - `tokens_per_s`: as in the report, batch times length over the mean of 10 forward passes after 5 warm-ups, by the
   host's clock, which stops when the device has finished;
@@ -40,7 +42,7 @@ from torch import Tensor
 
 import mla_ref
 from mla_ref import MLA, MLAConfig
-from mla_ref.fused import FUSIONS, FusedMLA
+from mla_ref.fused import FusedMLA
 from mla_ref.timing import Timing, bench
 
 Call = Callable[[], Tensor]
@@ -48,7 +50,10 @@ Call = Callable[[], Tensor]
 CONFIG = MLAConfig.preset("report")
 SIZES = [(B, L) for B in (4, 8) for L in (512, 1024, 2048, 4096)]
 ABLATED = (4, 4096)
-LAYERS = {"baseline": (), **{name: (name,) for name in FUSIONS}, "All": tuple(FUSIONS)}
+DECODES = [(4, 4096), (8, 4096)]  # B, T
+REPORTED = ("ASF", "SF", "RF", "RPEF")
+LAYERS = {"baseline": (), **{name: (name,) for name in REPORTED}, "flash decoding": ("FD",), "All": REPORTED}
+DECODE_LAYERS = {**LAYERS, "RF, RPEF and flash decoding": ("RF", "RPEF", "FD")}
 SKIPPING = "All, tiles behind the diagonal skipped"
 EXPANDED = "expanded, through cuDNN"
 WARMUP, RUNS, ROUNDS = 5, 10, 3
@@ -76,7 +81,7 @@ def main() -> None:
 
 
 def measure(step: Callable[[str], None], everything: bool = True) -> dict[str, Any]:
-    """Return the figures: both tables, and what explains them if `everything` is asked for."""
+    """Return the figures: both tables and decoding, and what explains them if `everything` is asked for."""
     torch.manual_seed(0)
     torch.set_grad_enabled(False)
     mla = MLA(CONFIG, device="cuda", dtype=torch.float16)
@@ -91,9 +96,10 @@ def measure(step: Callable[[str], None], everything: bool = True) -> dict[str, A
         figures["steps"] = steps()
         step("kernels")
         figures["kernels"] = kernel_times(mla)
-        for B in (4, 8):
-            step(f"decode {B}-4096")
-            figures.setdefault("decode", []).append({"B": B, "T": 4096, "layers": decode(mla, B, 4096)})
+    figures["decode"] = []
+    for B, T in DECODES:
+        step(f"decode {B}-{T}")
+        figures["decode"].append({"B": B, "T": T, "layers": decode(mla, B, T)})
     return figures
 
 
@@ -112,24 +118,20 @@ def prefill(mla: MLA, B: int, L: int, others: bool) -> dict[str, Any]:
 def decode(mla: MLA, B: int, T: int) -> dict[str, Any]:
     """Measure every layer over one token behind T - 1."""
     bound = Bound(mla, B, T - 1, 1)
-    calls = {name: bound(FusedMLA.of(mla, *fusions)) for name, fusions in LAYERS.items()}
-    calls["RF, RPEF and flash decoding"] = bound(
-        FusedMLA.of(mla, "RF", "RPEF", attend=mla_ref.kernels.latent_attention)
-    )
-    return compare(calls, bound)
+    return compare({name: bound(FusedMLA.of(mla, *fusions)) for name, fusions in DECODE_LAYERS.items()}, bound)
 
 
 def subsets(mla: MLA) -> dict[str, Any]:
-    """Measure every subset of the fusions."""
+    """Measure every subset of the report's fusions."""
     bound = Bound(mla, ABLATED[0], 0, ABLATED[1])
-    chosen = itertools.chain.from_iterable(itertools.combinations(FUSIONS, n) for n in range(len(FUSIONS) + 1))
+    chosen = itertools.chain.from_iterable(itertools.combinations(REPORTED, n) for n in range(len(REPORTED) + 1))
     calls = {"+".join(names) or "baseline": bound(FusedMLA.of(mla, *names)) for names in chosen}
     return compare(calls, bound)
 
 
 def skipping(mla: MLA) -> FusedMLA:
-    """Return the layer with all fusions, and scores that leave out tiles which the softmax would mask throughout."""
-    layer = FusedMLA.of(mla, *FUSIONS)
+    """Return the layer `All`, but with scores that leave out tiles which the softmax would mask throughout."""
+    layer = FusedMLA.of(mla, *REPORTED)
     layer.score = functools.partial(mla_ref.kernels.attention_score, causal=True)
     return layer
 
@@ -147,8 +149,8 @@ class Bound:
     """Inputs that layers of one size have in common."""
 
     def __init__(self, mla: MLA, B: int, start: int, size: int):
-        self.mla, self.start = mla, start
-        self.x = torch.randn(B, size, CONFIG.hidden_size, device="cuda").half()
+        self.mla, self.start, weight = mla, start, mla.o_proj.weight
+        self.x = torch.randn(B, size, mla.config.hidden_size, device=weight.device).to(weight.dtype)
         self.cache = mla.make_cache(B, start + size)
         self.cache.c_kv.normal_()
         self.cache.k_rope.normal_()
@@ -158,13 +160,21 @@ class Bound:
         return lambda: layer(self.x, self.cache.c_kv, self.cache.k_rope, self.step)
 
     def exact(self) -> Tensor:
-        """Return the first sequence's output in float64."""
-        wide = MLA(CONFIG, device="cuda", dtype=torch.float64)
+        """Return the first and the last sequence's output in float64."""
+        wide, outs = MLA(self.mla.config, device=self.x.device, dtype=torch.float64), []
         wide.load_state_dict(self.mla.state_dict())
-        cache = wide.make_cache(1, self.cache.capacity)
-        if self.start:
-            cache.append(*(each[:1, : self.start].double() for each in (self.cache.c_kv, self.cache.k_rope)))
-        return wide(self.x[:1].double(), cache)
+        for b in (0, -1):
+            cache = wide.make_cache(1, self.cache.capacity)
+            if self.start:
+                cache.append(*(each[[b], : self.start].double() for each in (self.cache.c_kv, self.cache.k_rope)))
+            outs.append(wide(self.x[[b]].double(), cache))
+        return torch.cat(outs)
+
+    def error(self, call: Call, exact: Tensor, name: str) -> float:
+        """Return a call's relative error, the cache poisoned where it has to write; it must be below `ERROR`."""
+        for each in (self.cache.c_kv, self.cache.k_rope):
+            each[:, self.start :] = torch.nan
+        return relative_error(call()[[0, -1]], exact, ERROR, name)
 
 
 def compare(calls: dict[str, Call], bound: Bound) -> dict[str, Any]:
@@ -174,7 +184,7 @@ def compare(calls: dict[str, Call], bound: Bound) -> dict[str, Any]:
     for name, call in calls.items():
         torch.cuda.empty_cache()
         try:
-            error = relative_error(call()[:1], exact, ERROR, name)
+            error = bound.error(call, exact, name)
             found[name] = {"relative_error": float(f"{error:.3g}"), "peak_mib": peak_mib(call)}
         except torch.OutOfMemoryError:
             found[name] = None
@@ -259,7 +269,7 @@ def steps() -> dict[str, Any]:
 def kernel_times(mla: MLA) -> dict[str, list[dict[str, Any]]]:
     """Return what the device ran in a pass of the slowest layer and of the fastest, kernel by kernel."""
     bound, found = Bound(mla, ABLATED[0], 0, ABLATED[1]), {}
-    for name, layer in {"baseline": FusedMLA(mla), "All": FusedMLA.of(mla, *FUSIONS), SKIPPING: skipping(mla)}.items():
+    for name, layer in {"baseline": FusedMLA(mla), "All": FusedMLA.of(mla, *REPORTED), SKIPPING: skipping(mla)}.items():
         call = bound(layer)
         call()
         torch.cuda.synchronize()
@@ -313,36 +323,56 @@ def deepseek(mla: MLA, bound: Bound) -> Call | None:
 
 
 def show(figures: dict[str, Any], print_: Callable[[Any], None]) -> None:
-    """Print both tables, the report's figures beside the measured ones, and whether gains add up."""
-    throughput = Table("B-L", *("base", "all", "gain") * 2, "noise", "in a graph", box=SIMPLE_HEAD)
+    """Print both tables, the report's figures beside the measured ones, whether gains add up, and decoding."""
+    throughput = Table("B-L", *("base", "all", "gain") * 2, "in a graph", box=SIMPLE_HEAD)
     throughput.title = "Table 2, thousand tokens/s: in the report (RTX 4090), and here"
+    medians = Table("B-L", "base", "all", "base in a graph", "all in a graph", box=SIMPLE_HEAD)
+    medians.title = "Milliseconds a pass here: medians, their noise in brackets"
     for size in figures["sizes"]:
         paper, layers = PAPER_THROUGHPUT[size["B"], size["L"]], size["layers"]
         row = [f"{paper[0] / 1e3:.0f}", f"{paper[1] / 1e3:.0f}", percent(paper[2])] if paper else ["OOM", "OOM", ""]
         row += [f"{layers[each]['tokens_per_s'] / 1e3:.0f}" if layers[each] else "OOM" for each in ("baseline", "All")]
-        noise = percent(layers["All"]["noise"], "") if layers["All"] else ""
-        throughput.add_row(
-            f"{size['B']}-{size['L']}", *row, gain(layers, "All"), noise, gain(layers, "All", "graph_us")
-        )
+        name, both = f"{size['B']}-{size['L']}", [layers[each] for each in ("baseline", "All")]
+        throughput.add_row(name, *row, gain(layers, "All"), gain(layers, "All", "graph_us"))
+        medians.add_row(name, *map(median, both), *map(in_graph, both))
     print_(throughput)
+    print_(medians)
 
     layers = next(size["layers"] for size in figures["sizes"] if (size["B"], size["L"]) == ABLATED)
-    ablation = Table("fusion", "report", "here", "in a graph", box=SIMPLE_HEAD)
-    ablation.title = f"Table 3, gain over the baseline at {ABLATED[0]}-{ABLATED[1]}"
-    for name in layers:
-        if name != "baseline":
-            paper = percent(PAPER_GAIN[name], digits=2) if name in PAPER_GAIN else ""
-            ablation.add_row(name, paper, gain(layers, name), gain(layers, name, "graph_us"))
-    print_(ablation)
+    print_(gains("Table 3, gain over the baseline at {}-{}".format(*ABLATED), layers))
 
-    if all(layers[name] for name in LAYERS):
+    if all(layers[name] for name in ("baseline", *PAPER_GAIN)):
         sums = Table("", "report", "here", box=SIMPLE_HEAD, title="Do the four gains add up?")
         measured = {name: layers["baseline"]["mean_us"] / layers[name]["mean_us"] - 1 for name in PAPER_GAIN}
-        alone = [[gains[name] for name in FUSIONS] for gains in (PAPER_GAIN, measured)]
+        alone = [[found[name] for name in REPORTED] for found in (PAPER_GAIN, measured)]
         sums.add_row("sum of the gains alone", *(percent(sum(each)) for each in alone))
         sums.add_row("gain if the times saved alone add up", *(percent(sum_of_times(each)) for each in alone))
-        sums.add_row("gain of all together", *(percent(gains["All"]) for gains in (PAPER_GAIN, measured)))
+        sums.add_row("gain of all together", *(percent(found["All"]) for found in (PAPER_GAIN, measured)))
         print_(sums)
+
+    for case in figures["decode"]:
+        print_(gains(f"Decoding at {case['B']}-{case['T']}, gain over the baseline", case["layers"], paper=False))
+
+
+def gains(title: str, layers: dict[str, Any], paper: bool = True) -> Table:
+    """Return the gain of every layer over the baseline, the report's beside it if it has one."""
+    columns = ("here", "ms", "in a graph", "ms")
+    table = Table("fusion", *(["report"] if paper else []), *columns, title=title, box=SIMPLE_HEAD)
+    for name, found in layers.items():
+        report = [percent(PAPER_GAIN[name], digits=2) if name in PAPER_GAIN else ""] if paper else []
+        own, graph = (gain(layers, name, figure) if name != "baseline" else "" for figure in ("mean_us", "graph_us"))
+        table.add_row(name, *report, own, median(found), graph, in_graph(found))
+    return table
+
+
+def median(found: dict[str, Any] | None) -> str:
+    """Return a layer's median time in milliseconds with its noise, as printed."""
+    return f"{found['median_us'] / 1e3:.2f} ({percent(found['noise'], '')})" if found else "OOM"
+
+
+def in_graph(found: dict[str, Any] | None) -> str:
+    """Return a layer's time in milliseconds in a CUDA graph, as printed."""
+    return f"{found['graph_us'] / 1e3:.3f}" if found and "graph_us" in found else ""
 
 
 def sum_of_times(gains: list[float]) -> float:

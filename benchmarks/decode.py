@@ -2,11 +2,10 @@
 
     PYTHONPATH=. python benchmarks/decode.py            # on the GPU itself, from the repository's root
 
-Peers are measured where they can be imported; they take pages of 64 tokens as we do, in random order. vLLM gets the
-best of its numbers of splits, FlashMLA its schedule in advance. Elsewhere FlashMLA is quoted, and marked so: its times
-were measured earlier on the same kind of GPU. Every output is compared with float64 first, whole. Times are those of
-`timings.py`, the merging of splits included; `gb_per_s` is the bytes of the cache over `cold_us`, `tflop_per_s` the
-operations of the two products over it.
+Peers are measured where they can be imported, and left out elsewhere; they take pages of 64 tokens as we do, in random
+order. vLLM gets the best of its numbers of splits, FlashMLA its schedule in advance. Every output is compared with
+float64 first, whole. Times are those of `timings.py`, the merging of splits included; `gb_per_s` is the bytes of the
+cache over `cold_us`, `tflop_per_s` the operations of the two products over it.
 """
 
 from __future__ import annotations
@@ -39,18 +38,6 @@ SHAPES = [
     (4, 4, 16, 81920),
 ]
 R, DR, PAGE_SIZE, SCALE, ERROR = 512, 64, 64, 192**-0.5, 2.5e-3
-FLASH_MLA_US = {
-    (1, 1, 16, 8192): 30.1,
-    (16, 1, 16, 8192): 72.7,
-    (128, 1, 16, 4096): 231.6,
-    (1, 1, 128, 8192): 30.7,
-    (16, 1, 128, 8192): 81.9,
-    (32, 1, 128, 4096): 84.4,
-    (64, 1, 64, 4096): 132.3,
-    (128, 1, 128, 4096): 265.1,
-    (128, 1, 128, 6144): 408.7,
-}
-FLASH_MLA_GRAPH_US = {(1, 1, 16, 8192): 24.8, (16, 1, 16, 8192): 60.4, (128, 1, 16, 4096): 207.7}
 VLLM, FLASH_MLA = (importlib.util.find_spec(name) is not None for name in ("vllm", "flash_mla"))
 VLLM_SPLITS = (1, 2, 4, 8, 16, 32)
 
@@ -113,21 +100,11 @@ def decode(B: int, S: int, H: int, T: int) -> dict[str, Any]:
             "graph_us": graph_us(run),
             "host_us": host_us(run),
             "relative_error": float(f"{errors[name]:.3g}"),
-            "source": "measured",
         }
-    found |= {} if FLASH_MLA else quoted((B, S, H, T), nbytes, operations)
     for name, figures in found.items():
         line = "  {:36} {cold_us:8.1f} us {gb_per_s:6.0f} GB/s {tflop_per_s:6.1f} TFLOP/s".format(name, **figures)
-        print(line, "graph {graph_us} us, error {relative_error}, {source}".format_map(figures), flush=True)
+        print(line, "graph {graph_us} us, error {relative_error}".format_map(figures), flush=True)
     return {"B": B, "S": S, "H": H, "T": T, "cache_bytes": nbytes, "flop": operations, "calls": found}
-
-
-def quoted(shape: tuple[int, ...], nbytes: int, operations: int) -> dict[str, dict[str, Any]]:
-    if shape not in FLASH_MLA_US:
-        return {}
-    time = FLASH_MLA_US[shape]
-    figures = {"cold_us": time, **rates(nbytes, operations, time), "graph_us": FLASH_MLA_GRAPH_US.get(shape)}
-    return {"FlashMLA": {**figures, "relative_error": None, "source": "quoted"}}
 
 
 def rates(nbytes: int, operations: int, time: float) -> dict[str, float]:

@@ -4,13 +4,13 @@
 
 On a machine with a GPU the speed of kernels is measured; this needs neither nbgrader nor JupyterLab. The record says
 for each verdict on speed what was attained, for the lesson's own solution what the cost model says beside it, and how
-much the time of one kernel differs between REPEATS measurements. Lessons that are not asked for stay as they are in it.
+much the time of one kernel differs between REPEATS measurements. Lessons that are not asked for stay as they are in it;
+each has its own date, device and versions.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import subprocess
 import sys
@@ -29,6 +29,7 @@ from autograder.sample import expected, hand_in, submissions
 from autograder.speed import SUFFIX
 
 REPEATS = 10
+PACKAGES = ("triton",)
 KEPT = ("how", "device", "seconds", "noise", "floor", "baseline", "fraction", "ratio")
 
 
@@ -37,8 +38,7 @@ def main(lessons: list[str], students: list[str]) -> int:
     gpu = measured.available()
     name = f"judged_{record.gpu()}" if gpu else "judged"
     path = record.FOLDER / f"{name}.json"
-    found_before = json.loads(path.read_text())["lessons"] if path.exists() else {}
-    figures: dict[str, Any] = {"gpu": gpu, "lessons": found_before}
+    figures: dict[str, Any] = {"gpu": gpu, "lessons": recorded(json.loads(path.read_text())) if path.exists() else {}}
     lessons = lessons or [each for each in lesson_names() if any(exercise.speed for exercise in exercises(each))]
     for lesson in lessons:
         started = time.perf_counter()
@@ -47,7 +47,7 @@ def main(lessons: list[str], students: list[str]) -> int:
         judged = [each for each in submissions(lesson) if each.student in found]
         surprises = [line for each in judged for line in compare(lesson, each, found)]
         figures["lessons"][lesson] = {
-            "date": datetime.date.today().isoformat(),
+            **record.origin(PACKAGES),
             "submissions": len(found),
             "seconds": round(time.perf_counter() - started, 1),
             "not_as_expected": surprises,
@@ -61,9 +61,15 @@ def main(lessons: list[str], students: list[str]) -> int:
             sep="\n  ",
             flush=True,
         )
-        written = record.write(name, figures, ("triton",))  # after each: the next may be cut off
+        written = record.write(name, figures, PACKAGES)  # after each: the next may be cut off
     print(written)
     return int(any(figures["lessons"][lesson]["not_as_expected"] for lesson in lessons))
+
+
+def recorded(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the lessons of a record; those without an origin of their own have the record's."""
+    origin = {name: found[name] for name in ("date", "device", "versions")}
+    return {lesson: {**origin, **each} for lesson, each in found["lessons"].items()}
 
 
 def check(lesson: str, *students: str, modelled: bool = False) -> dict[str, dict[str, Any]]:

@@ -67,7 +67,10 @@ def norm(shape: tuple[int, int], copy: float) -> dict[str, Any]:
         calls["Liger-Kernel"] = lambda: LigerRMSNormFunction.apply(x, weight, EPS, 0.0, "llama", False)
     exact = exact_norm(x, weight)
     # Liger-Kernel rounds before it multiplies by the weight, as Llama does.
-    checked = [Call(name, run, relative_error(run(), exact, ERROR, name)) for name, run in calls.items()]
+    checked = []
+    for name, run in calls.items():
+        out.fill_(torch.nan)
+        checked.append(Call(name, run, relative_error(run(), exact, ERROR, name)))
     del exact
     case = {"rows": shape[0], "width": shape[1], "dtype": "bfloat16", "bytes": 2 * x.nbytes + weight.nbytes}
     return compare(case, checked, copy, lambda: out.copy_(x))
@@ -91,8 +94,10 @@ def rope(B: int, S: int, H: int, copy: float) -> dict[str, Any]:
     q, k = torch.randn(B, S, H, DR, device="cuda").bfloat16(), torch.randn(B, S, DR, device="cuda").bfloat16()
     positions = torch.arange(1000, 1000 + S, device="cuda")
     exact = {halves: [exact_rope(x, positions, halves) for x in (q, k)] for halves in (False, True)}
-    checked = []
-    for name, run in rope_calls(q, k, *rope_cos_sin(positions, DR)).items():
+    outs, checked = (torch.empty_like(q), torch.empty_like(k)), []
+    for name, run in rope_calls(q, k, *rope_cos_sin(positions, DR), outs).items():
+        for out in outs:
+            out.fill_(torch.nan)
         pairs = zip(run(), exact["halves" in name], strict=True)
         checked.append(
             Call(name, run, max(relative_error(out.view_as(want), want, ERROR, name) for out, want in pairs))
@@ -105,9 +110,11 @@ def rope(B: int, S: int, H: int, copy: float) -> dict[str, Any]:
     return compare(case, checked, copy, lambda: target.copy_(source))
 
 
-def rope_calls(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
-    """Return what to compare by name; the ones in place have copies of their own."""
-    q_out, k_out = torch.full_like(q, float("nan")), torch.full_like(k, float("nan"))
+def rope_calls(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, outs: tuple[Tensor, Tensor]
+) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
+    """Return what to compare by name; the ones in place have copies of their own, the others share ``outs``."""
+    q_out, k_out = outs
     q_own, k_own = q.clone(), k.clone()
     query = torch.zeros(*q.shape[:3], 128 + DR, device="cuda", dtype=q.dtype)
     q_slice, k_too = query[..., 128:].copy_(q), k.clone()
@@ -121,7 +128,7 @@ def rope_calls(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> dict[str, Call
         return torch.view_as_real(turned).flatten(-2).to(x.dtype)
 
     calls = {
-        "kernels.apply_rope_qk": lambda: kernels.apply_rope_qk(q, k, cos, sin, out=(q_out, k_out)),
+        "kernels.apply_rope_qk": lambda: kernels.apply_rope_qk(q, k, cos, sin, out=outs),
         "kernels.apply_rope_qk, in place": lambda: kernels.apply_rope_qk(q_own, k_own, cos, sin, out=(q_own, k_own)),
         "kernels.apply_rope_qk, in place in a query of width 192": lambda: kernels.apply_rope_qk(
             q_slice, k_too, cos, sin, out=(q_slice, k_too)

@@ -9,13 +9,16 @@ Tables 4 and 5 are those of the report "Optimizing Multi-head Latent Attention f
   says what is held: the report's pool exists whole from the start. `held` is what CUDA's allocator gave out for each
   kind of cache once it was filled, `peak` the most until then.
 - `growth`: a pool that grows while 8 sequences decode, beside one that exists from the start.
-- `throughput`: its Table 5, tokens/s of a layer's forward pass by the host's clock, all caches under the same
-  attention: the median, the lowest and the highest. A decode step brings one token to each sequence of L.
+- `throughput`: its Table 5, tokens/s of a layer's forward pass by the host's clock: the median, the lowest and the
+  highest. A decode step brings one token to each sequence of L. All caches have the same attention, for which pages are
+  gathered, but two: `straight from the pages` reads pages of 64 where they are, with the kernel that attends in
+  `contiguous, by slices, the same kernel` too.
 - `update`, `gather`: the kernels alone, with the columns of `timings.py`.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import time
@@ -25,7 +28,7 @@ from typing import Any
 import record
 import torch
 import torch.nn.functional as F
-from timings import Call, compare
+from timings import Call, compare, relative_error
 from torch import Tensor
 
 from mla_ref import MLA, LatentCache, MLAConfig, PagedCache, kernels
@@ -46,6 +49,8 @@ REPORT_GAIN = {
 BY_KERNELS = {"update": kernels.paged_update, "gather": kernels.paged_gather}
 PASSES, SLOW_PASSES = 21, 3
 SLOW = ("basic", "batched kernels, table walked by the host")
+BY_TRITON = ("straight from the pages", "contiguous, by slices, the same kernel")
+ERROR = 2e-2  # between attention by expansion and by absorption, in bfloat16
 UPDATES = [(128, 1, 1), (128, 1, 16), (128, 1, 64), (128, 1, 1024), (8, 4096, 64), (4, 512, 64)]
 GATHERS = [(128, 4096, 1), (128, 4096, 16), (128, 4096, 64), (128, 4096, 1024), (8, 4096, 64), (4, 512, 64)]
 
@@ -318,7 +323,7 @@ def copy_of_equal_size(c_kv: Tensor, k_rope: Tensor) -> Callable[[], object]:
 def throughput() -> list[dict[str, Any]]:
     """Forward passes of the report's layer, by cache."""
     config = MLAConfig.preset("report")
-    mla = MLA(config, impl=attend, device="cuda", dtype=DTYPE)
+    mla = MLA(config, device="cuda", dtype=DTYPE)
     rows = []
     for batch, length in REPORT_GAIN:
         x = torch.randn(batch, length, config.hidden_size, device="cuda").to(DTYPE)
@@ -331,15 +336,24 @@ def throughput() -> list[dict[str, Any]]:
             "batched PyTorch": PagedCache(*place, page_size=REPORT_PAGE),
             "contiguous, by slices": SlicedCache(batch),
             "contiguous, LatentCache": LatentCache(*place),
+            "straight from the pages": PagedCache(*place, page_size=64, **BY_KERNELS),
+            "contiguous, by slices, the same kernel": SlicedCache(batch),
+        }
+        layers = {
+            name: functools.partial(mla, cache=cache, impl=attend_to(name, cache)) for name, cache in caches.items()
         }
         first = None
-        for name, cache in caches.items():
-            if name != "basic" or not rows:  # slow: checked at the first size alone
-                out = mla(x, cache)
-                first = out if first is None else first
-                assert torch.equal(out, first), name
-        prefill = passes(caches, mla, x, batch * length, reset=True)
-        decode = passes(caches, mla, x[:, :1], batch, reset=False)
+        for name, layer in layers.items():
+            if name == "basic" and rows:  # slow: checked at the first size alone
+                continue
+            caches[name].c_kv.fill_(math.nan), caches[name].k_rope.fill_(math.nan)
+            outs = layer(x), layer(x[:, :1])
+            first = first or outs
+            assert name in BY_TRITON or torch.equal(outs[0], first[0]), name
+            for out, expected in zip(outs, first, strict=True):
+                relative_error(out, expected.double(), ERROR, name)
+        prefill = passes(caches, layers, x, batch * length, reset=True)
+        decode = passes(caches, layers, x[:, :1], batch, reset=False)
         row = {"B": batch, "L": length, "page_size": REPORT_PAGE, "prefill": prefill, "decode": decode}
         for phase in (prefill, decode):
             basic = phase["basic"]["tokens_per_s"]
@@ -351,7 +365,9 @@ def throughput() -> list[dict[str, Any]]:
     return rows
 
 
-def passes(caches: dict[str, Any], mla: MLA, x: Tensor, new: int, reset: bool) -> dict[str, dict[str, float]]:
+def passes(
+    caches: dict[str, Any], layers: dict[str, Callable[[Tensor], Tensor]], x: Tensor, new: int, reset: bool
+) -> dict[str, dict[str, float]]:
     """Time passes in which the caches take turns; each brings ``new`` tokens."""
     seconds: dict[str, list[float]] = {name: [] for name in caches}
     names = list(caches)
@@ -365,7 +381,7 @@ def passes(caches: dict[str, Any], mla: MLA, x: Tensor, new: int, reset: bool) -
                 cache.reset()
             torch.cuda.synchronize()
             start = time.perf_counter()
-            mla(x, cache)
+            layers[name](x)
             torch.cuda.synchronize()
             seconds[name].append(time.perf_counter() - start)
     return {
@@ -377,6 +393,19 @@ def passes(caches: dict[str, Any], mla: MLA, x: Tensor, new: int, reset: bool) -
         }
         for name, found in seconds.items()
     }
+
+
+def attend_to(name: str, cache: Any) -> str | Callable[..., tuple[Tensor, None]]:
+    """Return the attention of a cache: the layer's own kernels, or `attend`, for which pages are gathered."""
+    if name in BY_TRITON:
+        return "triton"
+    if not isinstance(cache, PagedCache):
+        return attend
+
+    def gathered(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, *, block_table, **options):
+        return attend(q_nope, q_rope, *cache.filled(), w_uk, w_uv, **options)
+
+    return gathered
 
 
 def attend(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, *, seq_lens=None, scale=None, causal=True) -> tuple[Tensor, None]:

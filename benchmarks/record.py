@@ -8,33 +8,50 @@ import json
 import os
 import platform
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import torch
 
 FOLDER = Path(__file__).parent
+UNNAMED = r"NVIDIA|Tesla|GeForce|GPU|SXM\d?|80GB|HBM3"  # makers, and what most GPUs of a model have
 
 
 def write(name: str, figures: dict[str, Any], packages: tuple[str, ...] = ()) -> Path:
     """Write `benchmarks/NAME.json`: device, versions, date, figures."""
-    versions = {package: importlib.metadata.version(package) for package in ("torch", *packages)}
-    record = {
-        "benchmark": name,
-        "date": datetime.date.today().isoformat(),
-        "device": device(),
-        "versions": {"python": platform.python_version(), **versions},
-        **figures,
-    }
     path = Path(os.environ.get("MLA_BENCH_OUT", FOLDER)) / f"{name}.json"
-    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps({"benchmark": name, **origin(packages), **figures}, indent=1, ensure_ascii=False) + "\n")
     return path
 
 
+def origin(packages: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return what figures of this process are measured on, and when."""
+    versions = {package: importlib.metadata.version(package) for package in ("torch", *packages)}
+    if driver := driver_version():
+        versions["driver"] = driver
+    return {
+        "date": datetime.date.today().isoformat(),
+        "device": device(),
+        "versions": {"python": platform.python_version(), **versions},
+    }
+
+
 def gpu() -> str:
-    """Return the GPU's model, as names of records have it: ``h100``, ``rtx4090``."""
-    words = [word for word in re.findall(r"\w+", device()) if word not in ("NVIDIA", "Tesla", "GeForce")]
-    return "".join(words[: 2 if words[0] == "RTX" else 1]).lower()
+    """Return the GPU's model, as names of records have it: ``h100``, ``h100pcie``, ``rtx4090``."""
+    words = (word for word in re.findall(r"\w+", device()) if not re.fullmatch(UNNAMED, word))
+    return "".join(words).lower()
+
+
+def driver_version() -> str | None:
+    """Return the version of NVIDIA's driver, None where no GPU of theirs is in use."""
+    if not torch.cuda.is_available() or torch.version.hip:
+        return None
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return None
 
 
 def device() -> str:

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from ablation import ABLATED, PAPER_GAIN, PAPER_THROUGHPUT
+
+from mla_ref import DEVICES, Device, MLAConfig, break_even_batch
 
 FOLDER = Path(__file__).parent
 README = FOLDER.parent / "README.md"
@@ -22,6 +25,12 @@ NORMS = [(131072, 512), (16384, 7168)]
 ROPES = [(4, 4096, 128), (4, 4096, 16)]
 DECODES = [(1, 16, 8192), (16, 16, 8192), (128, 16, 4096), (1, 128, 8192), (128, 128, 4096)]  # B, H, T
 MODELS = {"deepseek_v3": "DeepSeek-V3", "kimi_k2": "Kimi K2"}
+CEILINGS = {"data sheet": "the data sheet", "measured ceilings": "the ceilings in `mla_ref.devices`"}
+PACKAGES = {"torch": "torch", "triton": "Triton", "driver": "driver", "nbgrader": "nbgrader"}
+GPU_RECORDS = [
+    f"{each}_h100" for each in ("ceilings", "norm_rope", "ablation", "decode", "paged", "crossover", "judged")
+]
+HOST_RECORDS = ["grading", "demo"]
 
 
 def main(arguments: list[str]) -> None:
@@ -46,9 +55,35 @@ def tables() -> str:
     gpu = [*ceilings(), *norm_and_rope(), *layer(), *decode(), *paged(), *crossover(), *judged()]
     host = [*grading(), *demo()]
     return "\n\n".join(
-        f"| on an {load(name)['device']} | ours | beside |\n|---|---|---|\n" + "\n".join(map(line, rows))
-        for name, rows in {"ceilings_h100": gpu, "grading": host}.items()
+        f"| on an {device(names)} | ours | beside |\n|---|---|---|\n" + "\n".join(map(line, [*rows, versions(names)]))
+        for names, rows in ((GPU_RECORDS, gpu), (HOST_RECORDS, host))
     )
+
+
+def origins(names: list[str]) -> list[dict[str, Any]]:
+    """Return what says date, device and versions: records, and parts of records that were measured apart."""
+    records = [load(name) for name in names]
+    parts = [part for each in records if isinstance(each.get("lessons"), dict) for part in each["lessons"].values()]
+    return records + [part for part in parts if "device" in part]
+
+
+def device(names: list[str]) -> str:
+    """Return the device of the records, which must be one."""
+    devices = {each["device"] for each in origins(names)}
+    if len(devices) > 1:
+        sys.exit(f"the records {', '.join(names)} are of several devices, expected one: {', '.join(sorted(devices))}")
+    return devices.pop()
+
+
+def versions(names: list[str]) -> Row:
+    """Return with what the records were measured, and when."""
+    found, dates = origins(names), sorted({each["date"] for each in origins(names)})
+    used = {
+        name: sorted({each["versions"][package] for each in found if package in each["versions"]})
+        for package, name in PACKAGES.items()
+    }
+    with_ = ", ".join(f"{name} {' and '.join(each)}" for name, each in used.items() if each)
+    return "measured with", with_, " to ".join(dict.fromkeys((dates[0], dates[-1])))
 
 
 def line(row: Row) -> str:
@@ -57,11 +92,10 @@ def line(row: Row) -> str:
 
 def ceilings() -> list[Row]:
     """Return what the device reaches at best."""
-    found = load("ceilings_h100")["ceilings"]
-    copy, product = (found[key]["median"] for key in ("copy_bytes_per_s", "matmul_bfloat16_flop_per_s"))
+    found = as_measured()
     return [
-        ("copy, read plus written", f"{copy / 1e9:,.0f} GB/s", ""),
-        ("bfloat16 8192³ product", f"{product / 1e12:.0f} TFLOP/s", ""),
+        ("copy, read plus written", f"{found.bandwidth(measured=True) / 1e9:,.0f} GB/s", ""),
+        ("bfloat16 8192³ product", f"{found.rate(measured=True) / 1e12:.0f} TFLOP/s", ""),
     ]
 
 
@@ -81,11 +115,15 @@ def layer() -> list[Row]:
     """Return Tables 2 and 3 of the report at one size: a prefill, its kernels fused all together and one by one."""
     layers = pick(load("ablation_h100")["sizes"], B=ABLATED[0], L=ABLATED[1])["layers"]
     rate = {name: each["tokens_per_s"] for name, each in layers.items() if each}
-    gains = {name: rate[name] / rate["baseline"] - 1 for name in PAPER_GAIN}
+    gains = {name: each / rate["baseline"] - 1 for name, each in rate.items()}
     before, after, _ = PAPER_THROUGHPUT[ABLATED]
     others = [f"{name} {rate[name] / 1e3:,.0f}" for name in ("baseline", "DeepSeek's own") if name in rate]
     others.append(f"the report on an RTX 4090: {after / 1e3:.0f} over {before / 1e3:.0f}, {PAPER_GAIN['All']:+.1%}")
     alone = [name for name in PAPER_GAIN if name != "All"]
+    own = [name for name in (*alone, "flash decoding") if name in rate]
+    step = load("ablation_h100")["decode"][-1]
+    spent = {name: f"{each['graph_us']:.0f} µs" for name, each in step["layers"].items()}
+    fused = spent.pop("RF, RPEF and flash decoding")
     return [
         (
             "MLA layer, all fusions, prefill {}×{}".format(*ABLATED),
@@ -94,8 +132,13 @@ def layer() -> list[Row]:
         ),
         (
             "each fusion alone",
-            ", ".join(f"{name} {gains[name]:+.1%}" for name in alone),
+            ", ".join(f"{name} {gains[name]:+.1%}" for name in own),
             "the report: " + ", ".join(f"{name} {PAPER_GAIN[name]:+.2%}" for name in alone),
+        ),
+        (
+            f"MLA layer, one token more for {step['B']}×{step['T']}, in a CUDA graph",
+            f"{fused} with RF, RPEF and flash decoding",
+            ", ".join(f"{name} {time}" for name, time in spent.items()),
         ),
     ]
 
@@ -107,11 +150,7 @@ def decode() -> list[Row]:
         calls = pick(load("decode_h100")["decode"], B=B, S=1, H=H, T=T)["calls"]
         pages, buffer = (fastest(calls, f"kernels.{kind}latent_attention") for kind in ("paged_", ""))
         ours = f"pages {pages['cold_us']:.1f} µs; one buffer {speed(buffer)}, {buffer['tflop_per_s']:.0f} TFLOP/s"
-        peers = [
-            f"{name} {each['cold_us']:.1f} µs{' (quoted)' if each['source'] == 'quoted' else ''}"
-            for name, each in calls.items()
-            if not name.startswith("kernels.")
-        ]
+        peers = [f"{name} {each['cold_us']:.1f} µs" for name, each in calls.items() if not name.startswith("kernels.")]
         rows.append((f"MLA decode B={B} H={H} T={T}", ours, "; ".join(peers)))
     return rows
 
@@ -127,7 +166,7 @@ def paged() -> list[Row]:
         for name in ("basic", "batched kernels, table walked by the host", "batched kernels")
     )
     report = span([1 + row["gain_in_the_report_percent"] / 100 for row in found["throughput"]])
-    return [
+    rows = [
         (
             "`paged_update`, one token for each of 128 sequences, in a CUDA graph",
             f"{written['graph_us']:.1f} µs",
@@ -140,6 +179,13 @@ def paged() -> list[Row]:
             f"the host asking the table about each token: {span(walked, basic)} times; the report: {report} times",
         ),
     ]
+    last = found["throughput"][-1]
+    steps = {name: f"{each['tokens_per_s']:,.0f}" for name, each in last["decode"].items()}
+    if straight := steps.get("straight from the pages"):
+        others = ("batched kernels, pages of 64", "contiguous, by slices, the same kernel", "basic")
+        work = f"decode of a layer straight from the pages, {last['B']}×{last['L']}, by the host's clock"
+        rows.append((work, f"{straight} tokens/s", "; ".join(f"{name}: {steps[name]}" for name in others)))
+    return rows
 
 
 def crossover() -> list[Row]:
@@ -149,8 +195,17 @@ def crossover() -> list[Row]:
     measured = ", ".join(f"{model} B = {each['crossover']:.0f}" for model, each in rows.items())
     predicted = next(iter(rows.values()))["predicted"]
     assert all(each["predicted"] == predicted for each in rows.values())
-    beside = ", ".join(f"{value:.0f} by the {source}" for source, value in predicted.items())
+    above = break_even_batch(MLAConfig.preset("deepseek_v3"), as_measured(), measured=True)
+    beside = ", ".join(f"{value:.0f} by {CEILINGS[source]}" for source, value in predicted.items())
+    beside += f", {above:.0f} by those above"
     return [(f"naive beats absorb on a shared prefix of {found['context']} from", measured, f"roofline: {beside}")]
+
+
+def as_measured() -> Device:
+    """Return the H100 with the ceilings on record."""
+    found = load("ceilings_h100")["ceilings"]
+    copy, product = (found[key]["median"] for key in ("copy_bytes_per_s", "matmul_bfloat16_flop_per_s"))
+    return dataclasses.replace(DEVICES["h100"], measured_dram_bandwidth=copy, measured_flops={"bfloat16": product})
 
 
 def judged() -> list[Row]:
@@ -171,13 +226,18 @@ def grading() -> list[Row]:
     rates = found["submissions_per_minute"]
     ours = rates.pop("mla-course grade")
     median = sorted(each["median"] for each in found["judge_seconds_per_exercise"].values())
+    lessons = f"lessons {found['lessons'][0][:2]} to {found['lessons'][-1][:2]}"
     return [
         (
-            "submissions graded a minute",
+            f"submissions graded a minute, {lessons}",
             f"{ours:.0f}",
             "; ".join(f"{name}: {each:.0f}" for name, each in rates.items()),
         ),
-        ("judging one exercise", f"{1e3 * median[len(median) // 2]:.0f} ms", "median over exercises, right solutions"),
+        (
+            f"judging one exercise, {lessons}",
+            f"{1e3 * median[len(median) // 2]:.0f} ms",
+            "median over exercises, right solutions",
+        ),
     ]
 
 

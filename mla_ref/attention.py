@@ -2,7 +2,8 @@
 
 MLA has two forms of one result. :func:`naive` expands the latent into keys and values of every head and runs
 multi-head attention. :func:`absorb` moves W_UK into the query and W_UV behind the softmax, and runs
-multi-query attention over the latent itself.
+multi-query attention over the latent itself. :func:`triton` is the second by this package's kernels. All take a context
+that is contiguous or in pages.
 
 Context counts the new tokens: with S queries and a sequence of length L, query ``s`` stands at position ``L -
 S + s``.
@@ -14,7 +15,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from ._validate import check_causal, check_counts, check_tensors
+from ._validate import check_causal, check_counts, check_integers, check_tensors
+from .paged import paged_gather
 
 
 def sdpa(
@@ -79,6 +81,7 @@ def naive(
     seq_lens: Tensor | None = None,
     scale: float | None = None,
     causal: bool = True,
+    block_table: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """MLA by expansion: every head's keys and values are rebuilt from the latent.
 
@@ -97,6 +100,11 @@ def naive(
         As in :func:`sdpa`.
     scale
         1/√(Dn+Dr) by default; pass ``MLAConfig.softmax_scale`` where YaRN changes it.
+    block_table
+        int32 or int64 ``[B, max_pages]``. With it ``c_kv`` and ``k_rope`` are pages, ``[num_pages, page_size, R]`` and
+        ``[num_pages, page_size, Dr]``: position ``t`` of sequence ``b`` is at place ``t % page_size`` of page
+        ``block_table[b, t // page_size]``, T is max_pages × page_size, and ``seq_lens`` is required. The pages are
+        gathered first.
 
     Returns
     -------
@@ -112,7 +120,9 @@ def naive(
     ----------
     DeepSeek-V2, arXiv:2405.04434, equations 9 to 19; TyphoonMLA, figure 1a.
     """
-    seq_lens, scale = _check_mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, seq_lens, scale, causal)
+    size = _check_mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, block_table)
+    c_kv, k_rope, seq_lens = _contiguous(c_kv, k_rope, size, seq_lens, causal, block_table)
+    scale = _default_scale(size) if scale is None else scale
     dtype = q_nope.dtype
     q_nope, q_rope, c_kv, k_rope, w_uk, w_uv = _widen(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv)
     k_nope = torch.einsum("btr,hdr->bthd", c_kv, w_uk)
@@ -135,6 +145,7 @@ def absorb(
     seq_lens: Tensor | None = None,
     scale: float | None = None,
     causal: bool = True,
+    block_table: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """MLA by absorption: q·(W_UK c) = (W_UKᵀ q)·c, so queries come to the latent and keys stay there.
 
@@ -145,12 +156,57 @@ def absorb(
     ----------
     DeepSeek-V2, arXiv:2405.04434, section 2.1.2; TyphoonMLA, figure 1b.
     """
-    seq_lens, scale = _check_mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, seq_lens, scale, causal)
+    size = _check_mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, block_table)
+    c_kv, k_rope, seq_lens = _contiguous(c_kv, k_rope, size, seq_lens, causal, block_table)
+    scale = _default_scale(size) if scale is None else scale
     dtype = q_nope.dtype
     q_nope, q_rope, c_kv, k_rope, w_uk, w_uv = _widen(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv)
     q_latent = torch.einsum("bshd,hdr->bshr", q_nope, w_uk)
     o_latent, lse = _attend_latent(q_latent, q_rope, c_kv, k_rope, seq_lens, scale, causal)
     return torch.einsum("bshr,hvr->bshv", o_latent, w_uv).to(dtype), lse
+
+
+def triton(
+    q_nope: Tensor,
+    q_rope: Tensor,
+    c_kv: Tensor,
+    k_rope: Tensor,
+    w_uk: Tensor,
+    w_uv: Tensor,
+    *,
+    seq_lens: Tensor | None = None,
+    scale: float | None = None,
+    causal: bool = True,
+    block_table: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """MLA by absorption and :mod:`mla_ref.kernels`, which read pages where they are.
+
+    Parameters and results are those of :func:`naive`; ``lse`` is float32. Nothing waits for the device, so the values
+    of ``seq_lens`` are not checked: a length beyond T counts as T.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Shapes or devices that do not agree, or dtypes that kernels do not take.
+    RuntimeError
+        A tensor that requires a gradient.
+    ImportError
+        Triton is not installed.
+
+    References
+    ----------
+    Flash-Decoding, Dao et al. 2023; PagedAttention, Kwon et al. 2023, arXiv:2309.06180.
+    """
+    from . import kernels  # needs Triton, and PyTorch alone does not
+
+    size = _check_mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, block_table)
+    operands = torch.einsum("bshd,hdr->bshr", q_nope, w_uk), q_rope, c_kv, k_rope
+    options = {"scale": _default_scale(size) if scale is None else scale, "seq_lens": seq_lens, "causal": causal}
+    if block_table is None:
+        o_latent, lse = kernels.latent_attention_tma(*operands, **options)
+    else:
+        o_latent, lse = kernels.paged_latent_attention_tma(*operands, block_table, **options)
+    return torch.einsum("bshr,hvr->bshv", o_latent, w_uv), lse
 
 
 def latent_attention(
@@ -278,7 +334,7 @@ def attention_mask(
 
 Implementation = Callable[..., tuple[Tensor, Tensor]]
 
-IMPLEMENTATIONS: dict[str, Implementation] = {"naive": naive, "absorb": absorb}
+IMPLEMENTATIONS: dict[str, Implementation] = {"naive": naive, "absorb": absorb, "triton": triton}
 
 
 def _attend(q, k, v, seq_lens, scale, causal):
@@ -303,17 +359,35 @@ def _attend_latent(q_latent, q_rope, c_kv, k_rope, seq_lens, scale, causal):
     return _attend(q, k[:, :, None], c_kv[:, :, None], seq_lens, scale, causal)
 
 
-def _check_mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, seq_lens, scale, causal):
+def _check_mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, block_table):
+    """Return the sizes; T is what there is room for."""
+    place = "B T" if block_table is None else "num_pages page_size"
     size = check_tensors(
         q_nope=(q_nope, "B S H Dn"),
         q_rope=(q_rope, "B S H Dr"),
-        c_kv=(c_kv, "B T R"),
-        k_rope=(k_rope, "B T Dr"),
+        c_kv=(c_kv, f"{place} R"),
+        k_rope=(k_rope, f"{place} Dr"),
         w_uk=(w_uk, "H Dn R"),
         w_uv=(w_uv, "H Dv R"),
     )
-    seq_lens = check_context(size, seq_lens, causal, q_nope.device)
-    return seq_lens, (size["Dn"] + size["Dr"]) ** -0.5 if scale is None else scale
+    if block_table is not None:
+        size = check_integers(q_nope.device, size, block_table=(block_table, "B max_pages"))
+        size["T"] = size["max_pages"] * size["page_size"]
+    return size
+
+
+def _contiguous(c_kv, k_rope, size, seq_lens, causal, block_table):
+    """Return the context as ``[B, T, ...]`` and the lengths, checked."""
+    seq_lens = check_context(size, seq_lens, causal, c_kv.device)
+    if block_table is not None:
+        if seq_lens is None:
+            raise TypeError("seq_lens is None, expected an int32 or int64 tensor [B]: a block table has no length")
+        c_kv, k_rope = paged_gather(c_kv, k_rope, block_table, seq_lens)
+    return c_kv, k_rope, seq_lens
+
+
+def _default_scale(size):
+    return (size["Dn"] + size["Dr"]) ** -0.5
 
 
 def check_context(size: dict[str, int], seq_lens: Tensor | None, causal: bool, device: torch.device) -> Tensor | None:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ._validate import check_tensors
 from .config import MLAConfig
 from .mla import MLA
 from .rope import rope_cos_sin
@@ -18,6 +19,7 @@ FUSIONS = {
     "SF": ("softmax", "masked_softmax"),
     "RF": ("rms_norm", "rms_norm"),
     "RPEF": ("rope", "apply_rope_qk"),
+    "FD": ("attend", "latent_attention_tma"),
 }
 
 
@@ -36,7 +38,15 @@ class Step(NamedTuple):
 
     @classmethod
     def of(cls, config: MLAConfig, start: int, size: int, dtype: torch.dtype, device: torch.device | str) -> Step:
-        """Return the step that brings tokens ``start`` to ``start + size``."""
+        """Return the step that brings tokens ``start`` to ``start + size``.
+
+        Raises
+        ------
+        ValueError
+            ``start`` below 0 or ``size`` below 1.
+        """
+        if start < 0 or size < 1:
+            raise ValueError(f"start is {start} and size {size}, expected start >= 0 and size >= 1")
         positions = torch.arange(start, start + size, device=device)
         cos, sin = rope_cos_sin(
             positions,
@@ -106,20 +116,33 @@ class FusedMLA:
         self.score, self.softmax, self.rms_norm, self.rope, self.attend = score, softmax, rms_norm, rope, attend
 
     @classmethod
-    def of(cls, mla: MLA, *fusions: str, attend: Callable[..., tuple[Tensor, Tensor]] | None = None) -> FusedMLA:
-        """Return the layer with this package's kernels for some of ``"ASF"``, ``"SF"``, ``"RF"``, ``"RPEF"``."""
+    def of(cls, mla: MLA, *fusions: str) -> FusedMLA:
+        """Return the layer with this package's kernels for some steps.
+
+        Parameters
+        ----------
+        mla
+            The layer.
+        *fusions
+            ``"ASF"`` for scores, ``"SF"`` softmax, ``"RF"`` RMSNorm and ``"RPEF"`` RoPE, as the report has them;
+            ``"FD"``, flash decoding, takes the place of ASF and SF.
+
+        Raises
+        ------
+        ValueError
+            A fusion that does not exist, or a layer whose RoPE turns halves.
+        """
         for name in fusions:
             if name not in FUSIONS:
-                raise ValueError(f"no fusion {name!r}, expected ASF, SF, RF or RPEF")
+                raise ValueError(f"no fusion {name!r}, expected one of {', '.join(FUSIONS)}")
         if not fusions:
-            return cls(mla, attend=attend)
+            return cls(mla)
         from . import kernels  # needs Triton, and PyTorch alone does not
 
-        chosen = (FUSIONS[name] for name in fusions)
-        return cls(mla, attend=attend, **{step: getattr(kernels, kernel) for step, kernel in chosen})
+        return cls(mla, **{step: getattr(kernels, kernel) for step, kernel in map(FUSIONS.get, fusions)})
 
     def step(self, start: int, size: int) -> Step:
-        """Return the step of this layer that brings tokens ``start`` to ``start + size``."""
+        """Return :meth:`Step.of` this layer."""
         weight = self.mla.o_proj.weight
         return Step.of(self.mla.config, start, size, weight.dtype, weight.device)
 
@@ -144,14 +167,22 @@ class FusedMLA:
 
         Raises
         ------
-        ValueError
-            A step of another size than ``x``, a cache of another batch, or no room in it.
+        TypeError, ValueError
+            Shapes, dtypes or devices that do not agree, a step of another size than ``x``, or no room in the cache.
+            Nothing has been written then.
         """
-        mla, config, end = self.mla, self.mla.config, step.start + x.shape[1]
-        if len(step.cos) != x.shape[1]:
-            raise ValueError(f"x has {x.shape[1]} tokens a sequence, expected {len(step.cos)} as the step")
-        if c_kv.shape[0] != x.shape[0] or c_kv.shape[1] < end:
-            raise ValueError(f"c_kv has shape {list(c_kv.shape)}, expected [{x.shape[0]}, {end} or more, R]")
+        mla, config = self.mla, self.mla.config
+        size = check_tensors(
+            weight=(mla.kv_a_proj_with_mqa.weight, "_ D"),
+            x=(x, "B S D"),
+            c_kv=(c_kv, f"B capacity {config.kv_lora_rank}"),
+            k_rope=(k_rope, f"B capacity {config.qk_rope_head_dim}"),
+        )
+        if len(step.cos) != size["S"]:
+            raise ValueError(f"x has {size['S']} tokens a sequence, expected {len(step.cos)} as the step")
+        end = step.start + size["S"]
+        if size["capacity"] < end:
+            raise ValueError(f"c_kv and k_rope have room for {size['capacity']} tokens, expected {end} or more")
         if config.q_lora_rank is None:
             q = mla.q_proj(x)
         else:

@@ -8,6 +8,7 @@ from .attention import IMPLEMENTATIONS, Implementation
 from .cache import Cache, LatentCache
 from .config import MLAConfig
 from .norm import RMSNorm
+from .paged import PagedCache
 from .ragged import attend_ragged
 from .rope import apply_rope, rope_cos_sin
 
@@ -20,7 +21,8 @@ class MLA(nn.Module):
     config
         Shapes of the layer.
     impl
-        ``"naive"``, ``"absorb"``, or a function with the signature of :func:`mla_ref.naive`.
+        ``"naive"``, ``"absorb"``, ``"triton"`` (absorbed, by :mod:`mla_ref.kernels`), or a function with the signature
+        of :func:`mla_ref.naive`; it needs to take a ``block_table`` only where it meets a paged cache.
     device, dtype
         Of the weights.
 
@@ -83,12 +85,22 @@ class MLA(nn.Module):
         per_head = self.kv_b_proj.weight.unflatten(0, (self.config.num_attention_heads, -1))
         return per_head.split((self.config.qk_nope_head_dim, self.config.v_head_dim), 1)
 
-    def make_cache(self, batch: int, capacity: int) -> LatentCache:
-        """Return an empty cache that fits this layer."""
+    def make_cache(self, batch: int, capacity: int, page_size: int | None = None) -> LatentCache | PagedCache:
+        """Return an empty cache that fits this layer, in pages if ``page_size`` is given.
+
+        Where the layer attends by kernels, kernels move the tokens to their pages too.
+        """
         check_positive(batch=batch, capacity=capacity)
         weight = self.kv_b_proj.weight
-        widths = self.config.kv_lora_rank, self.config.qk_rope_head_dim
-        return LatentCache(batch, capacity, *widths, dtype=weight.dtype, device=weight.device)
+        shape = batch, capacity, self.config.kv_lora_rank, self.config.qk_rope_head_dim
+        if page_size is None:
+            return LatentCache(*shape, dtype=weight.dtype, device=weight.device)
+        movers = {}
+        if self.impl == "triton":
+            from . import kernels  # needs Triton, and PyTorch alone does not
+
+            movers = {"update": kernels.paged_update, "gather": kernels.paged_gather}
+        return PagedCache(*shape, dtype=weight.dtype, device=weight.device, page_size=page_size, **movers)
 
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return what attention needs of new tokens, and what the cache keeps of them.
@@ -141,6 +153,8 @@ class MLA(nn.Module):
         cache
             A :class:`mla_ref.LatentCache`, a :class:`mla_ref.PagedCache`, or another of their interface. Says at
             which position each sequence stands, and gets the new latents; None for attention within ``x`` alone.
+            From one that has a ``block_table`` the implementation gets that and the pages ``c_kv`` and ``k_rope``,
+            which ``"triton"`` reads where they are and the others gather; from any other what ``filled`` returns.
         lengths
             int32 or int64 ``[B]``, how many of the S tokens are real, from the first on; all by default.
         impl
@@ -163,13 +177,15 @@ class MLA(nn.Module):
             positions = cache.seq_lens[:, None] + positions
         q_nope, q_rope, c_kv, k_rope = self.project(x, positions)
 
-        seq_lens = lengths
+        options = {"seq_lens": lengths, "scale": self.config.softmax_scale}
         if cache is not None:
             cache.append(c_kv, k_rope, lengths=lengths)
-            c_kv, k_rope = cache.filled()
-            seq_lens = cache.seq_lens
+            options["seq_lens"] = cache.seq_lens
+            if hasattr(cache, "block_table"):
+                c_kv, k_rope, options["block_table"] = cache.c_kv, cache.k_rope, cache.block_table
+            else:
+                c_kv, k_rope = cache.filled()
         queries, context = (q_nope, q_rope), (c_kv, k_rope, self.w_uk, self.w_uv)
-        options = {"seq_lens": seq_lens, "scale": self.config.softmax_scale}
         if lengths is None:
             out, _ = attend(*queries, *context, **options)
         else:

@@ -68,9 +68,15 @@ class PagePool:
 
         Raises
         ------
+        TypeError, ValueError
+            ``count`` is no number of pages.
         OutOfPages
-            Fewer are free.
+            A ValueError: fewer are free.
         """
+        if not isinstance(count, int) or isinstance(count, bool):
+            raise TypeError(f"count is {count!r}, expected an int")
+        if count < 0:
+            raise ValueError(f"count is {count}, expected 0 or more")
         if count > self.num_free:
             raise OutOfPages(f"{count} pages needed, {self.num_free} of {self.num_pages} free: none was taken")
         pages = [self._free.pop() for _ in range(count)]
@@ -238,8 +244,9 @@ def check_gather(
 class PagedCache:
     """A latent cache in pages, with the interface of :class:`mla_ref.LatentCache`.
 
-    The pages of each sequence are known on the host too: no call but one with ``lengths`` waits for the device. What
-    the host does is not part of a CUDA graph: append outside of one, and let it read pages made at once
+    The pages of each sequence are known on the host too. With the ``update`` and ``gather`` of :mod:`mla_ref.kernels`
+    no call but one with ``lengths`` waits for the device; their PyTorch twins, the defaults, count the tokens there and
+    wait. What the host does is not part of a CUDA graph: append outside of one, and let it read pages made at once
     (``slab_pages=None``), the block table, and a copy of ``seq_lens`` at an address of its own.
 
     Parameters
@@ -272,6 +279,11 @@ class PagedCache:
         int32 ``[B]``, tokens held per sequence. Every change replaces the tensor, none is in place.
     pool
         The :class:`PagePool`.
+
+    References
+    ----------
+    PagedAttention, Kwon et al. 2023, arXiv:2309.06180; "Optimizing Multi-head Latent Attention for Efficient
+    Inference", section 3.3.
 
     Examples
     --------

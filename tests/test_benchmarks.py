@@ -1,15 +1,20 @@
 """The benchmarks that need a GPU, as far as they run without one."""
 
+import io
+import json
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import rich.console
+import torch
 
-from mla_ref import interpreter
+from mla_ref import MLA, FusedMLA, MLAConfig, interpreter
 
 with suppress(ImportError):  # no Triton here: the tests that need it say so
     interpreter.prepare()
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -22,7 +27,10 @@ def importable(monkeypatch):
     ("device", "model"),
     [
         ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100pcie"),
+        ("NVIDIA H100 NVL", "h100nvl"),
         ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA A100-SXM4-40GB", "a10040gb"),
         ("Tesla T4", "t4"),
         ("NVIDIA GeForce RTX 4090", "rtx4090"),
     ],
@@ -32,6 +40,96 @@ def test_records_bear_the_model_of_the_gpu(monkeypatch, device, model):
 
     monkeypatch.setattr(record, "device", lambda: device)
     assert record.gpu() == model
+
+
+def test_a_record_says_what_it_was_measured_on(monkeypatch, tmp_path):
+    import record
+
+    monkeypatch.setenv("MLA_BENCH_OUT", str(tmp_path))
+    monkeypatch.setattr(record, "device", lambda: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(record, "driver_version", lambda: "570.1")
+    found = json.loads(record.write("made_up", {"figure": 1}, ("numpy",)).read_text())
+    assert found["device"] == "NVIDIA H100 80GB HBM3" and found["figure"] == 1
+    assert found["versions"].keys() == {"python", "torch", "numpy", "driver"}
+
+
+def test_lessons_judged_earlier_keep_their_origin():
+    pytest.importorskip("triton", reason="the benchmark runs kernels")
+    import judged
+
+    run = {"date": "2026-11-21", "device": "H100", "versions": {"torch": "2.11.0"}}
+    found = judged.recorded({**run, "lessons": {"04": {"seconds": 1}, "05": {"seconds": 2, "date": "2026-11-20"}}})
+    assert found == {"04": {**run, "seconds": 1}, "05": {**run, "seconds": 2, "date": "2026-11-20"}}
+
+
+def test_results_are_of_one_device_and_say_with_what(monkeypatch):
+    import results
+
+    def record(device, torch, date, **more):
+        return {"device": device, "versions": {"torch": torch, "triton": "3.6.0"}, "date": date, **more}
+
+    records = {"a": record("H100", "2.11.0", "2026-11-21"), "b": record("H100", "2.11.0", "2026-11-22")}
+    monkeypatch.setattr(results, "load", records.get)
+    assert results.device(["a", "b"]) == "H100"
+    assert results.versions(["a", "b"])[1:] == ("torch 2.11.0, Triton 3.6.0", "2026-11-21 to 2026-11-22")
+    records["b"]["lessons"] = {"04": record("H100 PCIe", "2.12.0", "2026-11-23")}
+    assert results.versions(["a", "b"])[1:] == ("torch 2.11.0 and 2.12.0, Triton 3.6.0", "2026-11-21 to 2026-11-23")
+    with pytest.raises(SystemExit, match="the records a, b are of several devices, expected one: H100, H100 PCIe"):
+        results.device(["a", "b"])
+
+
+@pytest.mark.parametrize(("start", "size"), [(0, 7), (8, 1)])
+@torch.no_grad()
+def test_layers_of_the_ablation_are_one_layer(monkeypatch, start, size):
+    pytest.importorskip("triton", reason="the benchmark runs kernels")
+    import ablation
+
+    mla = MLA(MLAConfig.preset("tiny"), device=DEVICE, dtype=torch.float16)
+    bound = ablation.Bound(mla, 3, start, size)
+    exact = bound.exact()
+    for name, fusions in ablation.DECODE_LAYERS.items():
+        bound.error(bound(FusedMLA.of(mla, *fusions)), exact, name)
+    broken = bound(FusedMLA.of(mla, "FD"))
+    for one in (0, -1):
+        bad = lambda one=one: torch.cat([torch.zeros_like(x) if i == one % 3 else x for i, x in enumerate(broken())])
+        with pytest.raises(AssertionError, match="broken is wrong by"):
+            bound.error(lambda bad=bad: bad().view(3, size, -1), exact, "broken")
+
+
+def test_every_layer_is_shown_with_median_and_noise():
+    pytest.importorskip("triton", reason="the benchmark runs kernels")
+    import ablation
+
+    def layers(names):
+        figures = {"mean_us": 1000.0, "tokens_per_s": 1, "median_us": 1230.0, "noise": 0.0456, "graph_us": 987.0}
+        return {name: dict(figures) for name in names}
+
+    sizes = [{"B": B, "L": L, "layers": layers(ablation.LAYERS)} for B, L in ablation.SIZES]
+    sizes[-1]["layers"]["baseline"] = None
+    figures = {"sizes": sizes, "decode": [{"B": 8, "T": 4096, "layers": layers(ablation.DECODE_LAYERS)}]}
+    console = rich.console.Console(record=True, width=100, file=io.StringIO())
+    ablation.show(figures, console.print)
+    text = console.export_text()
+    shown = 2 * len(sizes) - 1 + len(ablation.LAYERS) + len(ablation.DECODE_LAYERS)
+    assert text.count("1.23 (4.6%)") == shown and text.count("OOM") == 4
+    assert text.count("flash decoding") == 3 and "Decoding at 8-4096" in text
+
+
+@torch.no_grad()
+def test_pages_are_gathered_for_an_attention_that_cannot_read_them():
+    pytest.importorskip("triton", reason="the benchmark runs kernels")
+    import paged
+
+    mla = MLA(MLAConfig.preset("tiny"), device=DEVICE, dtype=torch.float32)
+    caches = {"batched kernels": mla.make_cache(2, 9, 4), "contiguous": mla.make_cache(2, 9)}
+    caches["straight from the pages"] = mla.make_cache(2, 9, 4)
+    exact = mla.make_cache(2, 9)
+    for new in (5, 1):
+        x = torch.randn(2, new, 64, device=DEVICE)
+        expected = mla(x, exact)
+        for name, cache in caches.items():
+            out = mla(x, cache, impl=paged.attend_to(name, cache))
+            torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_lines_cross_between_two_batches_or_not_at_all():

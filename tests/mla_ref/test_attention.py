@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mla_ref import IMPLEMENTATIONS, absorb, attention_mask, combine, latent_attention, naive, sdpa
 
 FORMS = [naive, absorb]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def mla_inputs(B=2, S=3, T=7, H=3, Dn=5, Dr=4, Dv=6, R=9, dtype=torch.float64):
@@ -192,8 +193,111 @@ def test_gradients_flow_to_every_input(form):
 
 
 def test_implementations_share_one_signature():
-    assert {"naive", "absorb"} <= set(IMPLEMENTATIONS)
+    assert {"naive", "absorb", "triton"} <= set(IMPLEMENTATIONS)
     assert len({str(inspect.signature(form)) for form in IMPLEMENTATIONS.values()}) == 1
+
+
+def in_pages(inputs, seq_lens, page_size):
+    """The same context on pages in random order; NaN and pages that do not exist wherever no token is."""
+    B, T, _ = inputs["c_kv"].shape
+    max_pages = -(-T // page_size)
+    order = torch.randperm(B * max_pages).view(B, max_pages)
+    table = torch.full_like(order, 10**9)
+    found = {**inputs, "block_table": table, "seq_lens": torch.tensor(seq_lens)}
+    for name in ("c_kv", "k_rope"):
+        found[name] = torch.full((B * max_pages, page_size, inputs[name].shape[-1]), math.nan, dtype=inputs[name].dtype)
+        for b, length in enumerate(seq_lens):
+            for t in range(length):
+                table[b, t // page_size] = order[b, t // page_size]
+                found[name][order[b, t // page_size], t % page_size] = inputs[name][b, t]
+    return found
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("page_size", [1, 3, 64])
+def test_pages_are_a_context(form, page_size):
+    inputs, seq_lens = mla_inputs(B=4, S=3, T=8), [8, 0, 5, 1]
+    expected = form(**inputs, seq_lens=torch.tensor(seq_lens))
+    torch.testing.assert_close(form(**in_pages(inputs, seq_lens, page_size)), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("page_size", [None, 1, 3, 64])
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "bound"),
+    [
+        (torch.float32, {"S": 3, "T": 67, "H": 3, "Dn": 5, "Dr": 6, "Dv": 7, "R": 13}, 1e-6),
+        (torch.float16, {"S": 5, "T": 131, "H": 4, "Dn": 16, "Dr": 16, "Dv": 16, "R": 32}, 3e-3),
+        (torch.bfloat16, {"S": 1, "T": 129, "H": 1, "Dn": 16, "Dr": 16, "Dv": 16, "R": 32}, 2e-2),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("causal", [True, False])
+def test_kernels_match_the_definition(page_size, dtype, sizes, bound, causal):
+    pytest.importorskip("triton", reason="kernels need Triton")
+    inputs = mla_inputs(B=3, dtype=dtype, **sizes)
+    seq_lens = [sizes["T"], 0, 65]
+    exact, exact_lse = mla_by_rows(**inputs, seq_lens=seq_lens, scale=0.21, causal=causal)
+    given = (
+        {**inputs, "seq_lens": torch.tensor(seq_lens)} if page_size is None else in_pages(inputs, seq_lens, page_size)
+    )
+    given = {name: x.to(DEVICE) for name, x in given.items()}
+    out, lse = IMPLEMENTATIONS["triton"](**given, scale=0.21, causal=causal)
+    assert out.dtype == dtype and lse.dtype == torch.float32
+    assert (out.double().cpu() - exact).norm() <= bound * exact.norm()
+    torch.testing.assert_close(lse.double().cpu(), exact_lse, rtol=bound, atol=bound)
+
+
+def test_kernels_have_the_same_default_scale():
+    pytest.importorskip("triton", reason="kernels need Triton")
+    inputs = {name: x.to(DEVICE) for name, x in mla_inputs(dtype=torch.float32).items()}
+    torch.testing.assert_close(IMPLEMENTATIONS["triton"](**inputs)[0], absorb(**inputs)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_kernels_have_no_backward_pass():
+    pytest.importorskip("triton", reason="kernels need Triton")
+    inputs = {name: x.to(DEVICE).requires_grad_() for name, x in mla_inputs(dtype=torch.float32).items()}
+    with pytest.raises(RuntimeError, match=r"requires a gradient.*torch\.no_grad"):
+        IMPLEMENTATIONS["triton"](**inputs)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+@pytest.mark.parametrize("page_size", [None, 1, 64])
+def test_kernels_do_not_wait_for_the_device(page_size):
+    inputs = mla_inputs(B=2, S=1, T=65, H=4, Dn=16, Dr=16, Dv=16, R=32, dtype=torch.float16)
+    given = {**inputs, "seq_lens": torch.tensor([65, 3])} if page_size is None else in_pages(inputs, [65, 3], page_size)
+    given = {name: x.to(DEVICE) for name, x in given.items()}
+    expected = IMPLEMENTATIONS["triton"](**given)  # compiles
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = IMPLEMENTATIONS["triton"](**given)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("form", [*FORMS, IMPLEMENTATIONS["triton"]], ids=lambda form: form.__name__)
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"seq_lens": None}, TypeError, "seq_lens is None, expected .*: a block table has no length"),
+        ({"block_table": torch.zeros(3, 3, dtype=torch.int32)}, ValueError, "block_table has shape .* with B = 2"),
+        ({"block_table": torch.zeros(2, 3)}, TypeError, "block_table has dtype torch.float32"),
+        ({"block_table": torch.zeros(2, 0, dtype=torch.int32)}, ValueError, "T = 0 is less than S = 3"),
+        ({"c_kv": torch.zeros(6, 2, 9)}, ValueError, "k_rope has shape .* with page_size = 2 from c_kv"),
+    ],
+)
+def test_errors_name_what_is_wrong_with_pages(form, change, error, message):
+    pytest.importorskip("triton", reason="kernels need Triton")
+    given = {**in_pages(mla_inputs(dtype=torch.float32), [7, 4], 3), **change}
+    given = {name: x if x is None else x.to(DEVICE) for name, x in given.items()}
+    with pytest.raises(error, match=message):
+        form(**given)
+
+
+def test_a_length_that_no_table_holds_is_refused():
+    given = in_pages(mla_inputs(), [7, 4], 3)
+    with pytest.raises(ValueError, match=r"seq_lens\[0\] is 10, expected 0 <= seq_lens <= 9"):
+        absorb(**{**given, "seq_lens": torch.tensor([10, 4])})
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=5), st.integers(1, 3), st.booleans())

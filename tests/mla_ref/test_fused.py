@@ -24,7 +24,9 @@ CONFIGS = {
     "direct query": replace(TINY, q_lora_rank=None, num_attention_heads=3),
     "yarn": replace(TINY, rope_scaling=Yarn(factor=8.0, original_max_position_embeddings=16, mscale_all_dim=0.6)),
 }
-SUBSETS = [names for n in range(len(FUSIONS) + 1) for names in itertools.combinations(FUSIONS, n)]
+REPORTED = ("ASF", "SF", "RF", "RPEF")
+SUBSETS = [names for n in range(len(REPORTED) + 1) for names in itertools.combinations(REPORTED, n)]
+SUBSETS += [("FD",), ("RF", "RPEF", "FD"), tuple(FUSIONS)]
 CHUNKS = [(0, 7), (7, 8), (8, 12)]
 
 
@@ -73,7 +75,7 @@ def test_attention_can_be_one_function():
         asked.append([each.shape[1] for each in operands])
         return latent_attention(*operands, **options)
 
-    check(FusedMLA.of(MLA(TINY, device=DEVICE), *FUSIONS, attend=attend))
+    check(FusedMLA(MLA(TINY, device=DEVICE), attend=attend))
     assert asked == [[end - start, end - start, end, end] for start, end in CHUNKS]
 
 
@@ -87,7 +89,7 @@ def test_steps_can_be_anybodys():
 
         return call
 
-    steps = {step: counted(step, getattr(kernels, kernel)) for step, kernel in FUSIONS.values()}
+    steps = {step: counted(step, getattr(kernels, kernel)) for step, kernel in map(FUSIONS.get, REPORTED)}
     check(FusedMLA(MLA(TINY, device=DEVICE), **steps))
     assert counts == {"score": 3, "softmax": 3, "rms_norm": 6, "rope": 3}
 
@@ -115,12 +117,33 @@ def test_errors_say_what_to_do():
     layer, x, cache = FusedMLA(mla), torch.randn(2, 3, 64, device=DEVICE), mla.make_cache(2, 4)
     with pytest.raises(ValueError, match="x has 3 tokens a sequence, expected 1 as the step"):
         layer(x, cache.c_kv, cache.k_rope, layer.step(0, 1))
-    with pytest.raises(ValueError, match=r"c_kv has shape \[2, 4, 32\], expected \[2, 5 or more, R\]"):
+    with pytest.raises(ValueError, match="c_kv and k_rope have room for 4 tokens, expected 5 or more"):
         layer(x, cache.c_kv, cache.k_rope, layer.step(2, 3))
-    with pytest.raises(ValueError, match=r"c_kv has shape \[2, 4, 32\], expected \[1, 3 or more, R\]"):
-        layer(x[:1], cache.c_kv, cache.k_rope, layer.step(0, 3))
-    with pytest.raises(ValueError, match="no fusion 'FLASH', expected ASF, SF, RF or RPEF"):
+    for start, size in [(-1, 1), (0, 0), (3, -1)]:
+        with pytest.raises(ValueError, match=f"start is {start} and size {size}, expected start >= 0 and size >= 1"):
+            layer.step(start, size)
+    with pytest.raises(ValueError, match="no fusion 'FLASH', expected one of ASF, SF, RF, RPEF, FD"):
         FusedMLA.of(mla, "FLASH")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"x": torch.ones(1, 3, 64)}, ValueError, r"c_kv has shape .* with B = 1 from x"),
+        ({"x": torch.ones(2, 3, 63)}, ValueError, r"x has shape .* with D = 64 from weight"),
+        ({"c_kv": torch.zeros(2, 4, 31)}, ValueError, r"c_kv has shape \[2, 4, 31\]"),
+        ({"k_rope": torch.zeros(3, 4, 8)}, ValueError, r"k_rope has shape .* with B = 2 from x"),
+        ({"k_rope": torch.zeros(2, 3, 8)}, ValueError, r"k_rope has shape .* with capacity = 4 from c_kv"),
+        ({"k_rope": torch.zeros(2, 4, 8).half()}, TypeError, r"k_rope has dtype torch.float16"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_written(change, error, message):
+    layer = FusedMLA(MLA(TINY, device=DEVICE))
+    given = {"x": torch.ones(2, 3, 64), "c_kv": torch.zeros(2, 4, 32), "k_rope": torch.zeros(2, 4, 8), **change}
+    given = {name: x.to(DEVICE) for name, x in given.items()}
+    with pytest.raises(error, match=message):
+        layer(**given, step=layer.step(0, 3))
+    assert not given["c_kv"].any() and not given["k_rope"].any()
 
 
 def test_the_baseline_needs_no_triton():

@@ -1,4 +1,6 @@
 import math
+from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -25,6 +27,16 @@ def state(cache):
     """All that a refused call must leave alone."""
     holders = [cache.pool.holders(page) for page in range(cache.pool.num_pages)]
     return cache.block_table.tolist(), cache.seq_lens.tolist(), holders, [x.tolist() for x in cache.filled()]
+
+
+def poison(cache):
+    """NaN wherever no token is, and table entries that lead nowhere."""
+    free = torch.ones(cache.c_kv.shape[:2], dtype=torch.bool, device=cache.c_kv.device)
+    for b, length in enumerate(cache.seq_lens.tolist()):
+        for position in range(length):
+            free[cache.block_table[b, position // cache.page_size], position % cache.page_size] = False
+        cache.block_table[b, -(-length // cache.page_size) :] = 10**9
+    cache.c_kv[free], cache.k_rope[free] = math.nan, math.nan
 
 
 class DrivenCache(RuleBasedStateMachine):
@@ -89,23 +101,26 @@ class DrivenCache(RuleBasedStateMachine):
                 new = (entry[b, :count] for entry in entries)
                 self.held[b] = tuple(map(torch.cat, zip(self.held[b], new, strict=True)))
 
-    @rule(heads=st.integers(1, 3))
-    def decode(self, heads):
+    @rule(heads=st.integers(1, 3), queries=st.integers(1, 3))
+    def decode(self, heads, queries):
         """One token more for every sequence that has any, then attention over all of them."""
         self.append([min(len(c_kv), 1) for c_kv, _ in self.held.values()], 0)
-        q_latent, q_rope = self.drawn(BATCH, 1, heads, R), self.drawn(BATCH, 1, heads, DR)
-        longest = int(self.cache.seq_lens.max())
-        if not longest:
+        queries = min(queries, int(self.cache.seq_lens.max()))
+        if not queries:
             return
-        filled = self.cache.filled()
-        out, lse = latent_attention(q_latent, q_rope, *filled, scale=0.3, seq_lens=self.cache.seq_lens)
-        for b, (c_kv, k_rope) in self.held.items():
+        q_latent, q_rope = self.drawn(BATCH, queries, heads, R), self.drawn(BATCH, queries, heads, DR)
+        found = self.attended(q_latent, q_rope, scale=0.3, seq_lens=self.cache.seq_lens)
+        for (out, lse), (b, (c_kv, k_rope)), s in product(found, self.held.items(), range(queries)):
+            c_kv, k_rope = (x[: max(len(x) - queries + s + 1, 0)].double() for x in (c_kv, k_rope))
             if not len(c_kv):
-                assert out[b].eq(0).all() and lse[b].eq(-math.inf).all()
+                assert out[b, s].eq(0).all() and lse[b, s].eq(-math.inf).all()
                 continue
-            scores = (q_latent[b, 0].double() @ c_kv.double().T + q_rope[b, 0].double() @ k_rope.double().T) * 0.3
-            torch.testing.assert_close(out[b, 0].double(), scores.softmax(-1) @ c_kv.double(), rtol=1e-4, atol=1e-5)
-            torch.testing.assert_close(lse[b, 0].double(), scores.logsumexp(-1), rtol=1e-5, atol=1e-5)
+            scores = (q_latent[b, s].double() @ c_kv.T + q_rope[b, s].double() @ k_rope.T) * 0.3
+            torch.testing.assert_close(out[b, s].double(), scores.softmax(-1) @ c_kv, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(lse[b, s].double(), scores.logsumexp(-1), rtol=1e-5, atol=1e-5)
+
+    def attended(self, *queries, **options):
+        return [latent_attention(*queries, *self.cache.filled(), **options)]
 
     @rule(source=st.integers(0, BATCH - 1), to=st.integers(0, BATCH - 1))
     def fork(self, source, to):
@@ -139,14 +154,7 @@ class DrivenCache(RuleBasedStateMachine):
 
     @rule()
     def poison(self):
-        """NaN wherever no token is, and table entries that lead nowhere."""
-        cache = self.cache
-        free = torch.ones(cache.c_kv.shape[:2], dtype=torch.bool, device=self.device)
-        for b, (c_kv, _) in self.held.items():
-            for position in range(len(c_kv)):
-                free[cache.block_table[b, position // self.page_size], position % self.page_size] = False
-            cache.block_table[b, -(-len(c_kv) // self.page_size) :] = 10**9
-        cache.c_kv[free], cache.k_rope[free] = math.nan, math.nan
+        poison(self.cache)
 
     @invariant()
     def holds_what_the_dictionary_holds(self):
@@ -183,6 +191,11 @@ class DrivenByKernels(DrivenCache):
     def ops(self):
         return pytest.importorskip("mla_ref.kernels", reason="kernels need Triton", exc_type=ImportError)
 
+    def attended(self, *queries, **options):
+        cache = self.cache
+        pages = cache.c_kv, cache.k_rope, cache.block_table
+        return [*super().attended(*queries, **options), self.ops.paged_latent_attention(*queries, *pages, **options)]
+
 
 class TestDrivenByKernels(DrivenByKernels.TestCase):
     settings = settings(
@@ -205,6 +218,8 @@ def test_a_page_is_free_held_or_shared():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
+        (lambda pool: pool.allocate(-1), ValueError, "count is -1, expected 0 or more"),
+        (lambda pool: pool.allocate(1.0), TypeError, r"count is 1\.0, expected an int"),
         (lambda pool: pool.allocate(3), OutOfPages, "3 pages needed, 2 of 4 free: none was taken"),
         (lambda pool: pool.release([0, 2]), ValueError, "page 2 is free: it was released before, or never allocated"),
         (lambda pool: pool.release([0, 1, 0]), ValueError, "page 0 is released 2 times and held by 1"),
@@ -433,6 +448,57 @@ def test_a_layer_cannot_tell_it_from_the_contiguous_cache(impl, page_size):
         torch.testing.assert_close(out, mla(x, contiguous, lengths=lengths), rtol=0, atol=0)
         assert torch.equal(paged.seq_lens, contiguous.seq_lens)
     assert paged.used_pages == sum(-(-n // page_size) for n in paged.seq_lens.tolist())
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype", "bound"),
+    [
+        (replace(MLAConfig.preset("tiny"), num_attention_heads=3, kv_lora_rank=13), torch.float32, 1e-5),
+        (replace(MLAConfig.preset("tiny"), qk_rope_head_dim=16), torch.float16, 5e-3),  # as TMA wants it
+    ],
+    ids=["float32, odd", "float16"],
+)
+@pytest.mark.parametrize("page_size", [1, 3, 64])
+@torch.no_grad()
+def test_a_layer_attends_to_pages_where_they_are(monkeypatch, config, dtype, bound, page_size):
+    pytest.importorskip("triton", reason="kernels need Triton")
+    device = DrivenByKernels.device
+    mla, wide = MLA(config, "triton", device, dtype), MLA(config, "absorb", device, torch.float64)
+    wide.load_state_dict(mla.state_dict())
+    paged, contiguous = mla.make_cache(3, 80, page_size), mla.make_cache(3, 80)
+    exact = wide.make_cache(3, 80, page_size=7)
+
+    def gathered(*_, **__):
+        raise AssertionError("gathered")
+
+    for step, (new, lengths) in enumerate([(66, [66, 0, 5]), (1, None), (4, [4, 1, 0]), (3, None)]):
+        x = torch.randn(3, new, config.hidden_size, device=device).to(dtype)
+        lengths = None if lengths is None else torch.tensor(lengths, device=device)
+        expected = wide(x.double(), exact, lengths=lengths)
+        alike = mla(x, contiguous, lengths=lengths)
+        with monkeypatch.context() as patch:
+            patch.setattr(paged, "filled", gathered)
+            patch.setattr("mla_ref.attention.paged_gather", gathered)
+            out = mla(x, paged, lengths=lengths)
+        assert out.dtype == dtype
+        for found in (out, alike):
+            assert (found.double() - expected).norm() <= bound * expected.norm()
+        assert paged.seq_lens.tolist() == contiguous.seq_lens.tolist() == exact.seq_lens.tolist()
+        if step == 0:
+            paged.fork(0, 1), exact.fork(0, 1)
+            contiguous.c_kv[1], contiguous.k_rope[1] = contiguous.c_kv[0], contiguous.k_rope[0]
+            contiguous.seq_lens = paged.seq_lens.clone()
+        poison(paged)
+    assert all(map(torch.equal, (x[2, :9] for x in paged.filled()), (x[2, :9] for x in contiguous.filled())))
+
+
+def test_a_layer_makes_the_cache_it_can_use():
+    mla = MLA(MLAConfig.preset("tiny"))
+    assert isinstance(mla.make_cache(2, 8), LatentCache)
+    cache = mla.make_cache(2, 8, page_size=4)
+    assert isinstance(cache, PagedCache) and cache.page_size == 4 and cache.c_kv.shape == (4, 4, 32)
+    with pytest.raises(ValueError, match="page_size is 0"):
+        mla.make_cache(2, 8, page_size=0)
 
 
 def test_impossible_sizes_are_refused_by_name():
