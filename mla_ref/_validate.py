@@ -34,9 +34,9 @@ def check_tensors(**named: tuple[Tensor, str]) -> dict[str, int]:
     first, reference = None, None
     for name, (tensor, pattern) in named.items():
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} is a {type(tensor).__name__}, expected a torch.Tensor [{_list(pattern)}]")
+            raise TypeError(f"{name} is a {type(tensor).__name__}, expected a torch.Tensor [{listed(pattern)}]")
         if tensor.dtype not in FLOATING:
-            raise TypeError(f"{name} has dtype {tensor.dtype}, expected one of {_list(FLOATING)}: convert it first")
+            raise TypeError(f"{name} has dtype {tensor.dtype}, expected one of {listed(FLOATING)}: convert it first")
         if first is None:
             first, reference = name, tensor
         if tensor.dtype != reference.dtype:
@@ -55,7 +55,7 @@ def _bind(name, tensor, pattern, sizes, giver):
         shape = shape[max(0, len(shape) - len(symbols)) :]
     if len(shape) != len(symbols):
         raise ValueError(
-            f"{name} has shape {list(tensor.shape)}, expected {len(symbols)} dimensions [{_list(pattern)}]"
+            f"{name} has shape {list(tensor.shape)}, expected {len(symbols)} dimensions [{listed(pattern)}]"
         )
     for size, symbol in zip(shape, symbols, strict=True):
         if symbol == "_":
@@ -63,9 +63,8 @@ def _bind(name, tensor, pattern, sizes, giver):
         expected = int(symbol) if symbol.isdecimal() else sizes.setdefault(symbol, size)
         if size != expected:
             source = f" from {giver[symbol]}" if symbol in giver else ""
-            raise ValueError(
-                f"{name} has shape {list(tensor.shape)}, expected [{_list(pattern)}] with {symbol} = {expected}{source}"
-            )
+            given = "" if symbol.isdecimal() else f" with {symbol} = {expected}{source}"
+            raise ValueError(f"{name} has shape {list(tensor.shape)}, expected [{listed(pattern)}]{given}")
         giver.setdefault(symbol, name)
 
 
@@ -97,7 +96,7 @@ def check_integers(device: torch.device, sizes: dict[str, int], /, **named: tupl
     for name, (tensor, pattern) in named.items():
         if not isinstance(tensor, Tensor) or tensor.dtype not in INTEGER:
             what = f"dtype {tensor.dtype}" if isinstance(tensor, Tensor) else f"type {type(tensor).__name__}"
-            raise TypeError(f"{name} has {what}, expected an int32 or int64 tensor [{_list(pattern)}]")
+            raise TypeError(f"{name} has {what}, expected an int32 or int64 tensor [{listed(pattern)}]")
         if tensor.device != device:
             raise ValueError(f"{name} is on {tensor.device}, expected {device}: move it with .to()")
         _bind(name, tensor, pattern, sizes, {})
@@ -149,5 +148,19 @@ def check_positive(**named: int) -> None:
             raise ValueError(f"{name} is {value}, expected a positive int")
 
 
-def _list(items) -> str:
+def check_pair(name: str, pair) -> None:
+    """Raise TypeError unless ``pair`` is two of something, or None."""
+    if pair is not None and (not isinstance(pair, tuple | list) or len(pair) != 2):
+        what = f"{type(pair).__name__} of {len(pair)}" if isinstance(pair, tuple | list) else type(pair).__name__
+        raise TypeError(f"{name} is a {what}, expected a pair of tensors")
+
+
+def by_rank(tensor, *patterns: str) -> str:
+    """Return the pattern, for :func:`check_tensors`, that has as many dimensions; the last where none has."""
+    rank = tensor.ndim if isinstance(tensor, Tensor) else None
+    return next((pattern for pattern in patterns if len(pattern.split()) == rank), patterns[-1])
+
+
+def listed(items) -> str:
+    """Return the items, or the words of a string, separated by commas."""
     return ", ".join(items.split() if isinstance(items, str) else map(str, items))

@@ -1,7 +1,7 @@
 """Triton on this machine: compiled for a GPU or, where there is none, interpreted, with known defects corrected.
 
 Triton chooses between the two while it is imported, so :func:`prepare` comes before anything that imports it;
-:mod:`mla_ref.kernels` begins with it. Three defects of the interpreter are corrected, in Triton 3.6 to 3.9:
+:mod:`mla_ref.kernels` begins with it. Five defects of the interpreter are corrected, in Triton 3.6 to 3.9:
 
 - bfloat16 is stored as raw 16-bit patterns, and ``tl.dot``, arithmetic, comparisons and sums take those
   patterns for integers. Constants of that type do not exist before 3.9, and conversions from float32 cut the
@@ -9,12 +9,17 @@ Triton chooses between the two while it is imported, so :func:`prepare` comes be
   an error with or without the correction.
 - Triton 3.6 asks NumPy for the integer in an array of one element, which NumPy refuses from 2.4 on: a loop
   whose bound is known at run time only would not start.
+- Before 3.8, ``tl.maximum``, ``tl.minimum`` and ``tl.clamp`` return NaN if an operand is one. On a GPU they return the
+  other operand, unless ``propagate_nan`` says otherwise, and so they do corrected.
+- The variable of a ``range`` or ``tl.range`` loop is a Python int, without ``.to()`` and ``.dtype``. Corrected, it is a
+  tensor as in a compiled kernel, int32 unless a bound is wider; that of a ``tl.static_range`` stays an int.
 - Addresses are used unseen: a load beyond a tensor returns what lies there, a store beyond it corrupts the heap
   and ends the process. Corrected, an access raises :class:`OutOfBounds` before it happens. A pointer may reach the
   whole storage of the tensor that it was made from. Where its tensor is not known (pointers chosen by
   ``tl.where``, or made from integers) it may reach the storage of any tensor that the launch was given.
 """
 
+import ast
 import functools
 import os
 import sys
@@ -73,6 +78,8 @@ def prepare() -> bool:
             setattr(interpreter, _CORRECTED, True)
             _correct_bfloat16(interpreter)
             _correct_index(interpreter)
+            _correct_maximum(interpreter)
+            _correct_loops(interpreter)
             _check_addresses(interpreter)
     return interpreted
 
@@ -162,6 +169,45 @@ def _correct_index(interpreter):
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     interpreter._patch_lang_tensor = corrected
+
+
+def _correct_maximum(interpreter):
+    import triton.language as tl
+
+    builder = interpreter.InterpreterBuilder
+    clamp = builder.create_clampf
+
+    def corrected(self, x, low, high, propagate_nan):
+        if propagate_nan == tl.PropagateNan.ALL:
+            return clamp(self, x, low, high, propagate_nan)
+        return self.create_minnumf(self.create_maxnumf(x, low), high)
+
+    builder.create_maxnumf = lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmax)
+    builder.create_minnumf = lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmin)
+    builder.create_clampf = corrected
+
+
+def _correct_loops(interpreter):
+    import triton.language as tl
+
+    semantic, handle_type = interpreter.interpreter_semantic, interpreter.TensorHandle
+
+    def steps(kind, *bounds, **options):
+        dtypes = (semantic.to_tensor(bound).dtype for bound in bounds)
+        dtype = functools.reduce(semantic.integer_promote_impl, dtypes, tl.int32)
+        numpy_dtype = interpreter._get_np_dtype(dtype)
+        for step in kind(*bounds, **options):
+            yield tl.tensor(handle_type(np.array([step], numpy_dtype), dtype), dtype)
+
+    def visit_for(self, node):
+        kind = getattr(node.iter, "func", None)
+        if getattr(kind, "id", getattr(kind, "attr", None)) == "range":  # a `tl.static_range` stays as it is
+            node.iter.func = ast.parse("interpreter_semantic.steps", mode="eval").body
+            node.iter.args.insert(0, kind)
+        return self.generic_visit(node)
+
+    semantic.steps = steps
+    interpreter.ASTTransformer.visit_For = visit_for
 
 
 def _check_addresses(interpreter):

@@ -51,4 +51,5 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return :func:`rms_norm` of ``x``, ``[..., width]``."""
         return rms_norm(x, self.weight, self.eps)

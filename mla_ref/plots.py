@@ -132,6 +132,11 @@ def matrix(
         Around the axes.
     annotate
         Write each value into its cell.
+
+    Raises
+    ------
+    ValueError
+        Another number of dimensions than two.
     """
     values = np.asarray(values, dtype=float)
     if values.ndim != 2:

@@ -152,12 +152,13 @@ def attention_cost(
     Raises
     ------
     ValueError
-        Unknown ``kind``, or a prefix longer than the context.
+        Unknown ``kind``, a number below 0, or a prefix longer than the context.
 
     References
     ----------
     TyphoonMLA, table 1, whose L_s is ``shared_prefix`` and L_n is ``context - shared_prefix``.
     """
+    _check_counts(batch=batch, q_len=q_len)
     forms = {"naive": ("naive", "naive"), "absorb": ("absorb", "absorb"), "mixed": ("naive", "absorb")}
     if kind not in forms:
         raise ValueError(f"kind is {kind!r}, expected one of {', '.join(forms)}")
@@ -179,7 +180,13 @@ def operand_cost(
     """Return the traffic of queries, outputs and float32 LSE, which :func:`attention_cost` leaves out.
 
     ``"naive"`` reads Dn+Dr and writes Dv per query and head; ``"absorb"``, the latent core, R+Dr and R.
+
+    Raises
+    ------
+    ValueError
+        Unknown ``kind``, or a number below 0.
     """
+    _check_counts(batch=batch, q_len=q_len)
     per_head = {
         "naive": config.qk_head_dim + config.v_head_dim,
         "absorb": config.latent_head_dim + config.kv_lora_rank,
@@ -197,7 +204,13 @@ def absorb_projection_cost(
 
     Both weights are read once, 16 MiB each for DeepSeek-V3 in 16 bits; queries and outputs come on top of
     that.
+
+    Raises
+    ------
+    ValueError
+        A number below 0.
     """
+    _check_counts(batch=batch, q_len=q_len)
     nope, value, rank = config.qk_nope_head_dim, config.v_head_dim, config.kv_lora_rank
     rows = batch * q_len * config.num_attention_heads
     weights = config.num_attention_heads * rank * (nope + value)
@@ -208,7 +221,14 @@ def absorb_projection_cost(
 
 
 def expansion_cost(config: MLAConfig, *, tokens: int, dtype_bytes: float = 2) -> Cost:
-    """Return the cost of rebuilding every head's keys and values of cached tokens, to and from DRAM."""
+    """Return the cost of rebuilding every head's keys and values of cached tokens, to and from DRAM.
+
+    Raises
+    ------
+    ValueError
+        A number below 0.
+    """
+    _check_counts(tokens=tokens)
     up = config.num_attention_heads * (config.qk_nope_head_dim + config.v_head_dim)
     words = tokens * (config.latent_head_dim + _naive_words(config)) + up * config.kv_lora_rank
     return Cost(bytes=words * dtype_bytes, flops=2 * tokens * up * config.kv_lora_rank)
@@ -219,7 +239,13 @@ def combine_cost(config: MLAConfig, *, batch: int, q_len: int = 1, parts: int = 
 
     Each part is read and multiplied by its share: B·S·H·Dv words and multiply-accumulates per part. Table 1's
     text leaves the written output and the LSEs out; the output is counted here.
+
+    Raises
+    ------
+    ValueError
+        A number below 0.
     """
+    _check_counts(batch=batch, q_len=q_len, parts=parts)
     words = batch * q_len * config.num_attention_heads * config.v_head_dim
     return Cost(bytes=(parts + 1) * words * dtype_bytes, flops=2 * parts * words)
 
@@ -254,6 +280,12 @@ def break_even_batch(
     read = _naive_words(config) * dtype_bytes / device.bandwidth(measured)
     compute = q_len * 2 * _absorb_macs(config) / device.rate(measured=measured)
     return read / compute
+
+
+def _check_counts(**counts):
+    for name, count in counts.items():
+        if count < 0:
+            raise ValueError(f"{name} is {count}, expected at least 0")
 
 
 def _naive_words(config):

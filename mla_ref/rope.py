@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ._validate import INTEGER, check_tensors
+from ._validate import INTEGER, by_rank, check_tensors
 from .config import Yarn
 
 
@@ -117,14 +117,9 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = True) ->
     Raises
     ------
     TypeError, ValueError
-        Shapes or devices that do not agree.
+        Shapes or devices that do not agree, or an odd Dr.
     """
-    size = check_tensors(x=(x, "B S H Dr" if x.ndim == 4 else "B S Dr"))
-    table = f"{size['S']} {size['Dr'] // 2}" if cos.ndim == 2 else f"{size['B']} {size['S']} {size['Dr'] // 2}"
-    check_tensors(cos=(cos, table), sin=(sin, table))
-    if cos.device != x.device:
-        raise ValueError(f"cos is on {cos.device}, expected {x.device} as x: move one with .to()")
-
+    check_rope(cos, sin, x=(x, by_rank(x, "B S H Dr", "B S Dr")))
     wide = torch.promote_types(x.dtype, torch.float32)
     cos, sin = cos.to(wide), sin.to(wide)
     if x.ndim == 4:
@@ -136,3 +131,16 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = True) ->
         a, b = x.to(wide).chunk(2, -1)
         y = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
     return y.to(x.dtype)
+
+
+def check_rope(cos: Tensor, sin: Tensor, **rotated: tuple[Tensor, str]) -> None:
+    """Check a rotation of one or more tensors, each beside its pattern ``B S … Dr``, by the same angles."""
+    size = check_tensors(**rotated)
+    name, (x, _) = next(iter(rotated.items()))
+    if size["Dr"] % 2:
+        raise ValueError(f"{name} has shape {list(x.shape)}, expected an even width: RoPE turns pairs")
+    half = size["Dr"] // 2
+    table = by_rank(cos, f"{size['S']} {half}", f"{size['B']} {size['S']} {half}")
+    check_tensors(cos=(cos, table), sin=(sin, table))
+    if cos.device != x.device:
+        raise ValueError(f"cos is on {cos.device}, expected {x.device} as {name}: move one with .to()")

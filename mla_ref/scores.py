@@ -90,15 +90,11 @@ def masked_softmax(scores: Tensor, seq_lens: Tensor | None = None, causal: bool 
 
 
 def check_score_operands(
-    q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, causal: bool, out: Tensor | None = None
+    q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, causal: bool
 ) -> dict[str, int]:
-    """Check operands of scores, and where they go, and return the size of each symbol."""
-    operands = {
-        "q_latent": (q_latent, "B S H R"),
-        "q_rope": (q_rope, "B S H Dr"),
-        "c_kv": (c_kv, "B T R"),
-        "k_rope": (k_rope, "B T Dr"),
-    }
-    size = check_tensors(**operands, **({} if out is None else {"out": (out, "B S H T")}))
+    """Check operands of scores and return the size of each symbol."""
+    size = check_tensors(
+        q_latent=(q_latent, "B S H R"), q_rope=(q_rope, "B S H Dr"), c_kv=(c_kv, "B T R"), k_rope=(k_rope, "B T Dr")
+    )
     check_causal(size, causal)
     return size

@@ -14,9 +14,9 @@ kernel                    PyTorch twin                      faster variant
 `combine`                 :func:`mla_ref.combine`
 ========================  ================================  ============================
 
-Launchers do not wait for the device and choose their block sizes from shapes alone, so that they can be captured
-in a CUDA graph. They take float16, bfloat16 and float32 in any layout, accumulate in float32, compute offsets in
-64 bits, and refuse tensors that want a gradient: there is no backward pass here.
+Launchers do not wait for the device and choose their block sizes from shapes, dtypes and the kind of GPU, so that they
+can be captured in a CUDA graph. They take float16, bfloat16 and float32 in any layout, accumulate in float32, compute
+offsets in 64 bits, and refuse tensors that want a gradient: there is no backward pass here.
 
 Importing this package imports Triton. Where there is no GPU its interpreter runs the kernels, on CPU tensors: see
 :mod:`mla_ref.interpreter`.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import interpreter
 from .._validate import check_causal, check_integers, check_positive, check_tensors
-from ._launch import check_operands, on_device_of, result_for
+from ._launch import check_operands, check_scale, check_width, on_device_of, result_for
 from ._sizes import ceil_div, power_of_2
 from .combine import launch_combine
 
@@ -114,6 +114,8 @@ def check_decode(
     block_table: Tensor | None,
     scale: float,
     causal: bool,
+    *,
+    paged: bool,
 ) -> Decode:
     """Check shapes, dtypes and devices, without waiting for the device to look at lengths or pages.
 
@@ -122,7 +124,6 @@ def check_decode(
     TypeError, ValueError, RuntimeError
         As :func:`mla_ref.kernels.latent_attention` says.
     """
-    paged = block_table is not None
     size = check_tensors(
         q_latent=(q_latent, "B S H R"),
         q_rope=(q_rope, "B S H Dr"),
@@ -130,6 +131,7 @@ def check_decode(
         k_rope=(k_rope, "num_pages page_size Dr" if paged else "B T Dr"),
     )
     check_operands("mla_ref.latent_attention", q_latent=q_latent, q_rope=q_rope, c_kv=c_kv, k_rope=k_rope)
+    check_width("q_latent", q_latent)
     B, S, H, R = q_latent.shape
     if paged:
         check_integers(q_latent.device, size, block_table=(block_table, "B max_pages"))
@@ -140,9 +142,8 @@ def check_decode(
     elif paged:
         raise TypeError("seq_lens is None, expected an int32 or int64 tensor [B]: a block table has no length")
     check_causal(size, causal)
-    return Decode(
-        q_latent, q_rope, c_kv, k_rope, seq_lens, block_table, scale, causal, B, S, H, R, size["Dr"], size["T"]
-    )
+    operands = q_latent, q_rope, c_kv, k_rope, seq_lens, block_table, check_scale(scale), causal
+    return Decode(*operands, B, S, H, R, size["Dr"], size["T"])
 
 
 def run(

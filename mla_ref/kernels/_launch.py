@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from numbers import Real
 
 import torch
 from torch import Tensor
 
 from .. import interpreter
+from .._validate import listed
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -30,16 +32,46 @@ def check_operands(twin: str, **tensors: Tensor) -> None:
     """
     for name, tensor in tensors.items():
         if tensor.dtype not in DTYPES:
-            raise TypeError(f"{name} has dtype {tensor.dtype}, expected one of {_list(DTYPES)}: use {twin} for others")
+            raise TypeError(f"{name} has dtype {tensor.dtype}, expected one of {listed(DTYPES)}: use {twin} for others")
+        if not tensor.is_cuda and not interpreter.active():
+            raise ValueError(
+                f"{name} is on {tensor.device}, expected a GPU: move it with .cuda(), use {twin}, "
+                f"or set {interpreter.VARIABLE}=1 before Python starts"
+            )
+    check_gradients(twin, **tensors)
+
+
+def check_gradients(twin: str, **tensors: Tensor) -> None:
+    """Raise RuntimeError for a tensor that wants a gradient, naming ``twin``, which has one, as the way out."""
+    for name, tensor in tensors.items():
         if tensor.requires_grad and torch.is_grad_enabled():
             raise RuntimeError(
                 f"{name} requires a gradient, and the kernel has no backward pass: "
                 f"call it under torch.no_grad(), or use {twin}"
             )
-        if not tensor.is_cuda and not interpreter.active():
+
+
+def check_scale(scale: float) -> float:
+    """Return the factor of scores as a float; raise TypeError for a tensor, which would have to wait for the device."""
+    if not isinstance(scale, (float, Real)):
+        raise TypeError(f"scale is {scale!r}, expected a float, 1/√(Dn+Dr)")
+    return float(scale)
+
+
+def check_width(name: str, tensor: Tensor) -> None:
+    """Raise ValueError for rows without a value: no program would run, and their LSE stay unwritten."""
+    if tensor.shape[-1] == 0:
+        raise ValueError(f"{name} has shape {list(tensor.shape)}, expected rows of at least one value")
+
+
+def check_distinct(**outs: Tensor) -> None:
+    """Raise ValueError for an output whose elements share memory, as those of an expanded tensor do."""
+    for name, out in outs.items():
+        strides = out.stride()
+        if 0 in strides and any(size > 1 for size, stride in zip(out.shape, strides, strict=True) if stride == 0):
             raise ValueError(
-                f"{name} is on {tensor.device}, expected a GPU: move it with .cuda(), use {twin}, "
-                f"or set {interpreter.VARIABLE}=1 before Python starts"
+                f"{name} has strides {list(strides)} for shape {list(out.shape)}, expected a place for each element: "
+                f"pass a tensor that is not expanded"
             )
 
 
@@ -62,7 +94,7 @@ def result_for(
     Raises
     ------
     TypeError, ValueError
-        ``out`` has another shape or device, or none of ``dtypes``.
+        ``out`` has another shape or device, none of ``dtypes``, or elements that share memory.
     """
     if out is None:
         return torch.empty(shape, dtype=dtypes[0], device=device)
@@ -73,6 +105,7 @@ def result_for(
         raise ValueError(f"{name} has shape {list(out.shape)}, expected {list(shape)}")
     if out.device != device:
         raise ValueError(f"{name} is on {out.device}, expected {device} as the input: move one")
+    check_distinct(**{name: out})
     return out
 
 
@@ -80,7 +113,3 @@ def on_device_of(x: Tensor):
     """Return a context in which kernels start on the GPU that holds ``x``, which need not be the current one."""
     elsewhere = x.is_cuda and x.device.index != torch.cuda.current_device()
     return torch.cuda.device(x.device) if elsewhere else nullcontext()
-
-
-def _list(items) -> str:
-    return ", ".join(map(str, items))

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..scores import check_score_operands
-from ._launch import check_operands, on_device_of
+from ._launch import check_operands, check_scale, on_device_of, result_for
 from ._sizes import ceil_div, power_of_2
 
 
@@ -92,12 +92,16 @@ def attention_score(
     ------
     TypeError, ValueError, RuntimeError
         Shapes, dtypes or devices that do not agree, T < S under ``causal``, or a tensor that requires a gradient.
+
+    References
+    ----------
+    "Optimizing Multi-head Latent Attention for Efficient Inference", section 3.2.1.
     """
-    size = check_score_operands(q_latent, q_rope, c_kv, k_rope, causal, out)
+    size = check_score_operands(q_latent, q_rope, c_kv, k_rope, causal)
     check_operands("mla_ref.attention_score", q_latent=q_latent, q_rope=q_rope, c_kv=c_kv, k_rope=k_rope)
     B, S, H, T, R, P = (size[symbol] for symbol in ("B", "S", "H", "T", "R", "Dr"))
-    if out is None:
-        out = q_latent.new_empty((B, S, H, T))
+    scale = check_scale(scale)
+    out = result_for(out, "out", (B, S, H, T), (q_latent.dtype,), q_latent.device)
     if out.numel() == 0:
         return out
     block_n, block_t, block_d, num_warps, num_stages = tile(S * H, T, q_latent)

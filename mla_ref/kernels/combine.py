@@ -8,8 +8,9 @@ import triton.language as tl
 from torch import Tensor
 
 from .._validate import check_tensors
-from ._launch import DTYPES, check_operands, on_device_of, result_for
+from ._launch import DTYPES, check_operands, check_width, on_device_of, result_for
 from ._sizes import ceil_div, power_of_2
+from .masked_softmax import finite, nonzero
 
 TILE = 4096
 
@@ -40,10 +41,10 @@ def _combine(
     )
 
     top = tl.max(lses)
-    share = tl.exp(lses - tl.where(top == float("-inf"), 0.0, top))
-    total = tl.maximum(tl.sum(share), 1.0)  # the largest share is 1, unless every part is empty
-    # What an empty part holds is not used: it may be NaN.
-    out = tl.sum(tl.where((share > 0)[:, None], parts.to(tl.float32) * share[:, None], 0.0), 0)
+    share = tl.exp(lses - finite(top))
+    total = nonzero(tl.sum(share))  # 0 where every part is empty
+    # What an empty part holds is not used, it may be NaN; a share that is NaN is.
+    out = tl.sum(tl.where((share != 0)[:, None], parts.to(tl.float32) * share[:, None], 0.0), 0)
     out = (out / total).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + b * stride_ob + s * stride_os + h * stride_oh + d * stride_od, out, mask=d < D)
     if block == 0:
@@ -77,11 +78,16 @@ def combine(
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        Shapes, dtypes or devices that do not agree, or a tensor that requires a gradient.
+        Shapes, dtypes or devices that do not agree, Dv = 0, or a tensor that requires a gradient.
+
+    References
+    ----------
+    Flash-Decoding, Dao et al. 2023.
     """
     outs, lses = (_stacked(name, x) for name, x in (("outs", outs), ("lses", lses)))
     check_tensors(outs=(outs, "P B S H Dv"))
     P, B, S, H, D = outs.shape
+    check_width("outs", outs)
     check_tensors(lses=(lses, f"{P} {B} {S} {H}"))
     check_operands("mla_ref.combine", outs=outs, lses=lses)
     if lses.dtype != torch.float32:

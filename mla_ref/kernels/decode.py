@@ -10,6 +10,13 @@ from torch import Tensor
 
 from ._decode import Decode, Tile, block_width, check_decode, limits, overlaps, run
 from ._sizes import ceil_div
+from .masked_softmax import nonzero
+
+MAX_WIDTH = 1024  # of an accumulator, which lies in registers
+# From fast to slow.
+FEW_ROWS = Tile(16, 32, 4, 3), Tile(16, 32, 4, 2), Tile(16, 16, 4, 2)
+MANY_ROWS = Tile(32, 32, 8, 3), Tile(32, 32, 8, 2), Tile(16, 16, 4, 2)
+FLOAT32, T4, MI300X = (Tile(16, 16, 4, 2),), (Tile(8, 16, 8, 1),), (Tile(16, 32, 4, 1),)
 
 
 @triton.jit
@@ -39,7 +46,7 @@ def _latent_attention(
     q_rope_ptrs = q_rope_ptr + b * stride_rb + s[:, None] * stride_rs + h[:, None] * stride_rh + d * stride_rd
     q_rope = tl.load(q_rope_ptrs, mask=(m < S * H)[:, None] & (d < DR), other=0.0)
 
-    length = T if seq_lens_ptr is None else tl.minimum(tl.load(seq_lens_ptr + b), T).to(tl.int32)
+    length = T if seq_lens_ptr is None else tl.maximum(tl.minimum(tl.load(seq_lens_ptr + b), T), 0).to(tl.int32)
     seen = tl.minimum(length - S + s.to(tl.int32) + 1, length) if CAUSAL else tl.full([BLOCK_M], length, tl.int32)
     end = tl.max(seen)
     share = tl.cdiv(tl.cdiv(end, BLOCK_T), num_splits) * BLOCK_T
@@ -74,7 +81,7 @@ def _latent_attention(
         acc = tl.dot(weights.to(c_kv.dtype), c_kv, acc * kept[:, None], input_precision="ieee")
         top = new_top
 
-    total = tl.where(total > 0, total, 1.0)  # rows that see nothing: 0 and -inf
+    total = nonzero(total)  # rows that see nothing: 0 and -inf
     out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
     out_rows = split * stride_op + b * stride_ob + s * stride_os + h * stride_oh
     tl.store(out_ptr + out_rows[:, None] + r * stride_od, out, mask=(m < S * H)[:, None] & (r < R))
@@ -107,8 +114,8 @@ def latent_attention(
         1/√(Dn+Dr), never 1/√(R+Dr).
     seq_lens
         int32 or int64 ``[B]``, tokens of each sequence that are real; all T by default. The values stay on the
-        device and are not checked, a length beyond T counts as T. What the cache holds beyond is never used,
-        NaN included.
+        device and are not checked: less than 0 counts as 0, more than T as T. What the cache holds beyond is never
+        used, NaN included.
     causal
         Whether query ``s`` sees only positions up to its own, ``seq_lens[b] - S + s``.
     out, lse
@@ -126,13 +133,14 @@ def latent_attention(
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        Shapes, dtypes or devices that do not agree, T < S under ``causal``, or a tensor that requires a gradient.
+        Shapes, dtypes or devices that do not agree, T < S under ``causal``, R = 0, above 1024 or more than the GPU's
+        shared memory takes, or a tensor that requires a gradient.
 
     References
     ----------
     Flash-Decoding, Dao et al. 2023. Folding query tokens into heads: TokenSpeed-MLA, ``fold_sq_factor``.
     """
-    decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, None, scale, causal)
+    decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, None, scale, causal, paged=False)
     return run(launch, decode, tile(decode), out, lse, num_splits)
 
 
@@ -161,14 +169,18 @@ def paged_latent_attention(
         ``[num_pages, page_size, R]`` and ``[num_pages, page_size, Dr]``, any layout and page size.
     block_table
         int32 or int64 ``[B, max_pages]``: position ``t`` of sequence ``b`` is on page ``block_table[b, t //
-        page_size]``, at place ``t % page_size``. Entries beyond a sequence's length are never read; the others
-        are not checked.
+        page_size]``, at place ``t % page_size``. Entries beyond a sequence's length are never read. Warning: the
+        others are not checked, and one that is no page, -1 for example, has the kernel read outside of the pool.
     seq_lens
         Required.
     q_latent, q_rope, scale, causal, out, lse, num_splits
         As in :func:`latent_attention`, and so are results and errors.
+
+    References
+    ----------
+    PagedAttention, Kwon et al. 2023, arXiv:2309.06180.
     """
-    decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, block_table, scale, causal)
+    decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, block_table, scale, causal, paged=True)
     return run(launch, decode, tile(decode), out, lse, num_splits)
 
 
@@ -188,12 +200,30 @@ def launch(decode: Decode, tile: Tile, outs: Tensor, lses: Tensor) -> None:
 
 
 def tile(decode: Decode) -> Tile:
-    """Return block sizes that leave shared memory for the tokens of several blocks in flight."""
-    limit = limits(decode.c_kv.device)
-    if limit.shared_bytes <= 64 * 2**10:  # a T4, whose tensor cores Triton does not use, or an MI300X
-        return Tile(8, 16, 8, 1) if limit.nvidia else Tile(16, 32, 4, 1)
-    if decode.c_kv.element_size() == 4:
-        return Tile(16, 16, 4, 2)
-    if decode.S * decode.H <= 16:
-        return Tile(16, 32, 4, 3)
-    return Tile(32, 32, 8, 3 if limit.shared_bytes > 128 * 2**10 else 2)
+    """Return the fastest block sizes that leave shared memory for the tokens of several blocks in flight.
+
+    Raises
+    ------
+    ValueError
+        Not even the smallest do.
+    """
+    limit, size = limits(decode.c_kv.device), decode.c_kv.element_size()
+    block_r, width = block_width(decode.R), block_width(decode.R) + block_width(decode.Dr)
+    if limit.shared_bytes <= 64 * 2**10:
+        tiles = T4 if limit.nvidia else MI300X
+    else:
+        tiles = FLOAT32 if size == 4 else FEW_ROWS if decode.S * decode.H <= 16 else MANY_ROWS
+    for each in tiles:
+        if tiles is MI300X:  # one block is all that lies there
+            shared_bytes = each.block_t * block_r * 4
+        elif tiles is T4:  # whose tensor cores Triton does not use: operands lie there as float32
+            shared_bytes = (each.block_m + each.block_t) * width * 4
+        else:  # queries and the blocks ahead, and weights; or, where blocks are not copied ahead, layouts in between
+            rows = each.block_m + (each.num_stages - 1) * each.block_t
+            shared_bytes = rows * width * size + (12 if each.num_stages == 2 else 4) * 2**10
+        if shared_bytes <= limit.shared_bytes and decode.R <= MAX_WIDTH:
+            return each
+    raise ValueError(
+        f"R = {decode.R} and Dr = {decode.Dr}, expected R up to {MAX_WIDTH} and blocks that fit into "
+        f"{limit.shared_bytes // 2**10} KiB of shared memory: use mla_ref.latent_attention"
+    )

@@ -12,6 +12,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from . import decode as pointers
 from ._decode import Decode, Tile, check_decode, limits, overlaps, run
 from ._sizes import ceil_div, power_of_2
+from .masked_softmax import nonzero
 
 LOG2_E = 1.4426950408889634
 
@@ -60,7 +61,7 @@ def _latent_attention_tma(
     q_rows = b.to(tl.int64) * stride_rb + s * stride_rs + h * stride_rh
     q_rope = tl.load(q_rope_ptr + q_rows[:, None] + d * stride_rd, mask=(m < S * H)[:, None], other=0.0)
 
-    length = T if seq_lens_ptr is None else tl.minimum(tl.load(seq_lens_ptr + b), T).to(tl.int32)
+    length = T if seq_lens_ptr is None else tl.maximum(tl.minimum(tl.load(seq_lens_ptr + b), T), 0).to(tl.int32)
     seen = tl.minimum(length - S + s.to(tl.int32) + 1, length) if CAUSAL else tl.full([BLOCK_M], length, tl.int32)
     seen_by_all, end = tl.min(seen), tl.max(seen)
     share = tl.cdiv(tl.cdiv(end, BLOCK_T), num_splits) * BLOCK_T
@@ -98,8 +99,7 @@ def _latent_attention_tma(
         scores = tl.where((tail + n < end) & (tail + n < seen[:, None]), scores, float("-inf"))
         acc, top, total = _step(scores, c_kv, acc, top, total)
 
-    total = tl.sum(total, 1)
-    total = tl.where(total > 0, total, 1.0)
+    total = nonzero(tl.sum(total, 1))
     out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
     split, b = split.to(tl.int64), b.to(tl.int64)
     out_rows = split * stride_op + b * stride_ob + s * stride_os + h * stride_oh
@@ -126,7 +126,7 @@ def latent_attention_tma(
     That function still does what this kernel cannot: GPUs before sm_90, float32, caches whose rows are not spaced
     evenly in steps of 16 bytes, widths that are no powers of two or more than fits.
     """
-    decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, None, scale, causal)
+    decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, None, scale, causal, paged=False)
     return _run(decode, out, lse, num_splits)
 
 
@@ -149,7 +149,7 @@ def paged_latent_attention_tma(
     That is a multiple of 64 tokens a page, or of 32 where S·H is at most 16. That function still does the others, and
     what :func:`latent_attention_tma` leaves to its own.
     """
-    decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, block_table, scale, causal)
+    decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, block_table, scale, causal, paged=True)
     return _run(decode, out, lse, num_splits)
 
 

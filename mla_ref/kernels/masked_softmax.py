@@ -68,7 +68,8 @@ def locate(seq_lens_ptr, S, H, T, stride_l, CAUSAL: tl.constexpr, RAGGED: tl.con
     s, h = n // H, n % H
     seen = tl.zeros_like(n) + T
     if RAGGED:
-        seen = tl.minimum(seen, tl.load(seq_lens_ptr + b * stride_l)).to(tl.int32)
+        # Clamped before it is narrowed, or a length that no int32 holds would wrap.
+        seen = tl.maximum(tl.minimum(seen, tl.load(seq_lens_ptr + b * stride_l)), 0).to(tl.int32)
     if CAUSAL:
         seen = seen - (S - 1 - s)
     # [BLOCK_N, 1] each, but for b
@@ -114,6 +115,11 @@ def masked_softmax(
     ------
     TypeError, ValueError, RuntimeError
         A shape, dtype or device that does not fit, T < S under ``causal``, or a tensor that requires a gradient.
+
+    References
+    ----------
+    "Optimizing Multi-head Latent Attention for Efficient Inference", section 3.2.2. Online softmax: Milakov &
+    Gimelshein 2018, arXiv:1805.02867.
 
     Examples
     --------

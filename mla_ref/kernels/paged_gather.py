@@ -4,8 +4,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._validate import check_pair
 from ..paged import check_gather
-from ._launch import check_operands, on_device_of
+from ._launch import check_distinct, check_operands, on_device_of
 from ._sizes import ceil_div
 from .paged_update import locate, tile
 
@@ -72,15 +73,18 @@ def paged_gather(
     ------
     TypeError, ValueError, RuntimeError
         Shapes, dtypes or devices that do not agree, or a tensor that requires a gradient.
+
+    References
+    ----------
+    PagedAttention, Kwon et al. 2023, arXiv:2309.06180; "Optimizing Multi-head Latent Attention for Efficient
+    Inference", section 3.3.
     """
+    check_pair("out", out)
     _, out = check_gather(c_kv_pages, k_rope_pages, block_table, lengths, starts, out)
     c_kv, k_rope = out
-    check_operands(
-        "mla_ref.paged_gather",
-        c_kv_pages=c_kv_pages,
-        k_rope_pages=k_rope_pages,
-        **{"out[0]": c_kv, "out[1]": k_rope},
-    )
+    outs = {"out[0]": c_kv, "out[1]": k_rope}
+    check_operands("mla_ref.paged_gather", c_kv_pages=c_kv_pages, k_rope_pages=k_rope_pages, **outs)
+    check_distinct(**outs)
     (B, T, R), K = c_kv.shape, k_rope.shape[-1]
     if B * T == 0:
         return out

@@ -5,7 +5,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..paged import check_update
-from ._launch import check_operands, on_device_of
+from ._launch import check_distinct, check_operands, on_device_of
 from ._sizes import ceil_div, power_of_2
 
 
@@ -84,10 +84,16 @@ def paged_update(
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        Shapes, dtypes or devices that do not agree, or a tensor that requires a gradient.
+        Shapes, dtypes or devices that do not agree, pages that share memory, or a tensor that requires a gradient.
+
+    References
+    ----------
+    PagedAttention, Kwon et al. 2023, arXiv:2309.06180; "Optimizing Multi-head Latent Attention for Efficient
+    Inference", section 3.3.
     """
     check_update(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, lengths)
     check_operands("mla_ref.paged_update", c_kv=c_kv, k_rope=k_rope, c_kv_pages=c_kv_pages, k_rope_pages=k_rope_pages)
+    check_distinct(c_kv_pages=c_kv_pages, k_rope_pages=k_rope_pages)
     (B, S, R), K = c_kv.shape, k_rope.shape[-1]
     if B * S == 0:
         return

@@ -9,8 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._validate import check_tensors
-from ._launch import check_operands, on_device_of, output_for
+from .._validate import by_rank
+from ..rope import check_rope
+from ._launch import check_gradients, check_operands, on_device_of, output_for
 from ._sizes import ceil_div, power_of_2
 
 
@@ -95,8 +96,12 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = True, *,
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        Shapes or devices that do not agree, dtypes that kernels do not take, or a tensor that requires a
+        Shapes or devices that do not agree, an odd Dr, dtypes that kernels do not take, or a tensor that requires a
         gradient.
+
+    References
+    ----------
+    Su et al. 2021, arXiv:2104.09864.
 
     Examples
     --------
@@ -107,7 +112,7 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = True, *,
     >>> query.flatten()
     tensor([-0.3012,  1.3818])
     """
-    check_rope(cos, sin, x=x)
+    check_rotation(cos, sin, x=(x, by_rank(x, "B S H Dr", "B S Dr")))
     out = output_for(x, out)
     if x.numel() == 0:
         return out
@@ -124,18 +129,11 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = True, *,
     return out
 
 
-def check_rope(cos: Tensor, sin: Tensor, **rotated: Tensor) -> None:
-    """Check the arguments of a rotation of one or more tensors ``[B, S, …, Dr]`` by the same angles."""
-    size = check_tensors(**{name: (x, "B S H Dr" if x.ndim == 4 else "B S Dr") for name, x in rotated.items()})
-    name, x = next(iter(rotated.items()))
-    if size["Dr"] % 2:
-        raise ValueError(f"{name} has shape {list(x.shape)}, expected an even width: RoPE turns pairs")
-    leading = "S" if cos.ndim == 2 else "B S"
-    table = " ".join(str(size[symbol]) for symbol in leading.split()) + f" {size['Dr'] // 2}"
-    check_tensors(cos=(cos, table), sin=(sin, table))
-    if cos.device != x.device:
-        raise ValueError(f"cos is on {cos.device}, expected {x.device} as {name}: move one with .to()")
-    check_operands("mla_ref.apply_rope", **rotated)
+def check_rotation(cos: Tensor, sin: Tensor, **rotated: tuple[Tensor, str]) -> None:
+    """Check what :func:`mla_ref.rope.check_rope` checks, and that a kernel can do it."""
+    check_rope(cos, sin, **rotated)
+    check_operands("mla_ref.apply_rope", **{name: x for name, (x, _) in rotated.items()})
+    check_gradients("mla_ref.apply_rope", cos=cos, sin=sin)
 
 
 def tile(tokens: int, heads: int, width: int) -> tuple[int, int, int]:

@@ -8,9 +8,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._validate import check_pair
 from ._launch import on_device_of, output_for
 from ._sizes import ceil_div
-from .rope import check_rope, load_angles, load_pairs, store_pairs, tile
+from .rope import check_rotation, load_angles, load_pairs, store_pairs, tile
 
 
 @triton.jit
@@ -26,19 +27,17 @@ def _rope_qk(
     # [BLOCK_H, 1] and [1, 1]
     q_rows = q_ptr + b * stride_qb + s * stride_qs + h * stride_qh
     q_out_rows = q_out_ptr + b * stride_qob + s * stride_qos + h * stride_qoh
-    k_head = tl.program_id(1) + tl.zeros([1, 1], tl.int64)
-    k_row = k_ptr + b * stride_kb + s * stride_ks + k_head
-    k_out_row = k_out_ptr + b * stride_kob + s * stride_kos + k_head
+    zero = tl.zeros([1, 1], tl.int64)
+    k_row, k_out_row = k_ptr + b * stride_kb + s * stride_ks + zero, k_out_ptr + b * stride_kob + s * stride_kos + zero
+    k_mask = tl.program_id(1) + zero == 0  # the programs of the first heads rotate the key
 
     # [BLOCK_H, BLOCK_P] and, for key and angles, [1, BLOCK_P]; all are loaded before one is stored, to wait only once
     q_x, q_y = load_pairs(q_rows, stride_qd, h < H, P, INTERLEAVED, BLOCK_P)
-    k_x, k_y = load_pairs(k_row, stride_kd, k_head == 0, P, INTERLEAVED, BLOCK_P)
+    k_x, k_y = load_pairs(k_row, stride_kd, k_mask, P, INTERLEAVED, BLOCK_P)
     cos = load_angles(cos_ptr + b * stride_tb + s * P, P, BLOCK_P)
     sin = load_angles(sin_ptr + b * stride_tb + s * P, P, BLOCK_P)
     store_pairs(q_x * cos - q_y * sin, q_y * cos + q_x * sin, q_out_rows, stride_qod, h < H, P, INTERLEAVED, BLOCK_P)
-    store_pairs(
-        k_x * cos - k_y * sin, k_y * cos + k_x * sin, k_out_row, stride_kod, k_head == 0, P, INTERLEAVED, BLOCK_P
-    )
+    store_pairs(k_x * cos - k_y * sin, k_y * cos + k_x * sin, k_out_row, stride_kod, k_mask, P, INTERLEAVED, BLOCK_P)
 
 
 def apply_rope_qk(
@@ -73,10 +72,15 @@ def apply_rope_qk(
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        Shapes or devices that do not agree, dtypes that kernels do not take, or a tensor that requires a
+        Shapes or devices that do not agree, an odd Dr, dtypes that kernels do not take, or a tensor that requires a
         gradient.
+
+    References
+    ----------
+    Su et al. 2021, arXiv:2104.09864.
     """
-    check_rope(cos, sin, q_rope=q_rope, k_rope=k_rope)
+    check_rotation(cos, sin, q_rope=(q_rope, "B S H Dr"), k_rope=(k_rope, "B S Dr"))
+    check_pair("out", out)
     q_out, k_out = out or (None, None)
     q_out, k_out = output_for(q_rope, q_out, "out[0]"), output_for(k_rope, k_out, "out[1]")
     if k_rope.numel() == 0:

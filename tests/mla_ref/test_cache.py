@@ -129,6 +129,11 @@ def test_storage_is_named():
     assert cache.v.shape == (2, 10, 3, 4)
 
 
+def test_a_width_that_does_not_fit_is_said_once():
+    with pytest.raises(ValueError, match=r"c_kv has shape \[2, 1, 5\], expected \[B, S, 4\]$"):
+        LatentCache(2, 8, 4, 2).append(torch.ones(2, 1, 5), torch.ones(2, 1, 2))
+
+
 def test_impossible_sizes_are_refused_by_name():
     with pytest.raises(ValueError, match="capacity is 0"):
         LatentCache(1, 0, 4, 2)

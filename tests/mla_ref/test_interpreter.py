@@ -90,6 +90,46 @@ def count(n, out_ptr):
 
 
 @triton.jit
+def visit(rows_ptr, n, out_ptr, N: tl.constexpr, FORM: tl.constexpr):
+    if FORM == "range":
+        for row in range(tl.program_id(0), n, tl.num_programs(0)):
+            tl.static_assert(row.dtype == tl.int32)
+            tl.store(out_ptr + row.to(tl.int64) * N, row)
+    elif FORM == "tl.range":
+        for row in tl.range(0, tl.load(rows_ptr), step=2, num_stages=2):
+            tl.static_assert(row.dtype == tl.int64)  # as its bound
+            tl.store(out_ptr + row * N, row)
+    elif FORM == "constant bounds":
+        for row in range(N, 0, -1):
+            tl.store(out_ptr + row.to(tl.int64) * N, row)
+    elif FORM == "nested":
+        for row in range(n):
+            for column in tl.range(row + 1):
+                if column == row:
+                    tl.store(out_ptr + (row * N + column).to(tl.int64), (row - column).to(tl.int64) + n)
+    elif FORM == "static":
+        for width in tl.static_range(N):
+            tl.store(out_ptr + tl.arange(0, 2**width), width)
+
+
+@triton.jit
+def bound(x_ptr, low_ptr, high_ptr, out_ptr, FORM: tl.constexpr):
+    i = tl.arange(0, 64)
+    x, low, high = tl.load(x_ptr + i), tl.load(low_ptr + i), tl.load(high_ptr + i)
+    if FORM == "maximum":
+        y = tl.maximum(x, low)
+    elif FORM == "minimum":
+        y = tl.minimum(x, high)
+    elif FORM == "clamp":
+        y = tl.clamp(x, low, high)
+    elif FORM == "NaN stays":
+        y = tl.maximum(x, low, propagate_nan=tl.PropagateNan.ALL)
+    elif FORM == "NaN stays, clamp":
+        y = tl.clamp(x, low, high, propagate_nan=tl.PropagateNan.ALL)
+    tl.store(out_ptr + i, y)
+
+
+@triton.jit
 def read(x_ptr, i, n):
     return tl.load(x_ptr + i, mask=i < n)
 
@@ -239,6 +279,43 @@ def test_loops_and_branches_on_values_known_at_run_time():
     out = torch.zeros(3, dtype=torch.int32)
     count[(3,)](7, out)
     assert out.tolist() == [103, 102, 102]
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("range", {0: 0, 4: 1, 8: 2}),
+        ("tl.range", {0: 0, 8: 2, 16: 4}),
+        ("constant bounds", {4: 1, 8: 2, 12: 3, 16: 4}),
+        ("nested", {0: 3, 5: 3, 10: 3}),
+        ("static", {0: 3, 1: 3, 2: 3, 3: 3, 4: 3, 5: 3, 6: 3, 7: 3}),
+    ],
+)
+def test_the_variable_of_a_loop_is_a_tensor(form, expected):
+    out = torch.full((N,), -1, dtype=torch.int64)
+    visit[(2,) if form == "range" else (1,)](torch.tensor([5]), 3, out, 4, form)
+    assert {i: int(out[i]) for i in range(N) if out[i] >= 0} == expected
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("maximum", lambda x, low, high: torch.fmax(x, low)),
+        ("minimum", lambda x, low, high: torch.fmin(x, high)),
+        ("clamp", lambda x, low, high: torch.fmin(torch.fmax(x, low), high)),
+        ("NaN stays", lambda x, low, high: torch.maximum(x, low)),
+        ("NaN stays, clamp", lambda x, low, high: torch.clamp(x, low, high)),
+    ],
+)
+def test_a_maximum_of_nan_and_a_number_is_the_number(form, expected, dtype):
+    x, low, high, out = torch.randn(N), torch.full((N,), -0.5), torch.full((N,), 0.5), torch.zeros(N)
+    x[::5] = float("nan")
+    x, low, high, out = (each.to(dtype) for each in (x, low, high, out))
+    bound[(1,)](x, low, high, out, form)
+    torch.testing.assert_close(out, expected(x, low, high), rtol=0, atol=0, equal_nan=True)
 
 
 def refused(kernel, *args):

@@ -49,13 +49,13 @@ def compile(module, kernel, dtype, target, constants, contiguous=True, **options
     compiled = triton.compile(source, target=GPUTarget(*target), options={"num_warps": 4, **options})
     assert compiled.metadata.shared <= SHARED_KIB[target[1]] * 1024, (kernel, target)
 
-def tile_for(module, target, heads, paged):
+def tile_for(module, target, heads, R, paged):
     # Blocks and options that the launcher would choose on this GPU
     module, nvidia = sys.modules["mla_ref.kernels." + module], target[0] == "cuda"
     capability = divmod(target[1], 10) if nvidia else (9, 4)
     module.limits = lambda device: Limits(1, SHARED_KIB[target[1]] * 1024, nvidia, capability)
     table = torch.empty(1, 1) if paged else None
-    operands = SimpleNamespace(S=1, H=heads, c_kv=torch.empty(1, 1, 512).half(), block_table=table)
+    operands = SimpleNamespace(S=1, H=heads, R=R, Dr=64, c_kv=torch.empty(1, 1, R).half(), block_table=table)
     tile = module.tile(operands)
     blocks = {"BLOCK_M": tile.block_m, "BLOCK_T": tile.block_t}
     return blocks, {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
@@ -81,16 +81,19 @@ for target in ("cuda", 75, 32), ("cuda", 80, 32), ("cuda", 89, 32), ("cuda", 90,
             blocks = {"CAUSAL": contiguous, "RAGGED": contiguous, "BLOCK_N": 1, "BLOCK_T": block}
             blocks |= {} if contiguous else {"seq_lens_ptr": None}
             compile("masked_softmax", kernel, dtype, target, blocks, contiguous, num_warps=8)
-        combining = {"OVERLAP": target[1] == 90, "BLOCK_P": 8, "BLOCK_D": 512}
+        combining = {"OVERLAP": target[1] in (90, 100), "BLOCK_P": 8, "BLOCK_D": 512}
         compile("combine", "_combine", dtype, target, combining, contiguous)
-        for module, kernel in ("decode", "_latent_attention"), ("decode_tma", "_latent_attention_tma"):
-            if module == "decode" or target[1] in (90, 100):
-                tile = tile_for(module, target, 128 if contiguous else 16, paged=not contiguous)
-                blocks = {"CAUSAL": contiguous, "R": 512, "DR": 64, "OVERLAP": target[1] == 90, **tile[0]}
-                blocks |= {"PAGE_SIZE": 0 if contiguous else 64, "BLOCK_R": 512, "BLOCK_DR": 64}
-                blocks |= {"FOLD": not contiguous}
-                blocks |= {"block_table_ptr": None} if contiguous else {}
-                compile(module, kernel, dtype, target, blocks, contiguous, **tile[1])
+        kernels = [("decode", "_latent_attention", 512)]
+        if target[1] in (80, 89):  # blocks that are smaller than for 512
+            kernels.append(("decode", "_latent_attention", 520))
+        if target[1] in (90, 100):
+            kernels.append(("decode_tma", "_latent_attention_tma", 512))
+        for module, kernel, R in kernels:
+            tile = tile_for(module, target, 128 if contiguous else 16, R, paged=not contiguous)
+            blocks = {"CAUSAL": contiguous, "R": R, "DR": 64, "OVERLAP": target[1] in (90, 100), **tile[0]}
+            blocks |= {"PAGE_SIZE": 0 if contiguous else 64, "BLOCK_R": 512 if R == 512 else 1024, "BLOCK_DR": 64}
+            blocks |= {"FOLD": not contiguous, **({"block_table_ptr": None} if contiguous else {})}
+            compile(module, kernel, dtype, target, blocks, contiguous, **tile[1])
     print(*target)
 """
 

@@ -1,5 +1,6 @@
 import functools
 import math
+import sys
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from mla_ref.kernels import (
     paged_latent_attention,
     paged_latent_attention_tma,
 )
-from mla_ref.kernels._decode import choose_splits
+from mla_ref.kernels._decode import Limits, choose_splits
 
 DEVICE = "cpu" if interpreter.active() else "cuda"
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -154,6 +155,61 @@ def test_large_scores(kernel):
 
 
 @all_kernels
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", [NAN, math.inf])
+def test_a_broken_cache_or_query_shows(kernel, value, dtype):
+    for broken in (0, 2):
+        operands = [x.abs() for x in drawn(1, 1, 2, 200, 32, 16, dtype)]
+        operands[broken][0, 0, ..., 3] = value
+        for num_splits in (1, 3):
+            out, lse = kernel(*operands, scale=SCALE, num_splits=num_splits)
+            assert out.isnan().any(-1).all() and not lse.isfinite().any()
+
+
+@all_kernels
+def test_lengths_out_of_range_count_as_the_nearest(kernel):
+    operands = drawn(5, 2, 3, 128, 32, 16)
+    lengths = torch.tensor([-(2**32) + 70, -(2**31) - 1, -5, 2**40, 33], device=DEVICE)
+    nearest = torch.tensor([0, 0, 0, 128, 33], device=DEVICE)
+    if kernel in (latent_attention, latent_attention_tma):
+        given = functools.partial(kernel, *operands)
+    else:
+        pages, table = scatter(operands[2:], [128] * 5, 64)
+        given = functools.partial(kernel.__wrapped__, *operands[:2], *pages, table[:, :2])
+    for num_splits in (1, 3):
+        for causal in (True, False):
+            result = given(scale=SCALE, seq_lens=lengths, causal=causal, num_splits=num_splits)
+            check(result, operands, nearest, causal)
+
+
+@pytest.mark.parametrize(
+    ("shared_kib", "nvidia", "R", "dtype"),
+    [
+        (163, True, 520, torch.float16),
+        (163, True, 1024, torch.float32),
+        (99, True, 520, torch.bfloat16),
+        (64, True, 512, torch.float16),
+        (64, False, 512, torch.float32),
+    ],
+)
+def test_a_gpu_with_less_shared_memory_takes_smaller_blocks_or_refuses(shared_kib, nvidia, R, dtype, monkeypatch):
+    limit = Limits(1, shared_kib * 1024, nvidia, (8, 0))
+    for module in ("decode", "decode_tma"):
+        monkeypatch.setattr(sys.modules[f"mla_ref.kernels.{module}"], "limits", lambda device: limit)
+    for heads in (3, 20):
+        operands = drawn(1, 1, heads, 40, R, 64, dtype)
+        check(latent_attention_tma(*operands, scale=SCALE), operands)
+    if shared_kib < 100:
+        operands = drawn(1, 1, 3, 40, 520, 64)
+        with pytest.raises(ValueError, match=rf"R = 520 and Dr = 64, expected .* fit into {shared_kib} KiB of shared"):
+            latent_attention_tma(*operands, scale=SCALE)
+    operands = drawn(1, 1, 3, 40, 1025, 64, dtype)
+    with pytest.raises(ValueError, match=rf"R = 1025 and Dr = 64, expected .* fit into {shared_kib} KiB of shared"):
+        latent_attention_tma(*operands, scale=SCALE)
+
+
+@all_kernels
 def test_any_layout(kernel):
     B, S, H, R = 2, 3, 5, 32
     q_latent, q_rope, c_kv, k_rope = drawn(B, S, H, 70, R, 16, torch.float16)
@@ -266,6 +322,14 @@ def test_errors_say_what_came(kernel):
         kernel(*operands, scale=SCALE, lse=q_latent[..., 0].half())
     with pytest.raises(ValueError, match=r"num_splits is 0, expected a positive int"):
         kernel(*operands, scale=SCALE, num_splits=0)
+    with pytest.raises(TypeError, match=r"scale is None, expected a float"):
+        kernel(*operands, scale=None)
+    with pytest.raises(TypeError, match=r"scale is tensor\(.*\), expected a float"):
+        kernel(*operands, scale=torch.tensor(SCALE))
+    with pytest.raises(ValueError, match=r"out has strides \[0, 0, 0, 1\] .*, expected a place for each element"):
+        kernel(*operands, scale=SCALE, out=torch.empty(32, device=DEVICE).expand(q_latent.shape))
+    with pytest.raises(ValueError, match=r"q_latent has shape \[2, 3, 5, 0\], expected rows of at least one value"):
+        kernel(q_latent[..., :0], q_rope, c_kv[..., :0], k_rope, scale=SCALE)
 
 
 @pytest.mark.parametrize("kernel", [latent_attention, latent_attention_tma])
@@ -289,6 +353,8 @@ def test_errors_about_pages(kernel):
         kernel(*operands, table.float(), scale=SCALE, seq_lens=seq_lens)
     with pytest.raises(TypeError, match=r"seq_lens is None, expected an int32 or int64 tensor"):
         kernel(*operands, table, scale=SCALE, seq_lens=None)
+    with pytest.raises(TypeError, match=r"block_table has type NoneType, expected an int32 or int64 tensor"):
+        kernel(*operands, None, scale=SCALE, seq_lens=seq_lens)
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")

@@ -60,6 +60,17 @@ def test_all_parts_empty():
     assert not out.any() and lse.isneginf().all()
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
+@pytest.mark.parametrize("lse", [NAN, math.inf])
+def test_a_broken_part_shows(lse):
+    outs, lses = drawn(3, 1, 1, 2, 10, empty=0)
+    lses[1, :, :, 0] = lse
+    outs[2, :, :, 1, 4] = NAN
+    out, total = combine(outs, lses)
+    assert out[0, 0, 0].isnan().all() and total[0, 0, 0].isnan()
+    assert out[0, 0, 1].isnan().tolist() == [i == 4 for i in range(10)] and total[0, 0, 1].isfinite()
+
+
 def test_far_apart():
     outs, lses = drawn(3, 1, 1, 4, 10, empty=0)
     lses = lses + torch.tensor([-1000.0, 500.0, 0.0], device=DEVICE)[:, None, None, None]
@@ -97,8 +108,10 @@ def test_gradients_are_refused_where_they_are_wanted():
 
 def test_errors_say_what_came():
     outs, lses = drawn(2, 1, 3, 2, 8)
-    with pytest.raises(ValueError, match=r"lses has shape \[2, 1, 2, 2\], expected \[2, 1, 3, 2\]"):
+    with pytest.raises(ValueError, match=r"lses has shape \[2, 1, 2, 2\], expected \[2, 1, 3, 2\]$"):
         combine(outs, lses[:, :, :2])
+    with pytest.raises(ValueError, match=r"outs has shape \[2, 1, 3, 2, 0\], expected rows of at least one value"):
+        combine(outs[..., :0], lses)
     for none in (outs[:0], []):
         with pytest.raises(ValueError, match=r"outs has no parts, expected at least one"):
             combine(none, lses[:0])

@@ -238,6 +238,16 @@ def test_gradients_are_refused_where_they_are_wanted():
         kernels.paged_gather(*problem.pages, problem.block_table, problem.lengths)
 
 
+def test_an_output_has_a_place_for_each_element():
+    problem = drawn([1], [2])
+    expanded = [each[:1].expand(each.shape) for each in problem.pages]
+    with pytest.raises(ValueError, match=r"c_kv_pages has strides .*, expected a place for each element"):
+        kernels.paged_update(*problem._replace(c_kv_pages=expanded[0], k_rope_pages=expanded[1])[:-1])
+    for out, what in ((problem.tokens[:1], "tuple of 1"), (problem.c_kv, "Tensor")):
+        with pytest.raises(TypeError, match=f"out is a {what}, expected a pair of tensors"):
+            kernels.paged_gather(*problem.pages, problem.block_table, problem.lengths, out=out)
+
+
 def test_errors_name_the_twin_for_other_dtypes():
     problem = drawn([1], [2])
     wide = [each.double() for each in problem[:4]]

@@ -136,6 +136,11 @@ def test_gradients_are_refused_where_they_are_wanted(kernel):
         kernel(q, k, *tables(positions, 4))
     with torch.no_grad():
         check(kernel(q, k, *tables(positions, 4)), (q, k), positions)
+    for wants, name in enumerate(("cos", "sin")):
+        angles = list(tables(positions, 4))
+        angles[wants].requires_grad_()
+        with pytest.raises(RuntimeError, match=rf"{name} requires a gradient.*mla_ref\.apply_rope"):
+            kernel(*drawn(1, 2, 3, 4), *angles)
 
 
 def test_errors_say_what_came(kernel):
@@ -148,6 +153,13 @@ def test_errors_say_what_came(kernel):
         kernel(q, k, *tables(torch.arange(3), 8), out=(q[..., :6], k))
     with pytest.raises(TypeError, match=r"has dtype torch.float64, expected one of .*: use mla_ref.apply_rope"):
         kernel(q.double(), k.double(), *tables(torch.arange(3), 8))
+    cos, sin = tables(torch.arange(3), 8)
+    with pytest.raises(TypeError, match=r"is a list, expected a torch.Tensor"):
+        kernel([1.0], k, cos, sin)
+    with pytest.raises(TypeError, match=r"cos is a NoneType, expected a torch.Tensor"):
+        kernel(q, k, None, sin)
+    with pytest.raises(ValueError, match=r"out\S* has strides .*, expected a place for each element"):
+        kernel(q, k, cos, sin, out=(q[:, :, :1].expand(q.shape), k))
 
 
 def test_query_and_key_have_to_match(kernel):
@@ -156,6 +168,12 @@ def test_query_and_key_have_to_match(kernel):
     q, k = drawn(2, 3, 5, 8)
     with pytest.raises(ValueError, match=r"k_rope has shape \[2, 2, 8\], expected \[B, S, Dr\] with S = 3 from q_rope"):
         kernel(q, k[:, :2], *tables(torch.arange(3), 8))
+    for swapped, name in (((k, k), "q_rope"), ((q, q), "k_rope"), ((k, q), "q_rope")):
+        with pytest.raises(ValueError, match=rf"{name} has shape .*, expected {4 - (name == 'k_rope')} dimensions"):
+            kernel(*swapped, *tables(torch.arange(3), 8))
+    for out, what in (((q,), "tuple of 1"), (q, "Tensor"), ([], "list of 0")):
+        with pytest.raises(TypeError, match=f"out is a {what}, expected a pair of tensors"):
+            kernel(q, k, *tables(torch.arange(3), 8), out=out)
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")

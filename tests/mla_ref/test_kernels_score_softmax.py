@@ -135,12 +135,17 @@ def test_score_errors_say_what_came(score):
 
 def test_kernels_refuse_what_they_cannot_do():
     q, p, c, k = operands(2, 3, 5, 7, 9, 6)
-    with pytest.raises(ValueError, match=r"out has shape \[2, 3, 5, 6\], expected \[B, S, H, T\] with T = 7 from c_kv"):
+    with pytest.raises(ValueError, match=r"out has shape \[2, 3, 5, 6\], expected \[2, 3, 5, 7\]"):
         kernels.attention_score(q, p, c, k, SCALE, out=torch.empty(2, 3, 5, 6, device=DEVICE))
     with pytest.raises(TypeError, match=r"float64, expected one of .*: use mla_ref.attention_score"):
         kernels.attention_score(*(each.double() for each in (q, p, c, k)), SCALE)
     with pytest.raises(TypeError, match=r"float64, expected one of .*: use mla_ref.masked_softmax"):
         kernels.masked_softmax(q.double())
+    for scale in (None, torch.tensor(0.5)):
+        with pytest.raises(TypeError, match=r"scale is (None|tensor\(0\.5000\)), expected a float"):
+            kernels.attention_score(q, p, c, k, scale)
+    with pytest.raises(ValueError, match=r"out has strides .*, expected a place for each element"):
+        kernels.masked_softmax(q, out=torch.empty(2, 3, 1, 9, device=DEVICE).expand(q.shape))
     q.requires_grad_()
     with pytest.raises(RuntimeError, match=r"q_latent requires a gradient.*no_grad.*mla_ref\.attention_score"):
         kernels.attention_score(q, p, c, k, SCALE)
@@ -208,6 +213,11 @@ def test_lengths_out_of_range_count_as_the_nearest():
     lengths = torch.tensor([-7, 2**40, 3], device=DEVICE)
     for causal in (False, True):
         check_softmax(kernels.masked_softmax(scores, lengths, causal), scores, (0, 5, 3), causal)
+        # Beyond what 32 bits hold, and the lowest that they do.
+        far = torch.tensor([-(2**31) - 1, -(2**32) + 3, 2**31], device=DEVICE)
+        check_softmax(kernels.masked_softmax(scores, far, causal), scores, (0, 0, 5), causal)
+        low = torch.tensor([-(2**31), 2**31 - 1, 0], dtype=torch.int32, device=DEVICE)
+        check_softmax(kernels.masked_softmax(scores, low, causal), scores, (0, 5, 0), causal)
     with pytest.raises(ValueError, match=r"seq_lens\[0\] is -7, expected 0 <= seq_lens <= 5"):
         mla_ref.masked_softmax(scores, lengths)
 

@@ -160,6 +160,9 @@ def test_every_device_names_its_sources_and_has_plausible_figures(device):
         (lambda: kv_cache_elements("mha", V3, num_kv_heads=2), "num_kv_heads is 2 for kind 'mha'"),
         (lambda: kv_cache_elements("mla", V3), "kind is 'mla', expected one of gqa, mha"),
         (lambda: operand_cost("mixed", V3, batch=1), "kind is 'mixed'"),
+        (lambda: attention_cost("absorb", V3, batch=-3, context=1), "batch is -3, expected at least 0"),
+        (lambda: operand_cost("absorb", V3, batch=1, q_len=-1), "q_len is -1, expected at least 0"),
+        (lambda: expansion_cost(V3, tokens=-1), "tokens is -1, expected at least 0"),
     ],
 )
 def test_errors_list_what_would_do(call, message):

@@ -107,6 +107,13 @@ def test_errors_say_what_came():
     cos, sin = rope_cos_sin(torch.arange(4), 8)
     with pytest.raises(ValueError, match=r"cos has shape \[4, 4\], expected \[3, 4\]"):
         apply_rope(x, cos, sin)
+    with pytest.raises(TypeError, match=r"x is a list, expected a torch.Tensor"):
+        apply_rope([1.0], cos, sin)
+    with pytest.raises(TypeError, match=r"cos is a NoneType, expected a torch.Tensor"):
+        apply_rope(x, None, sin)
+    for interleaved in (True, False):
+        with pytest.raises(ValueError, match=r"x has shape \[2, 3, 5, 7\], expected an even width"):
+            apply_rope(x[..., :7], cos[:3, :3], sin[:3, :3], interleaved)
     with pytest.raises(TypeError, match=r"positions has dtype torch.bfloat16"):
         rope_cos_sin(torch.arange(4).bfloat16(), 8)
     with pytest.raises(ValueError, match="dim is 7"):
