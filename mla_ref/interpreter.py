@@ -1,7 +1,7 @@
 """Triton on this machine: compiled for a GPU or, where there is none, interpreted, with known defects corrected.
 
 Triton chooses between the two while it is imported, so :func:`prepare` comes before anything that imports it;
-:mod:`mla_ref.kernels` begins with it. Five defects of the interpreter are corrected, in Triton 3.6 to 3.9:
+:mod:`mla_ref.kernels` begins with it. Six defects of the interpreter are corrected, in Triton 3.6 to 3.9:
 
 - bfloat16 is stored as raw 16-bit patterns, and ``tl.dot``, arithmetic, comparisons and sums take those
   patterns for integers. Constants of that type do not exist before 3.9, and conversions from float32 cut the
@@ -11,6 +11,8 @@ Triton chooses between the two while it is imported, so :func:`prepare` comes be
   whose bound is known at run time only would not start.
 - Before 3.8, ``tl.maximum``, ``tl.minimum`` and ``tl.clamp`` return NaN if an operand is one. On a GPU they return the
   other operand, unless ``propagate_nan`` says otherwise, and so they do corrected.
+- Masked places of a load without ``other`` read as 0. On a GPU they hold anything; corrected, NaN where the type has
+  one, so that a result which depends on them shows.
 - The variable of a ``range`` or ``tl.range`` loop is a Python int, without ``.to()`` and ``.dtype``. Corrected, it is a
   tensor as in a compiled kernel, int32 unless a bound is wider; that of a ``tl.static_range`` stays an int.
 - Addresses are used unseen: a load beyond a tensor returns what lies there, a store beyond it corrupts the heap
@@ -79,6 +81,7 @@ def prepare() -> bool:
             _correct_bfloat16(interpreter)
             _correct_index(interpreter)
             _correct_maximum(interpreter)
+            _correct_masked_loads(interpreter)
             _correct_loops(interpreter)
             _check_addresses(interpreter)
     return interpreted
@@ -185,6 +188,22 @@ def _correct_maximum(interpreter):
     builder.create_maxnumf = lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmax)
     builder.create_minnumf = lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmin)
     builder.create_clampf = corrected
+
+
+def _correct_masked_loads(interpreter):
+    builder, handle_type = interpreter.InterpreterBuilder, interpreter.TensorHandle
+    load = builder.create_masked_load
+
+    @functools.wraps(load)
+    def corrected(self, ptrs, mask, other, *args, **kwargs):
+        dtype = ptrs.get_element_ty()
+        if other is None and dtype.is_floating() and not np.asarray(mask.data).all():
+            nan = np.full(ptrs.data.nbytes, 0xFF, np.uint8)  # in every floating type
+            nan = nan.view(interpreter._get_np_dtype(dtype))[: ptrs.data.size].reshape(ptrs.data.shape)
+            other = handle_type(nan, dtype)
+        return load(self, ptrs, mask, other, *args, **kwargs)
+
+    builder.create_masked_load = corrected
 
 
 def _correct_loops(interpreter):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from ._validate import check_counts, check_integers, check_positive, check_tensors
+from ._validate import check_counts, check_integers, check_pair, check_positive, check_tensors
 from .cache import check_detached
 
 HOLE = -1  # table entry without a page; nothing reads past a sequence's length
@@ -227,6 +227,7 @@ def check_gather(
     c_kv_pages, k_rope_pages, block_table, lengths, starts, out
 ) -> tuple[dict[str, int], tuple[Tensor, Tensor]]:
     """Check the arguments of a gather, integer values left unread where ``out`` is given; return sizes and output."""
+    check_pair("out", out)
     outs = {} if out is None else {"out[0]": (out[0], "B S R"), "out[1]": (out[1], "B S Dr")}
     size = check_tensors(
         c_kv_pages=(c_kv_pages, "num_pages page_size R"), k_rope_pages=(k_rope_pages, "num_pages page_size Dr"), **outs

@@ -307,8 +307,8 @@ print("not ours:", memory[22:].tolist())
 # Two numbers that are not ours have changed, and nobody complained. The tensors that the grader passes in are not parts
 # of larger ones. There each such access is found, and the verdict names the argument and the element.
 #
-# - **Masked places** read as 0 here. On a GPU they hold anything, unless the load says `other=0.0`. Write that wherever
-#   masked places take part in a sum. `check` does not notice if it is missing.
+# - **Masked places** hold anything on a GPU, unless the load says `other=0.0`. Triton's interpreter reads 0 there;
+#   `prepare()` makes it NaN, so that a sum in which they take part shows it. Integers still read as 0.
 # - **What does not compile can run here.** Interpreted, a kernel is Python: NumPy works in it, and so does `torch` on
 #   a plain number. A GPU has neither. `check` only interprets. `check_speed` and the final grading also compile each
 #   kernel for a real GPU, which needs no GPU.

@@ -1021,6 +1021,37 @@ for H in (128, 64, 32, 16, 8):
     print(f"{H:5}     " + "".join(f"{f['rows']:9} · {f['cache_reads']:2}" for f in folds))
 
 # %% [markdown]
+# The same as a picture: a column is a tile of 128 rows, for which the cache is read once; a colour is a query token.
+# With 32 heads, how often is the cache read for 4 tokens, and how often for 5? Guess before you move the slider. Then
+# find the worst number of tokens for 24 heads.
+
+# %%
+def explore_fold(q_len, H):
+    fold = predict_fold(q_len, H)
+    with plt.rc_context(plots.STYLE):
+        _, axes = plt.subplots(figsize=(7, 2.8), layout="constrained")
+        for token in range(q_len):
+            tile, place = divmod(token, fold["factor"])
+            axes.bar(tile, H, bottom=place * H, width=0.8, color=PALETTE[token % len(PALETTE)], edgecolor="white")
+        axes.bar(range(fold["cache_reads"]), 128, width=0.8, fill=False, edgecolor="0.6")
+        axes.set(xticks=range(fold["cache_reads"]), xlabel="tile", ylabel="row", xlim=(-0.6, 7.6), ylim=(128, 0))
+        axes.set_title(f"q_len {q_len}, H {H}: {fold['rows']} of 128 rows, cache read {fold['cache_reads']}×")
+        plt.show()
+
+
+try:
+    from ipywidgets import IntSlider, SelectionSlider, interact
+except ImportError:
+    explore_fold(4, 32)
+    explore_fold(5, 32)
+else:
+    interact(
+        explore_fold,
+        q_len=IntSlider(4, 1, 8, description="q_len", continuous_update=False),
+        H=SelectionSlider(options=[8, 16, 24, 32, 64, 128], value=32, description="H", continuous_update=False),
+    )
+
+# %% [markdown]
 # ## Causal inside the fold
 #
 # The S query tokens are the last of the context: token s stands at position length − S + s and sees positions up to

@@ -4,7 +4,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._validate import check_pair
 from ..paged import check_gather
 from ._launch import check_distinct, check_operands, on_device_of
 from ._sizes import ceil_div
@@ -79,7 +78,6 @@ def paged_gather(
     PagedAttention, Kwon et al. 2023, arXiv:2309.06180; "Optimizing Multi-head Latent Attention for Efficient
     Inference", section 3.3.
     """
-    check_pair("out", out)
     _, out = check_gather(c_kv_pages, k_rope_pages, block_table, lengths, starts, out)
     c_kv, k_rope = out
     outs = {"out[0]": c_kv, "out[1]": k_rope}

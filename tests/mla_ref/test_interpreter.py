@@ -318,6 +318,23 @@ def test_a_maximum_of_nan_and_a_number_is_the_number(form, expected, dtype):
     torch.testing.assert_close(out, expected(x, low, high), rtol=0, atol=0, equal_nan=True)
 
 
+@triton.jit
+def masked(x_ptr, given_ptr, out_ptr):
+    i = tl.arange(0, 16)
+    tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < 9))
+    tl.store(given_ptr + i, tl.load(x_ptr + i, mask=i < 9, other=0))
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32])
+def test_masked_places_without_another_value_show(dtype):
+    x, given, out = torch.arange(9).to(dtype), torch.ones(16, dtype=dtype), torch.ones(16, dtype=dtype)
+    masked[(1,)](x, given, out)
+    assert torch.equal(given, torch.cat([x, torch.zeros(7, dtype=dtype)]))
+    assert torch.equal(out[:9], x)
+    assert (out[9:] == 0).all() if dtype == torch.int32 else out[9:].isnan().all()
+
+
 def refused(kernel, *args):
     with pytest.raises(interpreter.OutOfBounds) as caught:
         kernel[(1,)](*args)
