@@ -466,7 +466,7 @@ plt.show()
 # own that is given the accumulator and returns it.
 #
 # The case for speed is the decode step of the first picture: B = 32, S = 1, H = 128, T = 4096 in bfloat16. Half of
-# the points from a fraction of 0.3 on, all from 0.5.
+# the points from a fraction of 0.3 on, all from 0.5 and 1.5 times the speed of eager PyTorch.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -652,8 +652,8 @@ print("the same, less maximum:", (powers / powers.sum()).tolist())
 # T is at most 16384. Compute in float32.
 #
 # The case for speed has B = 2 sequences of 2500 and 4096 tokens, S = 1024 queries, H = 16, T = 4096 in bfloat16.
-# Half of the points from a fraction of 0.4 on, all from 0.55. The floor counts scores that are seen, and all
-# weights.
+# Half of the points from a fraction of 0.4 on, all from 0.55 and 2 times the speed of eager PyTorch. The floor counts
+# scores that are seen, and all weights.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -774,7 +774,8 @@ print(f"{row.max():31.3f} {'':8} {(row - row.max()).exp().sum():12.4f}   by defi
 # | returns | [B, S, H, T], zeros where nothing is seen | that of `scores` |
 #
 # The case for speed: B = 4 sequences of up to 98304 tokens, S = 1, H = 128, scores in float32. Three loops reach the
-# first bar, a fraction of 0.35, and half of the points. All of them start at 0.49, with two.
+# first bar, a fraction of 0.35, and half of the points. All of them start at 0.49, with two, and take 1.3 times the
+# speed of eager PyTorch.
 #
 # <details><summary>Hint 1</summary>
 #

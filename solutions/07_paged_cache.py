@@ -870,8 +870,8 @@ with plt.rc_context(plots.STYLE):
 # BLOCK_T is that number of tokens, or the page size if it is less: a longer block would read on behind its page.
 #
 # For the points for speed: B = 256, H = 16, T = 1024 in bfloat16, pages of 64. The floor is that of contiguous decode:
-# the cache once. Half of the points from a fraction of 0.35 of its speed on, all from 0.5 and twice the speed of eager
-# PyTorch, which gathers whole pages by indexing and then takes lesson 06's eager step.
+# the cache once. Half of the points from a fraction of 0.35 of its speed on, all from 0.5 and 2 times the speed of
+# eager PyTorch, which gathers whole pages by indexing and then takes lesson 06's eager step.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -1,5 +1,7 @@
 """The lessons as students and the grader meet them."""
 
+import itertools
+
 import nbformat
 import pytest
 from nbclient import NotebookClient
@@ -27,16 +29,31 @@ def test_no_two_exercises_share_a_name():
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("name", LESSONS)
-def test_each_exercise_has_three_hints(name):
+def texts(name):
+    """Return each exercise with the text that leads to it."""
     cells = load_lesson(name).notebook.cells
     places = {cell["id"]: n for n, cell in enumerate(cells)}
-    start = 0
-    for each in exercises(name):
-        text = "".join(cell.source for cell in cells[start : places[each.name]])
+    ends = [places[each.name] for each in exercises(name)]
+    return [
+        (each, "".join(cell.source for cell in cells[start:end]))
+        for each, start, end in zip(exercises(name), [0, *ends], ends, strict=False)
+    ]
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_each_exercise_has_three_hints(name):
+    for each, text in texts(name):
         assert [text.count(f"<summary>Hint {n}</summary>") for n in (1, 2, 3)] == [1, 1, 1], each.name
         assert text.count("<details>") == text.count("</details>")
-        start = places[each.name]
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_the_baseline_to_beat_is_published(name):
+    found = [*texts(name), (None, "")]
+    for (each, before), (_, behind) in itertools.pairwise(found):
+        if each.speed and each.speed.ratio > 1:
+            text = before + behind
+            assert f"{each.speed.ratio:g} times" in text or "the same bars." in text, each.name
 
 
 @pytest.mark.parametrize("name", LESSONS)

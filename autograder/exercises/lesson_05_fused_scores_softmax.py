@@ -197,7 +197,6 @@ MATMUL = Exercise(
         floor=lambda M, N, K, dtype: Cost(bytes=(M * K + N * K + M * N) * dtype.itemsize, flops=2 * M * N * K),
         bars=((0.25, 0.5), (0.45, 1.0)),
         baseline=lambda x, y, scale: x @ y.T * scale,
-        ratio=1.1,
     ),
 )
 
