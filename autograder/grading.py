@@ -283,14 +283,10 @@ def read_seed(classroom: Path) -> str:
 @functools.cache
 def version(lesson: str) -> str:
     """Return a digest of everything that decides a lesson's verdicts: exercises, judge, worker, oracles, and torch."""
-    modules = [
-        compare,
-        exercise,
-        judge,
-        program,
-        *KERNEL_MODULES,
-        *map(inspect.getmodule, [e.inputs for e in exercises(lesson)]),
-    ]
+    own = {inspect.getmodule(each.inputs) for each in exercises(lesson)} - {None}
+    # A lesson may take oracles from another's exercises.
+    used = [each for module in own for each in vars(module).values() if isinstance(each, Exercise)]
+    modules = [compare, exercise, judge, program, *KERNEL_MODULES, *(inspect.getmodule(each.inputs) for each in used)]
     files = {cost_model.FITTED, *(Path(module.__file__) for module in modules if module)}
     files.update(Path(server.__file__).parent.glob("*.py"), Path(mla_ref.__file__).parent.rglob("*.py"))
     sources = [path.read_bytes() for path in sorted(files)]
