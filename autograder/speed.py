@@ -81,8 +81,8 @@ def judge_speed(exercise: Exercise, program: Sequence[Cell], bench: Bench | GpuB
     """
     started = time.monotonic()
     try:
-        measured = isinstance(bench, GpuBench)
-        found = measure(exercise, program, bench) if measured else model(exercise, program, bench, seed)
+        on_gpu = isinstance(bench, GpuBench)
+        found = measure(exercise, program, bench) if on_gpu else model(exercise, program, bench, seed)
         verdict = verdict_on(exercise, found)
     except KernelFailure as error:
         verdict = zero(exercise, Outcome.ERROR, str(error))
@@ -107,19 +107,19 @@ def model(exercise: Exercise, program: Sequence[Cell], bench: Bench, seed: str =
     floor = speed.floor(**speed.case)
 
     @_at_full_size()
-    def measure(compared: Sequence[Execution]) -> Modelled:
+    def timed(compared: Sequence[Execution]) -> Modelled:
         return bench.measure(
             program, exercise.name, arguments, floor, speed.device, exercise.forbidden, compared=compared
         )
 
     if speed.small is None:
-        return attained(exercise, measure(()))
+        return attained(exercise, timed(()))
     small = replace(exercise, parts=(Part("small", speed.points, [{**speed.case, **speed.small}]),))
     compared = _compared(small, program, bench, seed)
     try:
-        return attained(exercise, measure(compared))
+        return attained(exercise, timed(compared))
     except Unchecked:  # unless the cases of the parts go where the small call does not
-        return attained(exercise, measure(compared + _compared(exercise, program, bench, seed)))
+        return attained(exercise, timed(compared + _compared(exercise, program, bench, seed)))
 
 
 @contextmanager
