@@ -1,11 +1,15 @@
 """Judge a lesson's sample class with `mla-course check`, and compare every verdict with the one that it should get.
 
     PYTHONPATH=. python benchmarks/judged.py [LESSON...] [--students NAME...]    # all by default, minutes each
+    PYTHONPATH=. python benchmarks/judged.py [LESSON...] --alone                 # the kernels of the solutions
 
 On a machine with a GPU the speed of kernels is measured; this needs neither nbgrader nor JupyterLab. The record says
 for each verdict on speed what was attained, for the lesson's own solution what the cost model says beside it, and how
 much the time of one kernel differs between REPEATS measurements. Lessons that are not asked for stay as they are in it;
-each has its own date, device and versions.
+each has its own date, device and versions. Students who are not asked for are not in it, and then nothing is repeated.
+
+Alone, the kernels of a lesson's own solution, ada's, are measured and held against the bars, their results compared in
+every call; nothing else is judged.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +31,14 @@ from autograder.exercises import exercises
 from autograder.grading import Grader
 from autograder.lesson import lesson_names, load_lesson
 from autograder.sample import expected, hand_in, submissions
-from autograder.speed import SUFFIX
+from autograder.speed import SUFFIX, judge_speed
 
 REPEATS = 10
 PACKAGES = ("triton",)
 KEPT = ("how", "device", "seconds", "noise", "floor", "baseline", "fraction", "ratio")
 
 
-def main(lessons: list[str], students: list[str]) -> int:
+def main(lessons: list[str], students: list[str], alone: bool) -> int:
     """Judge the classes; write the record. Return 1 if a verdict is not the expected one."""
     gpu = measured.available()
     name = f"judged_{record.gpu()}" if gpu else "judged"
@@ -42,25 +47,30 @@ def main(lessons: list[str], students: list[str]) -> int:
     lessons = lessons or [each for each in lesson_names() if any(exercise.speed for exercise in exercises(each))]
     for lesson in lessons:
         started = time.perf_counter()
-        found = check(lesson, *students)
-        solution = check(lesson, "ada", modelled=True)["ada"]
+        with ThreadPoolExecutor() as pool:
+            modelled = pool.submit(check, lesson, "ada", modelled=True)
+            if alone:  # else it is done before the other has judged the answers and begins to measure
+                modelled.result()
+            found = {"ada": solutions(lesson)} if alone else check(lesson, *students)
+            solution = modelled.result()["ada"]
         judged = [each for each in submissions(lesson) if each.student in found]
         surprises = [line for each in judged for line in compare(lesson, each, found)]
         figures["lessons"][lesson] = {
             **record.origin(PACKAGES),
-            "submissions": len(found),
+            "submissions": 0 if alone else len(found),
             "seconds": round(time.perf_counter() - started, 1),
             "not_as_expected": surprises,
             "speed": {student: speeds(verdicts) for student, verdicts in found.items()},
             "solution_modelled": speeds(solution),
-            "repeated": repeated(lesson) if gpu else None,
+            "repeated": repeated(lesson) if gpu and not students and not alone else None,
         }
         print(
-            f"{lesson}: {len(found)} submissions, {len(surprises)} verdicts not as expected",
+            f"{lesson}: verdicts on {', '.join(found)}, {len(surprises)} of them not as expected",
             *surprises,
             sep="\n  ",
             flush=True,
         )
+        figures["lessons"] = dict(sorted(figures["lessons"].items()))
         written = record.write(name, figures, PACKAGES)  # after each: the next may be cut off
     print(written)
     return int(any(figures["lessons"][lesson]["not_as_expected"] for lesson in lessons))
@@ -85,6 +95,18 @@ def check(lesson: str, *students: str, modelled: bool = False) -> dict[str, dict
     return {Path(path).parts[-3]: {each["exercise"]: each for each in verdicts} for path, verdicts in found.items()}
 
 
+def solutions(lesson: str) -> dict[str, dict[str, Any]]:
+    """Return the verdicts on the speed of the lesson's own solution by name."""
+    plan = load_lesson(lesson)
+    with Grader(None) as grader, measured.GpuBench() as bench:
+        found = [
+            judge_speed(each, grader.reference_job(plan, each.name).program, bench)
+            for each in exercises(lesson)
+            if each.speed
+        ]
+    return {verdict.exercise: verdict.to_json() for verdict in found}
+
+
 def repeated(lesson: str) -> dict[str, Any]:
     """Return the seconds of the lesson's last kernel in so many measurements, each from the start."""
     exercise = [each for each in exercises(lesson) if each.speed][-1]
@@ -98,8 +120,8 @@ def repeated(lesson: str) -> dict[str, Any]:
 def compare(lesson: str, submission: Any, found: dict[str, dict[str, Any]]) -> list[str]:
     """Return a sentence for every verdict that is not the expected one."""
     lines = []
-    for name, wanted in expected(lesson, submission).items():
-        got = found[submission.student][name]
+    for name, got in found[submission.student].items():
+        wanted = expected(lesson, submission)[name]
         if (got["score"], got["outcome"]) != (wanted.score, wanted.outcome) or wanted.says not in got["reason"]:
             is_what = f"{got['outcome']}, {got['score']}, {got['reason']!r}"
             lines.append(f"{submission.student}, {name}: {is_what}; expected {wanted.outcome}, {wanted.score}")
@@ -119,5 +141,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("lessons", nargs="*", help="all with kernels by default")
     parser.add_argument("--students", nargs="*", default=[], help="of the class; all by default")
+    parser.add_argument("--alone", action="store_true", help="measure the kernels of the solutions; needs a GPU")
     arguments = parser.parse_args()
-    sys.exit(main(arguments.lessons, arguments.students))
+    if arguments.alone and (arguments.students or not measured.available()):
+        parser.error("--alone measures the solutions, without students, on a GPU")
+    sys.exit(main(arguments.lessons, arguments.students, arguments.alone))

@@ -150,7 +150,11 @@ def decode() -> list[Row]:
         calls = pick(load("decode_h100")["decode"], B=B, S=1, H=H, T=T)["calls"]
         pages, buffer = (fastest(calls, f"kernels.{kind}latent_attention") for kind in ("paged_", ""))
         ours = f"pages {pages['cold_us']:.1f} µs; one buffer {speed(buffer)}, {buffer['tflop_per_s']:.0f} TFLOP/s"
-        peers = [f"{name} {each['cold_us']:.1f} µs" for name, each in calls.items() if not name.startswith("kernels.")]
+        peers = [
+            f"{name} {each['cold_us']:.1f} µs{each.get('note', '')}"
+            for name, each in calls.items()
+            if not name.startswith("kernels.")
+        ]
         rows.append((f"MLA decode B={B} H={H} T={T}", ours, "; ".join(peers)))
     return rows
 

@@ -1042,31 +1042,31 @@ print(f"relative difference from the expanded form: {((got - expected).norm() / 
 # the layer from its pieces.
 
 # %%
-H100_PIECES = {"scores": (5986.4, 2626.2), "softmax": (9682.5, 1214.9)}  # µs by themselves: eager, fused
+H100_PIECES = {"scores": (6018.3, 2686.0), "softmax": (9784.3, 1212.0)}  # µs by themselves: eager, fused
 FORMS = ("baseline", "ASF", "SF", "RF", "RPEF", "All")
 H100_PASSES = {  # µs a pass of each form: the host's share, started from Python, and replayed from a CUDA graph
     "4 prompts of 512": {
-        "host": (606.0, 684.6, 678.7, 761.2, 633.3, 697.5),
-        "Python": (618.8, 689.6, 680.5, 769.7, 644.6, 699.3),
-        "graph": (460.6, 359.6, 342.9, 465.3, 449.0, 223.1),
+        "host": (1071.1, 1175.9, 1145.3, 1315.3, 1071.8, 1195.3),
+        "Python": (1073.9, 1178.4, 1147.9, 1317.8, 1074.4, 1197.7),
+        "graph": (461.9, 362.5, 345.5, 465.5, 451.6, 225.7),
     },
     "4 prompts of 1024": {
-        "host": (610.0, 683.7, 675.9, 771.7, 647.5, 703.6),
-        "Python": (1439.8, 1141.9, 967.6, 1452.2, 1405.2, 726.4),
-        "graph": (1381.2, 1075.7, 912.8, 1372.4, 1343.6, 566.0),
+        "host": (1060.1, 1180.7, 1181.0, 1400.1, 1150.6, 1240.7),
+        "Python": (1476.1, 1235.3, 1205.4, 1484.6, 1440.4, 1252.0),
+        "graph": (1385.4, 1080.6, 918.6, 1375.2, 1350.1, 568.4),
     },
     "4 prompts of 4096": {
-        "host": (673.7, 765.1, 733.2, 831.2, 726.1, 766.5),
-        "Python": (18738.1, 15062.3, 9730.5, 18767.2, 18645.4, 6243.7),
-        "graph": (18694.2, 14990.1, 9682.2, 18658.7, 18552.1, 5943.1),
+        "host": (1027.2, 1192.7, 1317.6, 1406.6, 1702.7, 1115.4),
+        "Python": (18833.7, 15191.9, 9842.4, 18883.0, 18765.5, 6366.6),
+        "graph": (18750.4, 15091.0, 9751.5, 18758.8, 18630.4, 5987.8),
     },
     "decode, 4 at 4096": {
-        "host": (692.5, 763.6, 769.4, 836.0, 677.0, 783.8),
-        "Python": (695.4, 766.4, 772.3, 838.8, 679.9, 786.5),
-        "graph": (92.7, 87.8, 89.3, 89.9, 84.1, 71.5),
+        "host": (1542.5, 1760.4, 1872.2, 2086.2, 1821.7, 1891.5),
+        "Python": (1549.6, 1767.5, 1879.7, 2093.8, 1831.7, 1898.8),
+        "graph": (92.4, 87.3, 90.6, 90.1, 84.4, 71.7),
     },
 }
-H100_ASF_AND_SF = 6145.2  # µs in a graph, 4 prompts of 4096
+H100_ASF_AND_SF = 6134.5  # µs in a graph, 4 prompts of 4096
 
 for piece, (old, new) in H100_PIECES.items():
     print(f"{piece} alone: eager {old / 1e3:5.2f} ms, fused {new / 1e3:.2f} ms")
@@ -1103,11 +1103,11 @@ for where, old, new in (("in the baseline", base, times["SF"]), ("after ASF", ti
 # %%
 H100_KERNELS = {  # ms of each kernel, in order
     "baseline": [
-        ("matrix product", 1.68), ("matrix product", 0.78), ("sum of the products", 2.1), ("times scale", 1.41),
-        ("add the mask", 3.75), ("softmax, to float32", 4.34), ("to float16", 1.05), ("to float16", 1.05),
-        ("matrix product", 1.3), ("all others", 1.29),
+        ("matrix product", 1.71), ("matrix product", 0.78), ("sum of the products", 2.1), ("times scale", 1.41),
+        ("add the mask", 3.75), ("softmax, to float32", 4.33), ("to float16", 1.05), ("to float16", 1.05),
+        ("matrix product", 1.33), ("all others", 1.29),
     ],
-    "All": [("fused scores", 2.64), ("fused softmax", 1.1), ("matrix product", 1.31), ("all others", 0.77)],
+    "All": [("fused scores", 2.69), ("fused softmax", 1.1), ("matrix product", 1.34), ("all others", 0.77)],
 }
 _, panels = plt.subplots(1, 2, figsize=(9.5, 3), layout="constrained", sharex=True)
 for axes, (name, ran) in zip(panels, H100_KERNELS.items(), strict=True):
@@ -1153,12 +1153,12 @@ for name, mib in H100_PEAK_MIB.items():
 
 # %% [markdown]
 # In a graph, all gain more than the sum at every length: that is the arithmetic from above. From Python all fused is
-# faster at 1024 and 4096 tokens alone, and at 1024 it exceeds the sum by far less.
+# faster at 1024 and 4096 tokens alone, and at 1024 by less than in a graph.
 #
 # With prompts of 512 tokens, and in a decode step, the device is done before Python has started the next kernel. A
 # pass takes as long as the host. Fewer kernels are no help if each takes longer to start, and starting one of Triton's
-# takes Python longer than one of PyTorch's own. With 1024 tokens the eager layer keeps the device busy, and so do the
-# layers with one fusion. All fused is faster than Python can start it, so its gain ends at the host's time.
+# takes Python longer than one of PyTorch's own. With 1024 tokens the eager layer keeps the device busy. All fused is
+# faster than Python can start it, so its gain ends at the host's time, and a slower host would have cut it further.
 # A gain on short inputs says more about the host than about the kernel. Say which of the two you measured.
 #
 # Memory is the other gain. In the report's Table 2, 8 prompts of 4096 tokens ran out of memory in both forms, on a
@@ -1171,7 +1171,7 @@ for name, mib in H100_PEAK_MIB.items():
 # and values expanded, through PyTorch's fused attention (cuDNN), which writes no scores:
 
 # %%
-H100_EXPANDED = 2613.8  # µs, as started from Python
+H100_EXPANDED = 2687.6  # µs, as started from Python
 eager, *_, fused = H100_PASSES["4 prompts of 4096"]["Python"]
 bars(
     {"absorbed, eager": eager / 1e3, "absorbed, all fused": fused / 1e3, "expanded, cuDNN": H100_EXPANDED / 1e3},

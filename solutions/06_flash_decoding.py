@@ -567,10 +567,10 @@ from IPython.display import display
 from mla_ref import Cost
 
 H100_DECODE = {  # B, H, T: µs
-    (128, 16, 4096): {"latent_attention": 215.1, "latent_attention_tma": 213.1, "FlashMLA": 231.5, "vLLM": 248.4},
-    (128, 128, 4096): {"latent_attention": 1373.5, "latent_attention_tma": 413.0, "FlashMLA": 257.3, "vLLM": 1739.4},
-    (1, 16, 8192): {"latent_attention": 16.6, "latent_attention_tma": 16.7, "FlashMLA": 29.7, "vLLM": 40.9},
-    (16, 16, 8192): {"latent_attention": 70.8, "latent_attention_tma": 70.8, "FlashMLA": 72.2, "vLLM": 85.2},
+    (128, 16, 4096): {"latent_attention": 215.1, "latent_attention_tma": 213.0, "FlashMLA": 231.2, "vLLM": 248.3},
+    (128, 128, 4096): {"latent_attention": 1373.3, "latent_attention_tma": 419.9, "FlashMLA": 257.8, "vLLM": 1728.4},
+    (1, 16, 8192): {"latent_attention": 16.7, "latent_attention_tma": 16.9, "FlashMLA": 29.7, "vLLM": 40.9},
+    (16, 16, 8192): {"latent_attention": 71.1, "latent_attention_tma": 70.8, "FlashMLA": 72.5, "vLLM": 85.6},
 }
 
 
@@ -1086,7 +1086,7 @@ plots.matrix(seen, title="Bright: what row n = s·H + h sees (token n // H)", xl
 # folded, and F is not needed.
 #
 # For the points for speed: B = 4, S = 4, H = 16, T = 16384. TokenSpeed's benchmark has these B, S and H. Half of the
-# points from a fraction of 0.15 on, all from 0.28 and 1.8 times the speed of eager PyTorch. Blocks of 16 rows read the
+# points from a fraction of 0.15 on, all from 0.25 and 1.8 times the speed of eager PyTorch. Blocks of 16 rows read the
 # cache 4 times and do not reach the second bar.
 #
 # <details><summary>Hint 1</summary>
@@ -1266,7 +1266,7 @@ draw_measured(16, 16, 8192)
 # arrives a launch, an address and a trip to memory have to pass, twice with a combine. In a CUDA graph, where a launch
 # is cheaper, `latent_attention` takes 10.3 µs. Here latency decides. At B = 16 it is bandwidth.
 #
-# Four query tokens, folded, over TokenSpeed's 81920 tokens (B = 4, H = 16): `latent_attention_tma` takes 164 µs. The
+# Four query tokens, folded, over TokenSpeed's 81920 tokens (B = 4, H = 16): `latent_attention_tma` takes 163 µs. The
 # floor is 113 µs.
 
 # %% [markdown]

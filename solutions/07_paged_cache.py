@@ -788,7 +788,7 @@ plots.page_table(
 # order, the reference's kernels.)
 
 # %%
-STEP_US = {"gather": 417.5, "decode": 213.1}  # on an H100, from paged_h100.json and decode_h100.json
+STEP_US = {"gather": 417.5, "decode": 213.0}  # on an H100, from paged_h100.json and decode_h100.json
 cache_mb = 128 * 4096 * 1152 / 1e6
 print(f"cache {cache_mb:.0f} MB: read and written by the gather, then read by decode: 3 × {cache_mb:.0f} MB")
 print(f"floor at 3.35 TB/s: {cache_mb / 3.35:.0f} µs without a gather, {3 * cache_mb / 3.35:.0f} µs with it")
@@ -1119,12 +1119,12 @@ for size in UPDATE_US:
 
 # %%
 DECODE_US = {  # contiguous, from pages
-    "H = 16, per token": (215.07, 430.24),
-    "H = 16, ahead": (213.06, 218.46),
-    "H = 128, per token": (1373.47, 2068.16),
-    "H = 128, ahead": (413.02, 418.88),
+    "H = 16, per token": (215.14, 430.56),
+    "H = 16, ahead": (212.96, 218.62),
+    "H = 128, per token": (1373.28, 2070.5),
+    "H = 128, ahead": (419.87, 423.62),
 }
-FLASHMLA_US = {16: 231.52, 128: 257.34}  # in the same run
+FLASHMLA_US = {16: 231.23, 128: 257.79}  # in the same run
 for name, (contiguous, paged) in DECODE_US.items():
     print(f"{name:18} {contiguous:7.1f} µs contiguous, {paged:7.1f} µs paged: {paged / contiguous - 1:+.1%}")
 for heads, paged in FLASHMLA_US.items():
@@ -1132,7 +1132,7 @@ for heads, paged in FLASHMLA_US.items():
 
 # %% [markdown]
 # With a look-up for each token, pages add 100 % for H = 16, and 51 % for H = 128, where by pointers the contiguous twin
-# is slow already. Ahead and by descriptors they add 1 to 3 %. Both have changed, and the record does not part them:
+# is slow already. Ahead and by descriptors they add 3 % at most. Both have changed, and the record does not part them:
 # that a load waits for another load is likely, not proven. Nor is the second kernel yours, which looks ahead and loads
 # by pointers. A gather in front adds 196 % for H = 16.
 #
@@ -1206,5 +1206,5 @@ print(f"contiguous: 32 sequences. Pages of 64: {len(taken) - 1:,}, which take {m
 # - A manager of pages whose refusals change nothing, and the report's Table 4 with the pool that its digits come from.
 # - Update and gather in one launch each, for any start, any length, and a table that holds rubbish behind it.
 # - A decode kernel that needs no gather. In the reference's, with the page looked up ahead and loads by
-#   descriptors, paging costs 1 to 3 %.
+#   descriptors, paging costs 3 % at most.
 # - Offsets in 64 bits, tested without a large pool.

@@ -101,10 +101,9 @@ def gains(way):
         yield sum(base / time - 1 for time in each), base / fused - 1
 
 
-def excess(work, way):
-    """The gain of all, over the sum of the four."""
-    total, gain = dict(zip(passes(), gains(way), strict=True))[work]
-    return gain - total
+def gain(work, way):
+    """The gain of all."""
+    return dict(zip(passes(), gains(way), strict=True))[work][1]
 
 
 def decode(B, S, H, T, call, figure="cold_us"):
@@ -508,10 +507,10 @@ CLAIMS = (
     (ABLATION, "In a graph, all gain more than the sum at every length", lambda: all(a > s for s, a in gains("graph"))),
     (
         ABLATION,
-        "From Python all fused is faster at 1024 and 4096 tokens alone, and at 1024 it exceeds the sum by far less",
+        "From Python all fused is faster at 1024 and 4096 tokens alone, and at 1024 by less than in a graph",
         lambda: (
             [gain > 0 for _, gain in gains("Python")] == [False, True, True, False]
-            and 0 < excess("4 prompts of 1024", "Python") < excess("4 prompts of 1024", "graph") / 2
+            and gain("4 prompts of 1024", "Python") < gain("4 prompts of 1024", "graph")
         ),
     ),
     (
@@ -528,8 +527,8 @@ CLAIMS = (
     ),
     (
         ABLATION,
-        "With 1024 tokens the eager layer keeps the device busy, and so do the layers with one fusion",
-        lambda: not any(waits_for_host("4 prompts of 1024", form) for form in range(5)),
+        "With 1024 tokens the eager layer keeps the device busy",
+        lambda: not waits_for_host("4 prompts of 1024", 0),
     ),
     (ABLATION, "so its gain ends at the host's time", lambda: waits_for_host("4 prompts of 1024", -1)),
     (
@@ -572,10 +571,10 @@ CLAIMS = (
     ),
     (
         PAGING,
-        "Ahead and by descriptors they add 1 to 3 %",
-        lambda: all(0.01 <= cost <= 0.03 for cost in cost_of_pages("ahead")),
+        "Ahead and by descriptors they add 3 % at most",
+        lambda: max(cost_of_pages("ahead")) <= 0.03,
     ),
-    (PAGING, "by descriptors, paging costs 1 to 3 %", lambda: max(cost_of_pages("ahead")) <= 0.03),
+    (PAGING, "by descriptors, paging costs 3 % at most", lambda: max(cost_of_pages("ahead")) <= 0.03),
     (ROOFLINE, "no rounds of a fastest call were more than 3 % apart", lambda: max(spread()) <= 0.03),
     (
         ROOFLINE,

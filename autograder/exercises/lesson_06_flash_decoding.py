@@ -974,7 +974,7 @@ FOLDED = Exercise(
         case=dict(B=4, S=4, H=16, T=16384, **WIDE),
         small=dict(B=1, T=512),
         floor=lambda B, S, H, T, R, Dr, scale, dtype: _decode_floor(B, H, T, dtype, R, Dr, S),
-        bars=((0.15, 0.5), (0.28, 1.0)),
+        bars=((0.15, 0.5), (0.25, 1.0)),
         baseline=_eager_folded,
         ratio=1.8,
     ),
