@@ -1,7 +1,7 @@
 """Triton on this machine: compiled for a GPU or, where there is none, interpreted, with known defects corrected.
 
 Triton chooses between the two while it is imported, so :func:`prepare` comes before anything that imports it;
-:mod:`mla_ref.kernels` begins with it. Six defects of the interpreter are corrected, in Triton 3.6 to 3.9:
+:mod:`mla_ref.kernels` begins with it. Seven defects of the interpreter are corrected, in Triton 3.6 to 3.9:
 
 - bfloat16 is stored as raw 16-bit patterns, and ``tl.dot``, arithmetic, comparisons and sums take those
   patterns for integers. Constants of that type do not exist before 3.9, and conversions from float32 cut the
@@ -19,13 +19,20 @@ Triton chooses between the two while it is imported, so :func:`prepare` comes be
   and ends the process. Corrected, an access raises :class:`OutOfBounds` before it happens. A pointer may reach the
   whole storage of the tensor that it was made from. Where its tensor is not known (pointers chosen by
   ``tl.where``, or made from integers) it may reach the storage of any tensor that the launch was given.
+- Every block of more than one element is true, so that an ``if`` on one is taken. It is no condition for the compiler;
+  corrected, it raises TypeError.
+
+And half of its time is saved: it patches the language again for every function that a kernel calls, ``tl.sum`` among
+them, widens integers to look for overflows that it does not report, and builds a table for each type it names.
 """
 
 import ast
+import dataclasses
 import functools
 import os
 import sys
 import types
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
@@ -77,7 +84,8 @@ def prepare() -> bool:
         from triton.runtime import interpreter
 
         if not hasattr(interpreter, _CORRECTED):
-            setattr(interpreter, _CORRECTED, True)
+            setattr(interpreter, _CORRECTED, _Patched(interpreter))
+            _spare_work(interpreter)
             _correct_bfloat16(interpreter)
             _correct_index(interpreter)
             _correct_maximum(interpreter)
@@ -91,6 +99,78 @@ def active() -> bool:
     """Return whether Triton has been imported and interprets kernels."""
     triton = sys.modules.get("triton")
     return triton is not None and not isinstance(triton.language.cdiv, triton.runtime.JITFunction)
+
+
+def patched() -> AbstractContextManager:
+    """Return a context in which many launches, one after the other, patch Triton's language once.
+
+    A launch by itself enters it too. Until its end, functions of the language are also patched for calls outside of
+    kernels. Where :func:`prepare` has found kernels to be compiled, nothing is.
+    """
+    return getattr(sys.modules.get("triton.runtime.interpreter"), _CORRECTED, nullcontext())
+
+
+class _Patched:
+    """The language with the interpreter's functions in it, for as long as a ``with`` or one around it lasts."""
+
+    def __init__(self, interpreter):
+        import triton.language as tl
+
+        self.patch, self.depth = interpreter._patch_lang, 0
+        self.modules = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
+        self.tensor = tl.tensor
+
+    def __enter__(self):
+        if not self.depth:
+            self.scope = self.patch(self.modules)
+            self.scope.set_attr(self.tensor, "__bool__", _truth(self.tensor.__bool__))
+        self.depth += 1
+
+    def __exit__(self, *exc_info):
+        self.depth -= 1
+        if not self.depth:
+            self.scope.restore()
+
+
+def _spare_work(interpreter):
+    context, call = getattr(interpreter, _CORRECTED), interpreter.GridExecutor.__call__
+    builder, type_of = interpreter.interpreter_builder, interpreter._get_np_dtype
+    done, types_by_name = types.SimpleNamespace(restore=lambda: None), {}
+
+    def patch(function):
+        if not context.depth:
+            name = function.__name__
+            raise RuntimeError(f"{name} is called outside of a kernel: launch it with a grid, {name}[grid](...)")
+        return done
+
+    @functools.wraps(call)
+    def launch(self, *args, **kwargs):
+        with context:
+            return call(self, *args, **kwargs)
+
+    def type_by_name(dtype):
+        if dtype.name not in types_by_name:
+            types_by_name[dtype.name] = type_of(dtype)
+        return types_by_name[dtype.name]
+
+    interpreter._patch_lang, interpreter._get_np_dtype = patch, type_by_name
+    interpreter.GridExecutor.__call__ = launch
+    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+
+
+def _truth(original):
+    home = os.path.dirname(sys.modules["triton"].__file__) + os.sep
+
+    def truth(block):
+        asked_by = sys._getframe(1).f_code.co_filename  # Triton's own functions may ask
+        if block.handle.data.size > 1 and not asked_by.startswith(home):
+            raise TypeError(
+                f"a block of {list(block.handle.data.shape)} is neither true nor false: choose by element with "
+                f"tl.where or a mask (& for and), or make one number of it, as tl.max does"
+            )
+        return original(block)
+
+    return truth
 
 
 def _has_gpu():

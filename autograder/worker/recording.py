@@ -15,8 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autograder.worker.layout import is_wide
-from autograder.worker.patching import patched_once
 from autograder.worker.trees import by_name, tensors_in
+from mla_ref import interpreter
 
 INDEX_BYTES = 1 << 20
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
@@ -216,7 +216,7 @@ def recording(inputs: dict[str, Any], execute: bool) -> Iterator[Recorder]:
 
     InterpretedFunction.run = run
     try:
-        with patched_once(), _HostWatch(recorder):
+        with interpreter.patched(), _HostWatch(recorder):
             yield recorder
     finally:
         InterpretedFunction.run = original

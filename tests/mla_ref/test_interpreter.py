@@ -541,6 +541,58 @@ print(os.environ["TRITON_INTERPRET"], triton.knobs.runtime.interpret)
     assert python(code, TRITON_INTERPRET=None) == ["True", "True", "True", "1", "True"]
 
 
+@triton.jit
+def largest(x):
+    return tl.max(x, 0)
+
+
+@triton.jit
+def branch(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, BLOCK))
+    if x > 0:
+        tl.store(out_ptr, largest(x))
+    else:
+        tl.store(out_ptr, -largest(x))
+
+
+@interpreted
+def test_a_branch_on_a_block_is_refused_and_on_one_number_taken():
+    out = torch.empty(1)
+    with pytest.raises(Exception, match=r"a block of \[4\] is neither true nor false: choose by element"):
+        branch[(1,)](torch.tensor([-1.0, 1.0, 2.0, 3.0]), out, BLOCK=4)
+    for x in (2.0, -2.0):
+        branch[(1,)](torch.tensor([x]), out, BLOCK=1)
+        assert out.item() == 2.0
+
+
+@interpreted
+def test_the_language_is_its_own_again_after_a_launch_and_after_one_that_fails():
+    arguments = torch.ones(4), torch.empty(1)
+    for launch in (
+        lambda: branch[(1,)](*arguments, BLOCK=4),
+        lambda: branch[(1,)](arguments[0], arguments[1], BLOCK=1),
+    ):
+        try:
+            launch()
+        except Exception as error:
+            assert "neither true" in str(error)
+        with pytest.raises(ValueError, match=r"Did you forget to add @triton\.jit"):
+            tl.arange(0, 4)
+    with pytest.raises(RuntimeError, match=r"largest is called outside of a kernel: launch it with a grid"):
+        largest(torch.ones(4))
+
+
+@interpreted
+def test_many_launches_in_one_context():
+    out = torch.empty(1)
+    with interpreter.patched():
+        for x in (1.0, 2.0):
+            branch[(1,)](torch.tensor([x]), out, BLOCK=1)
+            assert out.item() == x
+    with pytest.raises(ValueError, match=r"Did you forget to add @triton\.jit"):
+        tl.arange(0, 4)
+
+
 def test_importing_the_kernels_is_enough():
     code = "import mla_ref.kernels; print(mla_ref.interpreter.active())"
     assert python(code, TRITON_INTERPRET=None) == ["True"]
