@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +46,8 @@ def main(lessons: list[str], students: list[str], alone: bool) -> int:
     lessons = lessons or [each for each in lesson_names() if any(exercise.speed for exercise in exercises(each))]
     for lesson in lessons:
         started = time.perf_counter()
-        with ThreadPoolExecutor() as pool:
-            modelled = pool.submit(check, lesson, "ada", modelled=True)
-            if alone:  # else it is done before the other has judged the answers and begins to measure
-                modelled.result()
-            found = {"ada": solutions(lesson)} if alone else check(lesson, *students)
-            solution = modelled.result()["ada"]
+        found = {"ada": solutions(lesson)} if alone else check(lesson, *students)
+        solution = check(lesson, "ada", modelled=True)["ada"]
         judged = [each for each in submissions(lesson) if each.student in found]
         surprises = [line for each in judged for line in compare(lesson, each, found)]
         figures["lessons"][lesson] = {
@@ -62,7 +57,7 @@ def main(lessons: list[str], students: list[str], alone: bool) -> int:
             "not_as_expected": surprises,
             "speed": {student: speeds(verdicts) for student, verdicts in found.items()},
             "solution_modelled": speeds(solution),
-            "repeated": repeated(lesson) if gpu and not students and not alone else None,
+            "repeated": repeated(lesson) if gpu and not (students or alone) else None,
         }
         print(
             f"{lesson}: verdicts on {', '.join(found)}, {len(surprises)} of them not as expected",

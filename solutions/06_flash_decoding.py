@@ -1255,7 +1255,7 @@ else:
 
 # %% [markdown]
 # And on an H100, decode steps with 16 heads over 8192 tokens, L2 emptied before each call, combine included
-# (`benchmarks/decode_h100.json`):
+# (`benchmarks/decode_h100.json`; vLLM's time for one sequence is of an earlier run):
 
 # %%
 draw_measured(1, 16, 8192)
