@@ -117,6 +117,7 @@ class _Patched:
         import triton.language as tl
 
         self.patch, self.depth = interpreter._patch_lang, 0
+        self.launching = False
         self.modules = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
         self.tensor = tl.tensor
 
@@ -138,7 +139,7 @@ def _spare_work(interpreter):
     done, types_by_name = types.SimpleNamespace(restore=lambda: None), {}
 
     def patch(function):
-        if not context.depth:
+        if not context.launching:
             name = function.__name__
             raise RuntimeError(f"{name} is called outside of a kernel: launch it with a grid, {name}[grid](...)")
         return done
@@ -146,7 +147,11 @@ def _spare_work(interpreter):
     @functools.wraps(call)
     def launch(self, *args, **kwargs):
         with context:
-            return call(self, *args, **kwargs)
+            context.launching, outer = True, context.launching
+            try:
+                return call(self, *args, **kwargs)
+            finally:
+                context.launching = outer
 
     def type_by_name(dtype):
         if dtype.name not in types_by_name:

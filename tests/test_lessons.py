@@ -1,6 +1,7 @@
 """The lessons as students and the grader meet them."""
 
 import itertools
+import re
 
 import nbformat
 import pytest
@@ -48,12 +49,15 @@ def test_each_exercise_has_three_hints(name):
 
 
 @pytest.mark.parametrize("name", LESSONS)
-def test_the_baseline_to_beat_is_published(name):
+def test_the_bars_of_speed_are_published(name):
     found = [*texts(name), (None, "")]
     for (each, before), (_, behind) in itertools.pairwise(found):
-        if each.speed and each.speed.ratio > 1:
-            text = before + behind
-            assert f"{each.speed.ratio:g} times" in text or "the same bars." in text, each.name
+        text = before + behind
+        if each.speed and "the same bars" not in text:
+            for fraction, _ in each.speed.bars:
+                assert re.search(rf"(?<![\d.])({fraction:g}|{100 * fraction:.0f} %)(?!\d)", text), each.name
+        if each.speed and each.speed.ratio > 1 and "the same bars." not in text:
+            assert f"{each.speed.ratio:g} times" in text, each.name
 
 
 @pytest.mark.parametrize("name", LESSONS)

@@ -53,7 +53,7 @@ def check_gradients(twin: str, **tensors: Tensor) -> None:
 
 def check_scale(scale: float) -> float:
     """Return the factor of scores as a float; raise TypeError for a tensor, which would have to wait for the device."""
-    if not isinstance(scale, (float, Real)):
+    if not isinstance(scale, Real):
         raise TypeError(f"scale is {scale!r}, expected a float, 1/√(Dn+Dr)")
     return float(scale)
 

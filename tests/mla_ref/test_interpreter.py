@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -566,20 +567,12 @@ def test_a_branch_on_a_block_is_refused_and_on_one_number_taken():
 
 
 @interpreted
-def test_the_language_is_its_own_again_after_a_launch_and_after_one_that_fails():
-    arguments = torch.ones(4), torch.empty(1)
-    for launch in (
-        lambda: branch[(1,)](*arguments, BLOCK=4),
-        lambda: branch[(1,)](arguments[0], arguments[1], BLOCK=1),
-    ):
-        try:
-            launch()
-        except Exception as error:
-            assert "neither true" in str(error)
-        with pytest.raises(ValueError, match=r"Did you forget to add @triton\.jit"):
-            tl.arange(0, 4)
-    with pytest.raises(RuntimeError, match=r"largest is called outside of a kernel: launch it with a grid"):
-        largest(torch.ones(4))
+@pytest.mark.parametrize(("block", "ends"), [(1, nullcontext()), (4, pytest.raises(Exception, match="neither true"))])
+def test_the_language_is_its_own_again_after_a_launch_and_after_one_that_fails(block, ends):
+    with ends:
+        branch[(1,)](torch.ones(4), torch.empty(1), BLOCK=block)
+    with pytest.raises(ValueError, match=r"Did you forget to add @triton\.jit"):
+        tl.arange(0, 4)
 
 
 @interpreted
@@ -591,6 +584,13 @@ def test_many_launches_in_one_context():
             assert out.item() == x
     with pytest.raises(ValueError, match=r"Did you forget to add @triton\.jit"):
         tl.arange(0, 4)
+
+
+@interpreted
+@pytest.mark.parametrize("context", [nullcontext, interpreter.patched])
+def test_a_function_of_kernels_is_refused_outside_of_them(context):
+    with context(), pytest.raises(RuntimeError, match=r"largest is called outside of a kernel: launch it with a grid"):
+        largest(torch.ones(4))
 
 
 def test_importing_the_kernels_is_enough():
