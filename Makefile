@@ -6,11 +6,15 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 STAMP := .venv/.installed
 BENCHES := ceilings timing_traps norm_rope ablation decode paged crossover judged
 
-.PHONY: demo test lab bench build clean
+.PHONY: demo demo-all test lab bench build clean
 
-demo: $(STAMP)  ## build the course, grade the sample class, print the scoreboard
+demo: $(STAMP)  ## build the course, grade a small sample class, print the scoreboard
 	$(BIN)/mla-course build
 	$(BIN)/mla-course demo
+
+demo-all: $(STAMP)  ## the same with the whole sample class, some minutes
+	$(BIN)/mla-course build
+	$(BIN)/mla-course demo --all
 
 test: $(STAMP)  ## lint, drift, and the tests
 	$(BIN)/ruff check .

@@ -1,13 +1,13 @@
-"""The autograder: exercise specs, the checks in the notebook, the judge, the nbgrader plug-in, the command line."""
+"""The autograder of a course: lessons read, answers judged, kernels proved and timed, classes graded."""
 
+from importlib import import_module
 from typing import Any
 
+_MODULE_OF = {"check": "checking", "check_speed": "checking"}  # loaded when first used
 __all__ = ["check", "check_speed"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from autograder import checking
-
-    return getattr(checking, name)
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

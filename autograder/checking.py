@@ -1,7 +1,7 @@
 """`check(name)` and `check_speed(name)` in a notebook.
 
-The first is the judge's comparison, in this process, on the visible cases. The second runs what the judge would. Their
-word counts for nothing: points come from the judge, on data of its own.
+`check` compares as the judge does, in this process, on the visible cases. `check_speed` times the kernels as the judge
+would. Neither gives points: those come from the judge, on data of its own.
 """
 
 from __future__ import annotations
@@ -16,22 +16,25 @@ from typing import Any
 
 import torch
 
-from autograder import cost, measured, report
-from autograder.cost import Bench, KernelFailure, LimitReached
-from autograder.exercise import Exercise, upcast
-from autograder.exercises import locate
-from autograder.judge import Case, Failure, breach, draw_cases, read_case, verdict_from
-from autograder.lesson import load_lesson
-from autograder.measured import GpuBench
-from autograder.program import Cell, build_program, names_bound, without_magics
-from autograder.sandbox import SandboxError
-from autograder.speed import judge_speed
-from autograder.verdict import Outcome, Verdict
-from autograder.worker import layout, running, wire
-from autograder.worker.recording import recording
-from autograder.worker.tasks import innermost
-from autograder.worker.trees import by_name, tensors_in
-from mla_ref import interpreter
+from autograder.classroom import report
+from autograder.course.course import Course, find_course
+from autograder.isolation.sandbox import SandboxError
+from autograder.isolation.worker import layout, running, wire
+from autograder.isolation.worker.trees import by_name, tensors_in
+from autograder.judging.cases import Case, draw_cases
+from autograder.judging.exercise import Exercise, upcast
+from autograder.judging.judge import Failure, broken_terms, read_case, verdict_from
+from autograder.judging.program import Cell, build_program, names_bound, without_magics
+from autograder.judging.verdict import Outcome, Verdict
+from autograder.kernels import measure
+from autograder.kernels.compile import check_compiles
+from autograder.kernels.measure import GpuWorker
+from autograder.kernels.record import Recording, kernels_of
+from autograder.kernels.speed import judge_speed
+from autograder.kernels.worker.recording import recording
+from autograder.kernels.worker.tasks import innermost
+from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached
+from mla_ref.hardware import interpreter
 
 VISIBLE_SEED = "visible"
 SMALLEST_PICTURE = 64  # elements; fewer say nothing
@@ -50,16 +53,17 @@ def check(name: str) -> None:
     Raises CheckFailed unless everything is right, UnknownExercise for a name that no exercise has.
     """
     namespace = inspect.currentframe().f_back.f_globals
-    lesson, exercise = locate(name)
+    course = find_course()
+    lesson, exercise = course.locate(name)
     entry = namespace.get(name)
     if not callable(entry):
         raise CheckFailed(f"there is no function or class {name} yet: run the cell above that defines it")
     cases = draw_cases(exercise, VISIBLE_SEED, hidden=False)
     launches: list[dict[str, Any]] = []
-    with supplied(namespace, lesson, exercise):
+    with supplied(namespace, course, lesson, exercise):
         results = [run_case(exercise, entry, case, launches) for case in cases]
     failures = {n: failure for n, (failure, _) in enumerate(results) if failure}
-    if launches and not failures and (reason := _refused(namespace, lesson, exercise, launches)):
+    if launches and not failures and (reason := _refused(namespace, course, lesson, exercise, launches)):
         failures[0] = Failure(Outcome.WRONG, reason, case=str(cases[0]))
     verdict = verdict_from(exercise, cases, failures)
     first = min(failures, default=None)
@@ -75,18 +79,21 @@ def check_speed(name: str) -> None:
     Raises CheckFailed unless every point for speed is reached, UnknownExercise for a name that no exercise has.
     """
     namespace = inspect.currentframe().f_back.f_globals
-    lesson, exercise = locate(name)
+    course = find_course()
+    lesson, exercise = course.locate(name)
     if exercise.speed is None:
         raise CheckFailed(f"{name} has no points for speed")
-    program = session_program(namespace, lesson, exercise)
-    verdict = judge_speed(exercise, program, _bench())
+    program = session_program(namespace, course, lesson, exercise)
+    verdict = judge_speed(exercise, program, _worker(course))
     show(verdict)
     if verdict.outcome is not Outcome.PASSED:
         raise CheckFailed(verdict.reason)
 
 
-def session_program(namespace: dict[str, Any], lesson: str, exercise: Exercise) -> list[Cell]:
+def session_program(namespace: dict[str, Any], course: Course, lesson: str, exercise: Exercise) -> list[Cell]:
     """Return the program that the judge would run, from the cells that this session has run.
+
+    Where the lessons' scripts are not installed, the session's own set-up and predecessors stand in for the right ones.
 
     Raises CheckFailed if none of them defines the exercise's function.
     """
@@ -95,22 +102,32 @@ def session_program(namespace: dict[str, Any], lesson: str, exercise: Exercise) 
     if last is None:
         raise CheckFailed(f"there is no function {exercise.name} yet: run the cell above that defines it")
     own = [Cell(exercise.name if n == last else f"cell {n}", source) for n, source in history]
-    plan = load_lesson(lesson)
+    if not course.has(lesson, "lesson"):
+        return build_program((), (), own, own[last])
+    plan = course.lesson(lesson)
     return build_program(plan.setup, plan.references(exercise.needs), own, own[last])
 
 
+def _worker(course: Course) -> KernelWorkers | GpuWorker:
+    return _started(course, GpuWorker if measure.available() else KernelWorkers)
+
+
 @functools.cache
-def _bench() -> Bench | GpuBench:
-    bench = GpuBench() if measured.available() else Bench()
-    atexit.register(bench.close)
-    return bench
+def _started(course: Course, kind: type[Any]) -> Any:
+    worker = kind(helpers=course.helpers)
+    atexit.register(worker.close)
+    return worker
 
 
-def _refused(namespace: dict[str, Any], lesson: str, exercise: Exercise, launches: list[dict[str, Any]]) -> str | None:
+def _refused(
+    namespace: dict[str, Any], course: Course, lesson: str, exercise: Exercise, launches: list[dict[str, Any]]
+) -> str | None:
     """Return why the compiler's front end refuses kernels that the interpreter ran, as far as it can be asked."""
     try:
-        source = cost.kernels_of(session_program(namespace, lesson, exercise), cost.Recording(launches, [], [], []))
-        _bench().check_compiles(source, launches, exercise.speed.device if exercise.speed else "h100")
+        program = session_program(namespace, course, lesson, exercise)
+        source = kernels_of(program, Recording(launches, [], [], []))
+        workers = _started(course, KernelWorkers)
+        check_compiles(workers, source, launches, exercise.speed.device if exercise.speed else "h100")
     except KernelFailure as error:
         return str(error)
     except (CheckFailed, LimitReached, SandboxError):  # run as a script, say
@@ -130,14 +147,14 @@ def run_case(exercise: Exercise, entry: Any, case: Case, launches: list | None =
         message = {"error": running.describe_error(innermost(error))}
     failure = read_case(exercise, case, message)
     if not failure and "launches" in message:
-        failure = breach(exercise, case, len(message["launches"]), message["owners"])
+        failure = broken_terms(exercise, case, len(message["launches"]), message["owners"])
     if launches is not None:
         launches += message.get("launches", [])
     return failure, result
 
 
 def _call(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, Any]]:
-    given = layout.materialised(running.copied(layout.stood_in(case.arguments)))
+    given = layout.unpacked(running.copied(layout.packed(case.arguments)))
     with running.forbidding(exercise.forbidden):
         result = running.DRIVERS[exercise.driver](entry, given)
     sent = wire.decode(wire.encode(result))  # what the judge would see
@@ -169,12 +186,15 @@ def _on(value: Any, device: str) -> Any:
 
 
 @contextmanager
-def supplied(namespace: dict[str, Any], lesson: str, exercise: Exercise) -> Iterator[None]:
-    """Put the right solutions of the exercises that this one needs into `namespace`, for a while."""
-    if not exercise.needs:
+def supplied(namespace: dict[str, Any], course: Course, lesson: str, exercise: Exercise) -> Iterator[None]:
+    """Put the right solutions of the exercises that this one needs into `namespace`, for a while.
+
+    Where the lessons' scripts are not installed, the student's own stay.
+    """
+    if not exercise.needs or not course.has(lesson, "lesson"):
         yield
         return
-    plan = load_lesson(lesson)
+    plan = course.lesson(lesson)
     scratch: dict[str, Any] = {"__name__": "reference"}
     for cell in (*plan.setup, *plan.references(exercise.needs)):
         running.run_cell(cell.name, cell.source, scratch)

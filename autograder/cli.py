@@ -17,8 +17,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from autograder.course.course import VARIABLE, Course, find_course
+from autograder.course.lesson import LessonError
+
 app = typer.Typer(
-    help="Build, check and grade the course on Multi-head Latent Attention kernels.",
+    help="Build, check and grade a course on kernels.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -26,33 +29,60 @@ app = typer.Typer(
 )
 out, err = Console(), Console(stderr=True)
 
-Folder = Annotated[Path, typer.Option("--classroom", envvar="MLA_CLASSROOM", help="The class's folder.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--classroom", envvar="MLA_CLASSROOM", help="The class's folder.", show_default="classroom/ beside the lessons"
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Seconds = Annotated[float | None, typer.Option(help="Time limit an exercise, in place of its own.", min=0.1)]
 Modelled = Annotated[bool, typer.Option("--modelled", help="Model the speed of kernels, even where a GPU is.")]
 Workers = Annotated[int, typer.Option(help="Exercises judged at a time.", min=1)]
 Lessons = Annotated[list[str] | None, typer.Argument(help="Lessons, such as 01_mha; all by default.")]
 GOES_ON = "; `grade` goes on from here"
-CLASSROOM, COURSE = Path("classroom"), Path("course")
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@app.callback()
+def course_at_work(
+    course: Annotated[
+        Path | None,
+        typer.Option(
+            "--course",
+            envvar=VARIABLE,
+            help="The course: a folder with solutions/.",
+            show_default="the one around this folder, or the one installed",
+        ),
+    ] = None,
+) -> None:
+    if course is not None:
+        Course.at(course.resolve())  # says so if it is none
+        os.environ[VARIABLE] = str(course.resolve())
+
+
+def at_work(classroom: Path | None) -> tuple[Course, Path]:
+    """Return the course and the class's folder."""
+    course = find_course()
+    return course, (classroom or course.home / "classroom").resolve()
 
 
 @app.command()
 def build(
     check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if course/ is out of date.")] = False,
-    course: Annotated[Path, typer.Option(help="Where the notebooks go.")] = COURSE,
+    to: Annotated[
+        Path | None, typer.Option(help="Where the notebooks go.", show_default="course/ beside the lessons")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Turn the scripts in solutions/ into the students' notebooks in course/."""
-    from autograder.build import build as write
-    from autograder.build import find_drift
-    from autograder.lesson import LessonError, lesson_names
+    from autograder.classroom.build import build as write
+    from autograder.classroom.build import find_drift
 
-    names = lesson_names()
+    course = find_course()
+    names, target = course.lesson_names(), to or course.home / "course"
     with steps("checking" if check else "building", len(names), as_json) as step:
-        if not names:
-            raise LessonError("there is no lesson in solutions/")
-        drift = find_drift(course, step=step) if check else write(names, course, step=step) or []
+        drift = find_drift(course, target, step) if check else write(course, target, step) or []
     if as_json:
         print(json.dumps({"lessons": names, "drift": drift}))
     else:
@@ -72,21 +102,21 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Judge notebooks as the instructor's grader would, on data drawn afresh, and print the verdicts."""
-    from autograder import report
-    from autograder.grading import Grader
-    from autograder.lesson import LessonError, lesson_names, load_lesson
-    from autograder.submission import read_cells, restore
-    from autograder.verdict import Outcome
+    from autograder.classroom import report
+    from autograder.classroom.grader import Grader
+    from autograder.classroom.restore import read_cells, restore
+    from autograder.judging.verdict import Outcome
 
-    plans = {}
+    course, plans = find_course(), {}
     for path in notebooks:
         if not path.is_file():
             raise FileNotFoundError(f"there is no notebook {path}")
-        if lesson is None and path.stem not in lesson_names():
-            raise LessonError(f"{path.name} is not named after a lesson: say which with --lesson {lesson_names()[0]}")
-        plans[path] = load_lesson(lesson or path.stem)
+        if lesson is None and path.stem not in course.lesson_names():
+            example = course.lesson_names()[0]
+            raise LessonError(f"{path.name} is not named after a lesson: say which with --lesson {example}")
+        plans[path] = course.lesson(lesson or path.stem)
     restored = {path: restore(plan, read_cells(path)) for path, plan in plans.items()}
-    with Grader(None, seconds, modelled=modelled) as grader, bars(as_json) as progress, stoppable():
+    with Grader(course, None, seconds, modelled=modelled) as grader, bars(as_json) as progress, stoppable():
         jobs = {path: grader.jobs(plan, restored[path]) for path, plan in plans.items()}
         work = [(plans[path], job) for path in plans for job in jobs[path]]
         workers = min(workers, 1 + len(work) // 8)  # each takes seconds to start
@@ -107,7 +137,7 @@ def check(
 @app.command()
 def grade(
     lessons: Lessons = None,
-    classroom: Folder = CLASSROOM,
+    classroom: Folder = None,
     seconds: Seconds = None,
     workers: Workers = CORES,
     again: Annotated[bool, typer.Option("--again", help="Also what has not changed since it was graded.")] = False,
@@ -115,13 +145,13 @@ def grade(
     as_json: Json = False,
 ) -> None:
     """Grade what is in classroom/submitted and enter it in the gradebook. What is graded already stays as it is."""
-    from autograder.classroom import Classroom
-    from autograder.lesson import load_lesson
-    from autograder.scoreboard import as_rows, print_scoreboard
+    from autograder.classroom.export import overruled
+    from autograder.classroom.grade import Classroom
+    from autograder.classroom.scoreboard import as_rows, print_scoreboard
 
+    room = Classroom(*at_work(classroom), seconds)
     for lesson in lessons or ():
-        load_lesson(lesson)
-    room = Classroom(classroom.resolve(), seconds)
+        room.course.folder(lesson)
     _, strange = room.found()
     with bars(as_json) as progress, stoppable(GOES_ON):
         results = room.grade(lessons or (), workers, again, progress)
@@ -129,7 +159,7 @@ def grade(
         print(json.dumps({"results": as_rows(results), "left_alone": strange}))
     else:
         print_scoreboard(out, results, everything)
-        for line in [*room.overruled(), *strange]:
+        for line in [*overruled(room), *strange]:
             out.print(line, highlight=False, markup=False, soft_wrap=True)
         if results:
             fresh = sum(result.fresh for result in results)
@@ -141,16 +171,18 @@ def grade(
 
 
 @app.command()
-def feedback(lessons: Lessons = None, classroom: Folder = CLASSROOM, as_json: Json = False) -> None:
+def feedback(lessons: Lessons = None, classroom: Folder = None, as_json: Json = False) -> None:
     """Write a feedback page for every graded submission to classroom/feedback."""
-    from autograder.classroom import Classroom
+    from autograder.classroom.feedback import write_feedback
+    from autograder.classroom.grade import Classroom
 
+    room = Classroom(*at_work(classroom))
     with bars(as_json) as progress:
-        pages, problems = Classroom(classroom.resolve()).feedback(lessons or (), progress)
+        pages, problems = write_feedback(room, lessons or (), progress)
     if as_json:
         print(json.dumps({"pages": [str(page) for page in pages], "problems": problems}))
     else:
-        out.print(f"{len(pages)} feedback pages in {classroom / 'feedback'}")
+        out.print(f"{len(pages)} feedback pages in {room.folder / 'feedback'}", soft_wrap=True)
         for line in problems:
             out.print(line, highlight=False, markup=False)
     raise typer.Exit(1 if problems else 0)
@@ -161,28 +193,40 @@ def export(
     target: Annotated[
         Path | None, typer.Argument(help="The CSV file to write.", show_default="grades.csv in the class's folder")
     ] = None,
-    classroom: Folder = CLASSROOM,
+    classroom: Folder = None,
     exercises: Annotated[bool, typer.Option("--exercises", help="A row an exercise, in place of a lesson.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON, in place of a file.")] = False,
 ) -> None:
     """Write the gradebook as CSV. A score that needs a person's look is left blank."""
-    from autograder.classroom import Classroom
+    from autograder.classroom.export import export as write
+    from autograder.classroom.export import rows
+    from autograder.classroom.grade import Classroom
 
-    room = Classroom(classroom.resolve())
+    room = Classroom(*at_work(classroom))
     if as_json:
-        print(json.dumps(room.rows(exercises)))
+        print(json.dumps(rows(room, exercises)))
     else:
-        target = target or classroom / "grades.csv"
-        out.print(f"{room.export(target, exercises)} rows in {target}", soft_wrap=True)
+        target = target or room.folder / "grades.csv"
+        out.print(f"{write(room, target, exercises)} rows in {target}", soft_wrap=True)
 
 
 @app.command()
-def demo(classroom: Folder = CLASSROOM, workers: Workers = CORES, as_json: Json = False) -> None:
+def demo(
+    classroom: Folder = None,
+    workers: Workers = CORES,
+    everything: Annotated[bool, typer.Option("--all", help="The whole sample class; takes minutes.")] = False,
+    as_json: Json = False,
+) -> None:
     """Grade a class of made-up students with known scores, and show that each gets the score it should."""
-    from autograder.demo import run
+    from autograder.classroom.demo import run
+    from autograder.classroom.scoreboard import print_scoreboard
+
+    def early(results: list) -> None:
+        if not as_json:
+            print_scoreboard(out, results)
 
     with bars(as_json) as progress, stoppable(GOES_ON.replace("grade", "demo")):
-        result = run(classroom.resolve(), workers, progress)
+        result = run(*at_work(classroom), workers, progress, everything, early)
     if as_json:
         print(json.dumps(result.to_json()))
     else:
@@ -210,9 +254,9 @@ def bench(as_json: Json = False) -> None:
     """Measure an MLA layer on this GPU, each kernel fusion alone and all together, beside the report's figures."""
     import torch
 
-    folder = Path(__file__).parent.parent / "benchmarks"
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no {folder}: run this command from a copy of the repository")
+    folder = find_course().root / "benchmarks"
+    if not (folder / "ablation.py").is_file():
+        raise FileNotFoundError(f"there is no {folder}/ablation.py: run this command from a copy of the repository")
     sys.path.insert(0, str(folder))
     import ablation
     import record
@@ -282,11 +326,10 @@ def steps(stage: str, total: int, quiet: bool) -> Iterator[Callable[[str], None]
 
 def main() -> None:
     """Run the command line; turn the errors that a user can act on into a sentence and exit status 2."""
-    from autograder.build import BuildError
-    from autograder.exercises import UnknownExercise
-    from autograder.lesson import LessonError
-    from autograder.sandbox import SandboxError
-    from autograder.submission import SubmissionError
+    from autograder.classroom.build import BuildError
+    from autograder.classroom.restore import SubmissionError
+    from autograder.course.course import UnknownExercise
+    from autograder.isolation.sandbox import SandboxError
 
     try:
         app()
@@ -294,7 +337,15 @@ def main() -> None:
         err.print(f"mla-course: {error}", style="red", highlight=False, markup=False)
         sys.exit(2)
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("nbgrader", "jupyterlab"):
+        if (error.name or "").split(".")[0] not in (
+            "nbgrader",
+            "nbconvert",
+            "jupyterlab",
+            "bs4",
+            "jinja2",
+            "sqlalchemy",
+            "alembic",
+        ):
             raise
         err.print(
             f"mla-course: this command needs {error.name}: install the extra with `pip install mla-course[grading]`"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from autograder.sandbox import default_isolation
+from autograder.isolation.sandbox import default_isolation
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ def examine() -> list[Finding]:
     supported = (3, 11) <= sys.version_info[:2] <= (3, 13)
     detail = platform.python_version() + ("" if supported else ": 3.11 to 3.13 are supported")
     findings = [Finding("ok" if supported else "missing", "Python", detail), _torch()]
-    findings += [_package("triton", "lessons 04 and on need it; it exists for Linux", "note")]
-    findings += [_package("jupyterlab", "notebooks: pip install 'mla-course[lab]'", "note")]
-    findings += [_package("nbgrader", "grading: pip install 'mla-course[grading]'", "note")]
+    findings += [_package("triton", "exercises on kernels need it; it exists for Linux")]
+    findings += [_package("jupyterlab", "notebooks: pip install 'mla-course[lab]'")]
+    findings += [_package("nbgrader", "grading: pip install 'mla-course[grading]'")]
     return [*findings, _isolation()]
 
 
@@ -37,11 +37,11 @@ def _torch() -> Finding:
     return Finding("ok", "PyTorch", f"{torch.__version__}, {where}")
 
 
-def _package(name: str, need: str, status: str) -> Finding:
+def _package(name: str, need: str) -> Finding:
     try:
         return Finding("ok", name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        return Finding(status, name, f"not installed; {need}")
+        return Finding("note", name, f"not installed; {need}")
 
 
 def _isolation() -> Finding:

@@ -43,7 +43,7 @@ from torch import Tensor
 import mla_ref
 from mla_ref import MLA, MLAConfig
 from mla_ref.fused import FusedMLA
-from mla_ref.timing import Timing, bench
+from mla_ref.hardware.timing import Timing, bench
 
 Call = Callable[[], Tensor]
 
@@ -250,9 +250,10 @@ def steps() -> dict[str, Any]:
         rows, columns = torch.cat((q, p), -1).flatten(1, 2), torch.cat((c, k), -1).transpose(1, 2)
         return torch.baddbmm(both, rows, columns, beta=0, alpha=scale, out=both)
 
+    score = mla_ref.kernels.attention_score
     calls = {
-        "kernels.attention_score": lambda: mla_ref.kernels.attention_score(q, p, c, k, scale, out=out),
-        "kernels.attention_score, causal": lambda: mla_ref.kernels.attention_score(q, p, c, k, scale, True, out=out),
+        "kernels.attention_score": lambda: score(q, p, c, k, scale=scale, causal=False, out=out),
+        "kernels.attention_score, causal": lambda: score(q, p, c, k, scale=scale, causal=True, out=out),
         "PyTorch, two products": products,
         "PyTorch, concatenated, one product": concatenated,
         "cuBLAS product of depth 576 alone": lambda: torch.bmm(flat, keys, out=both),

@@ -2,8 +2,8 @@
 
     PYTHONPATH=. python benchmarks/ceilings.py          # on the device itself, from the repository's root
 
-`mla_ref.devices` does not take its measured ceilings from here: those of its H100 are fixed, as it says, and other
-H100s differ from them by some per cent.
+`mla_ref.hardware.devices` does not take its measured ceilings from here. Those of its H100 are fixed, as it says, and
+other H100s differ from them by some per cent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mla_ref.timing import bench, measure_copy_bandwidth, measure_matmul_rate
+from mla_ref.hardware.timing import bench, measure_copy_bandwidth, measure_matmul_rate
 
 REPEATS = 5
 L2_PASSES = 64

@@ -34,15 +34,15 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import mla_ref
-from autograder.measured import KNOWN
-from mla_ref import DEVICES, MLAConfig, attention_cost, break_even_batch, kernels
+from mla_ref import DEVICES, MLAConfig, attention_cost, break_even_batch, find_device, kernels
 
 L = T = 4096
 MODELS = ("deepseek_v3", "kimi_k2")
 SHARED_BATCHES = (1, 4, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256, 512, 1024)
 OWN_BATCHES = (4, 16, 64)
 BOUND = 2e-2  # bfloat16 keys and values, or queries: lesson 03 finds 1 %
-DECODE = [name for name in kernels.__all__ if name.startswith("latent_attention")]
+DECODE = {each.contiguous.__name__: each.contiguous for each in kernels.DECODERS.values()}
+SIMPLEST = next(iter(DECODE))
 
 Call = Callable[[], tuple[Tensor, bool]]
 
@@ -94,9 +94,10 @@ def case(config: MLAConfig, B: int, *, shared: bool) -> dict[str, Any]:
 
 def predicted(of: Callable[..., float], *, scale: float = 1.0, digits: int) -> dict[str, float]:
     """Return what ``of`` says of this GPU by its data sheet and, where they are known, by its measured ceilings."""
-    if record.device() not in KNOWN:
-        sys.exit(f"no data sheet of {record.device()}: add it to mla_ref.DEVICES and autograder.measured.KNOWN")
-    device = DEVICES[KNOWN[record.device()]]
+    key = find_device(record.device())
+    if key is None:
+        sys.exit(f"no data sheet of {record.device()}: add it to mla_ref.DEVICES")
+    device = DEVICES[key]
     kinds = {"data sheet": False} | ({"measured ceilings": True} if device.measured_flops else {})
     return {kind: round(of(device, measured=measured) * scale, digits) for kind, measured in kinds.items()}
 
@@ -166,7 +167,7 @@ def absorb_calls(config: MLAConfig, B: int, latents: dict[str, Tensor], shared: 
     folded = [x.transpose(0, 1) for x in operands] if shared else operands  # [1, B, H, ·]
 
     def kernel(name, q, cached):
-        out, _ = getattr(kernels, name)(*q, *cached, scale=scale, causal=False)
+        out, _ = DECODE[name](*q, *cached, scale=scale, causal=False)
         return out.flatten(0, 1), True
 
     def two_products():
@@ -177,7 +178,7 @@ def absorb_calls(config: MLAConfig, B: int, latents: dict[str, Tensor], shared: 
     calls = {f"kernels.{name}": functools.partial(kernel, name, folded, views) for name in DECODE}
     if shared:
         alike = tuple(x.expand(B, -1, -1) for x in views)
-        calls |= {f"kernels.{DECODE[0]}, per sequence": functools.partial(kernel, DECODE[0], operands, alike)}
+        calls |= {f"kernels.{SIMPLEST}, per sequence": functools.partial(kernel, SIMPLEST, operands, alike)}
     return calls | {"two products": two_products}
 
 

@@ -21,7 +21,7 @@ from timings import cold, graph_us, host_us, relative_error
 from torch import Tensor
 
 from mla_ref import kernels
-from mla_ref.timing import measure_copy_bandwidth
+from mla_ref.hardware.timing import measure_copy_bandwidth
 
 # B, S, H, T
 SHAPES = [
@@ -72,11 +72,11 @@ def decode(B: int, S: int, H: int, T: int) -> dict[str, Any]:
     contiguous = (q_latent, q_rope, cache[..., :R], cache[..., R:])
     paged = (q_latent, q_rope, pages[..., :R], pages[..., R:], table)
     options = {"scale": SCALE, "seq_lens": seq_lens, "out": out, "lse": lse}
+    arguments = {each.contiguous: contiguous for each in kernels.DECODERS.values()}
+    arguments |= {each.paged: paged for each in kernels.DECODERS.values()}
     calls = {
-        "kernels.latent_attention": lambda: kernels.latent_attention(*contiguous, **options)[0],
-        "kernels.latent_attention_tma": lambda: kernels.latent_attention_tma(*contiguous, **options)[0],
-        "kernels.paged_latent_attention": lambda: kernels.paged_latent_attention(*paged, **options)[0],
-        "kernels.paged_latent_attention_tma": lambda: kernels.paged_latent_attention_tma(*paged, **options)[0],
+        f"kernels.{kernel.__name__}": lambda kernel=kernel, given=given: kernel(*given, **options)[0]
+        for kernel, given in arguments.items()
     }
     if VLLM and S == 1:
         calls["vLLM"] = vllm(torch.cat((q_latent, q_rope), -1)[:, 0], pages, table, seq_lens)

@@ -24,21 +24,21 @@ from nbgrader.apps import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
-from autograder import grading as judge
-from autograder.build import register
-from autograder.classroom import Classroom
-from autograder.config import configure
-from autograder.exercises import exercises
-from autograder.lesson import lesson_names, load_lesson
-from autograder.sample import render, submissions
+from autograder.classroom import grader as judge
+from autograder.classroom.build import register
+from autograder.classroom.config import configure
+from autograder.classroom.grade import Classroom
+from autograder.course.course import find_course
+from autograder.course.sample import render, submissions
 
+COURSE = find_course()
 STUDENTS = ("ada", "ben", "eli", "hana")
 WORKERS = os.cpu_count() or 1
 
 
 def main() -> None:
     """Measure and write the record."""
-    lessons = lesson_names()
+    lessons = COURSE.lesson_names()
     pairs = [(student, lesson) for lesson in lessons for student in STUDENTS]
     with tempfile.TemporaryDirectory() as scratch:
         ours = _judge(Path(scratch) / "judge", pairs)
@@ -61,8 +61,8 @@ def main() -> None:
 
 def _hand_in(submitted: Path, pairs: list[tuple[str, str]], lean: bool = False) -> None:
     for student, name in pairs:
-        lesson = load_lesson(name)
-        content = json.loads(render(lesson, next(s for s in submissions(name) if s.student == student)))
+        lesson = COURSE.lesson(name)
+        content = json.loads(render(lesson, next(s for s in submissions(COURSE, name) if s.student == student)))
         if lean:
             content["cells"] = [
                 c for c in content["cells"] if "nbgrader" in c["metadata"] or c["id"].startswith("mine")
@@ -76,10 +76,10 @@ def _judge(folder: Path, pairs: list[tuple[str, str]]) -> float:
     """Return the submissions a minute of `mla-course grade`, start of the workers and gradebook included."""
     _hand_in(folder / "submitted", pairs)
     started = time.perf_counter()
-    results = Classroom(folder).grade(workers=WORKERS)
+    results = Classroom(COURSE, folder).grade(workers=WORKERS)
     seconds = time.perf_counter() - started
     assert len(results) == len(pairs) and not any(result.problem for result in results)
-    judge.shared(str(folder), None).close()
+    judge.shared(str(COURSE.root), str(folder), None).close()
     return round(60 * len(pairs) / seconds, 1)
 
 
@@ -92,7 +92,7 @@ def _stock(folder: Path, pairs: list[tuple[str, str]], lean: bool) -> float:
         _hand_in(room / "submitted", share, lean)
         config = _stock_config(room)
         for lesson in sorted({lesson for _, lesson in share}):
-            register(lesson, config)
+            register(COURSE.lesson(lesson), config)
         rooms.append((room, share))
     started = time.perf_counter()
     context = multiprocessing.get_context("spawn")
@@ -108,7 +108,7 @@ def _stock(folder: Path, pairs: list[tuple[str, str]], lean: bool) -> float:
 
 
 def _stock_config(room: Path) -> Config:
-    config = configure(Config(), classroom=room, course=room / "release")
+    config = configure(Config(), COURSE, classroom=room, release=room / "release")
     config.CourseDirectory.root = str(room)
     del config["Autograde"], config["OverwriteCells"]
     config.Execute.timeout = 120
@@ -128,9 +128,9 @@ def _autograde(room: Path, share: list[tuple[str, str]]) -> None:
 def _per_exercise(lessons: list[str], repeats: int = 5) -> dict[str, dict[str, float]]:
     """Return, for the solution of each exercise, the median and the spread of the judge's seconds."""
     found = {}
-    with judge.Grader(None) as grader:
-        for lesson in map(load_lesson, lessons):
-            for each in exercises(lesson.name):
+    with judge.Grader(COURSE, None) as grader:
+        for lesson in map(COURSE.lesson, lessons):
+            for each in lesson.exercises:
                 job = grader.reference_job(lesson, each.name)
                 times = []
                 for _ in range(repeats + 1):

@@ -25,30 +25,31 @@ from typing import Any
 
 import record
 
-from autograder import measured
-from autograder.exercises import exercises
-from autograder.grading import Grader
-from autograder.lesson import lesson_names, load_lesson
-from autograder.sample import expected, hand_in, submissions
-from autograder.speed import SUFFIX, judge_speed
+from autograder.classroom.grader import Grader
+from autograder.course.course import find_course
+from autograder.course.sample import expected, hand_in, submissions
+from autograder.judging.exercise import SPEED
+from autograder.kernels import measure
+from autograder.kernels.speed import judge_speed
 
 REPEATS = 10
 PACKAGES = ("triton",)
+COURSE = find_course()
 KEPT = ("how", "device", "seconds", "noise", "floor", "baseline", "fraction", "ratio")
 
 
 def main(lessons: list[str], students: list[str], alone: bool) -> int:
     """Judge the classes; write the record. Return 1 if a verdict is not the expected one."""
-    gpu = measured.available()
+    gpu = measure.available()
     name = f"judged_{record.gpu()}" if gpu else "judged"
     path = record.FOLDER / f"{name}.json"
     figures: dict[str, Any] = {"gpu": gpu, "lessons": recorded(json.loads(path.read_text())) if path.exists() else {}}
-    lessons = lessons or [each for each in lesson_names() if any(exercise.speed for exercise in exercises(each))]
+    lessons = lessons or [each for each in COURSE.lesson_names() if any(e.speed for e in COURSE.exercises(each))]
     for lesson in lessons:
         started = time.perf_counter()
         found = {"ada": solutions(lesson)} if alone else check(lesson, *students)
         solution = check(lesson, "ada", modelled=True)["ada"]
-        judged = [each for each in submissions(lesson) if each.student in found]
+        judged = [each for each in submissions(COURSE, lesson) if each.student in found]
         surprises = [line for each in judged for line in compare(lesson, each, found)]
         figures["lessons"][lesson] = {
             **record.origin(PACKAGES),
@@ -80,7 +81,7 @@ def recorded(found: dict[str, Any]) -> dict[str, Any]:
 def check(lesson: str, *students: str, modelled: bool = False) -> dict[str, dict[str, Any]]:
     """Return the verdicts of `mla-course check` on the class, or on these students, by student and name."""
     with tempfile.TemporaryDirectory() as folder:
-        hand_in(Path(folder), [lesson])
+        hand_in(COURSE, Path(folder), [lesson])
         paths = sorted(Path(folder).glob(f"*/{lesson}/{lesson}.ipynb"))
         paths = [str(path) for path in paths if not students or path.parts[-3] in students]
         options = ["--json", *(["--modelled"] if modelled else [])]
@@ -92,11 +93,11 @@ def check(lesson: str, *students: str, modelled: bool = False) -> dict[str, dict
 
 def solutions(lesson: str) -> dict[str, dict[str, Any]]:
     """Return the verdicts on the speed of the lesson's own solution by name."""
-    plan = load_lesson(lesson)
-    with Grader(None) as grader, measured.GpuBench() as bench:
+    plan = COURSE.lesson(lesson)
+    with Grader(COURSE, None) as grader, measure.GpuWorker() as worker:
         found = [
-            judge_speed(each, grader.reference_job(plan, each.name).program, bench)
-            for each in exercises(lesson)
+            judge_speed(each, grader.reference_job(plan, each.name).program, worker)
+            for each in plan.exercises
             if each.speed
         ]
     return {verdict.exercise: verdict.to_json() for verdict in found}
@@ -104,10 +105,10 @@ def solutions(lesson: str) -> dict[str, dict[str, Any]]:
 
 def repeated(lesson: str) -> dict[str, Any]:
     """Return the seconds of the lesson's last kernel in so many measurements, each from the start."""
-    exercise = [each for each in exercises(lesson) if each.speed][-1]
-    with Grader(None) as grader, measured.GpuBench() as bench:
-        program = grader.reference_job(load_lesson(lesson), exercise.name).program
-        found = [bench.measure(program, exercise) for _ in range(REPEATS)]
+    exercise = [each for each in COURSE.exercises(lesson) if each.speed][-1]
+    with Grader(COURSE, None) as grader, measure.GpuWorker() as worker:
+        program = grader.reference_job(COURSE.lesson(lesson), exercise.name).program
+        found = [worker.measure(program, exercise) for _ in range(REPEATS)]
     seconds, noise = [each.seconds for each in found], [each.noise for each in found]
     return {"exercise": exercise.name, "seconds": seconds, "noise": noise}
 
@@ -116,7 +117,7 @@ def compare(lesson: str, submission: Any, found: dict[str, dict[str, Any]]) -> l
     """Return a sentence for every verdict that is not the expected one."""
     lines = []
     for name, got in found[submission.student].items():
-        wanted = expected(lesson, submission)[name]
+        wanted = expected(COURSE.lesson(lesson), submission)[name]
         if (got["score"], got["outcome"]) != (wanted.score, wanted.outcome) or wanted.says not in got["reason"]:
             is_what = f"{got['outcome']}, {got['score']}, {got['reason']!r}"
             lines.append(f"{submission.student}, {name}: {is_what}; expected {wanted.outcome}, {wanted.score}")
@@ -126,7 +127,7 @@ def compare(lesson: str, submission: Any, found: dict[str, dict[str, Any]]) -> l
 def speeds(verdicts: dict[str, Any]) -> dict[str, Any]:
     """Return what was attained, by exercise, with its score."""
     return {
-        name.removesuffix(SUFFIX): {"score": each["score"]} | {key: each["speed"][key] for key in KEPT}
+        name.removesuffix(SPEED): {"score": each["score"]} | {key: each["speed"][key] for key in KEPT}
         for name, each in verdicts.items()
         if each["speed"]
     }
@@ -138,6 +139,6 @@ if __name__ == "__main__":
     parser.add_argument("--students", nargs="*", default=[], help="of the class; all by default")
     parser.add_argument("--alone", action="store_true", help="measure the kernels of the solutions; needs a GPU")
     arguments = parser.parse_args()
-    if arguments.alone and (arguments.students or not measured.available()):
+    if arguments.alone and (arguments.students or not measure.available()):
         parser.error("--alone measures the solutions, without students, on a GPU")
     sys.exit(main(arguments.lessons, arguments.students, arguments.alone))

@@ -18,7 +18,7 @@ import model_variants as variants
 import record
 import torch
 
-from mla_ref.timing import Timing, bench
+from mla_ref.hardware.timing import Timing, bench
 
 COMPILERS = 12
 SLOW = 5e-3

@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/model_validation.py [--counts FILE] [--figure FILE]
 
 Needs `model_measured.json`, which `model_measure.py` writes on the GPU, and no GPU itself. Writes
-`model_validation.json` and the constants that `autograder.cost_model` loads. `--counts` keeps what replay and compiler
-reported, which takes minutes.
+`model_validation.json` and the constants that `autograder.kernels.cost_model` loads. `--counts` keeps what replay and
+compiler reported, which takes minutes.
 
 Compile with the version of Triton that was measured: another one lays out a block's threads differently.
 
@@ -28,9 +28,16 @@ import model_variants as variants
 import record
 import torch
 
-from autograder import cost, cost_model
-from autograder.cost_model import Constants
-from autograder.program import Cell
+from autograder.isolation.sandbox import Limits
+from autograder.judging.program import Cell
+from autograder.kernels import cost_model
+from autograder.kernels.compile import compile_launches
+from autograder.kernels.cost_model import Constants
+from autograder.kernels.model import SAMPLE, add_up
+from autograder.kernels.record import Recording, kernels_of
+from autograder.kernels.record import record as record_call
+from autograder.kernels.replay import Replayed, replay
+from autograder.kernels.workers import KernelWorkers
 from mla_ref import DEVICES, Cost
 
 Case = tuple[str, str, str]  # task, size, variant
@@ -47,15 +54,15 @@ def counts_of_all() -> dict[Case, dict[str, Any]]:
     """Record, compile and replay every variant at every size."""
     program = [Cell("variants", Path(variants.__file__).read_text(), required=True)]
     found = {}
-    with cost.Bench(limits=cost.Limits(seconds=300.0, memory=8 << 30)) as bench:
+    with KernelWorkers(limits=Limits(seconds=300.0, memory=8 << 30)) as workers:
         for task, name, launcher, options in variants.VARIANTS:
             for size, shapes in variants.TASKS[task].items():
                 given = {n: torch.empty(s, dtype=getattr(torch, d), device="meta") for n, (s, d) in shapes.items()}
                 given |= options
-                recording = bench.record(program, launcher, given, execute=False)
-                source = cost.kernels_of(program, recording)
-                compiled = bench.compile(source, recording, DEVICE)
-                replayed = bench.replay(source, recording, given, compiled, cost.SAMPLE)
+                recording = record_call(workers, program, launcher, given, execute=False)
+                source = kernels_of(program, recording)
+                compiled = compile_launches(workers, source, recording, DEVICE)
+                replayed = replay(workers, source, recording, given, compiled, SAMPLE)
                 found[task, size, name] = {
                     "recording": dataclasses.asdict(recording),
                     "counts": replayed.counts,
@@ -77,8 +84,8 @@ def load(path: str | None) -> dict[Case, dict[str, Any]]:
 
 def microseconds(found: dict[str, Any], constants: Constants) -> float:
     """Return the modelled time of one case."""
-    recording = cost.Recording(**found["recording"])
-    made = cost.modelled(recording, cost.Replayed(found["counts"]), found["compiled"], Cost(), DEVICE, constants)
+    recording = Recording(**found["recording"])
+    made = add_up(recording, Replayed(found["counts"]), found["compiled"], Cost(), DEVICE, constants)
     return made.seconds * 1e6
 
 
@@ -199,7 +206,7 @@ def main() -> None:
         "measured": {key: stored[key] for key in ("device", "date", "versions")},
         "modelled_device": DEVICES[DEVICE].name,
         "variants": len(variants.VARIANTS),
-        "constants": cost_model.as_dict(constants),
+        "constants": dataclasses.asdict(constants),
         "held_out": on_held_out,
         "unseen": verdict(unseen, modelled, measured),
         "fitted": verdict(train, modelled, measured),
@@ -223,7 +230,7 @@ def main() -> None:
     print(record.write("model_validation", figures, ("triton",)))
     note = "fitted by benchmarks/model_validation.py on half of the variants; see benchmarks/model_validation.json"
     origin = {"note": note, "measured": figures["measured"], "constants": figures["constants"]}
-    cost_model.FITTED.write_text(json.dumps(origin, indent=1) + "\n")
+    cost_model.FITTED.write_text(record.dumps(origin))
     for part in ("held_out", "unseen"):
         print(part, json.dumps({k: v for k, v in figures[part].items() if k != "spearman_within"}, indent=1))
     if options.figure:

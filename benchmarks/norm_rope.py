@@ -21,7 +21,7 @@ from timings import Call, compare, relative_error
 from torch import Tensor
 
 from mla_ref import apply_rope, kernels, rms_norm, rope_cos_sin
-from mla_ref.timing import measure_copy_bandwidth
+from mla_ref.hardware.timing import measure_copy_bandwidth
 
 NORM_SHAPES = [(131072, 512), (16384, 2048), (16384, 7168), (16384, 512), (16384, 1536), (128, 7168), (128, 512)]
 NORM_ODD_SHAPES = [(4099, 511), (1000, 7169), (3, 1)]

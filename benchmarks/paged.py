@@ -32,7 +32,7 @@ from timings import Call, compare, relative_error
 from torch import Tensor
 
 from mla_ref import MLA, LatentCache, MLAConfig, PagedCache, kernels
-from mla_ref.timing import measure_copy_bandwidth
+from mla_ref.hardware.timing import measure_copy_bandwidth
 
 R, DR, DTYPE = 512, 64, torch.bfloat16
 TOKEN_BYTES = (R + DR) * 2
@@ -245,7 +245,9 @@ def update(B: int, S: int, page_size: int, copy: float) -> dict[str, Any]:
         flat_k_rope.index_copy_(0, slots, k_rope.view(-1, DR))
 
     calls = {
-        "kernels.paged_update": lambda: kernels.paged_update(c_kv, k_rope, c_kv_pages, k_rope_pages, table, starts),
+        "kernels.paged_update": lambda: kernels.paged_update(
+            c_kv, k_rope, c_kv_pages, k_rope_pages, table, starts=starts
+        ),
         "torch index_copy_, places known, two launches": index_copy,
     }
     checked = []
@@ -280,7 +282,7 @@ def gather(B: int, T: int, page_size: int, copy: float) -> dict[str, Any]:
 
     calls = {
         "kernels.paged_gather": lambda: kernels.paged_gather(
-            c_kv_pages, k_rope_pages, table, lengths, out=(c_kv, k_rope)
+            c_kv_pages, k_rope_pages, table, lengths=lengths, out=(c_kv, k_rope)
         ),
         "torch index_select of whole pages, two launches": index_select,
     }

@@ -15,14 +15,52 @@ from typing import Any
 import torch
 
 FOLDER = Path(__file__).parent
+WIDTH = 320  # of a line of a record
 UNNAMED = r"NVIDIA|Tesla|GeForce|GPU|SXM\d?|80GB|HBM3"  # makers, and what most GPUs of a model have
 
 
 def write(name: str, figures: dict[str, Any], packages: tuple[str, ...] = ()) -> Path:
     """Write `benchmarks/NAME.json`: device, versions, date, figures."""
     path = Path(os.environ.get("MLA_BENCH_OUT", FOLDER)) / f"{name}.json"
-    path.write_text(json.dumps({"benchmark": name, **origin(packages), **figures}, indent=1, ensure_ascii=False) + "\n")
+    path.write_text(dumps({"benchmark": name, **origin(packages), **figures}))
     return path
+
+
+def dumps(record: dict[str, Any]) -> str:
+    """Return a record as JSON that people can read and compare: a key a line, and in tables a row a line.
+
+    What fits into `WIDTH` characters stands on one line. What does not is broken into its elements, numbers and words
+    that follow each other packed into lines.
+    """
+    lines = (f" {_string(key)}: {_lines(value, 1)}" for key, value in record.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _lines(value, depth):
+    line = _string(value)
+    if not isinstance(value, dict | list):
+        return line
+    elements = list(value.values() if isinstance(value, dict) else value)
+    table = isinstance(value, list) and any(isinstance(each, dict | list) for each in elements)
+    if not table and len(line) <= WIDTH:
+        return line
+    parts, indent = [], " " * (depth + 1)
+    packed = False
+    for key, each in value.items() if isinstance(value, dict) else ((None, each) for each in elements):
+        nested = isinstance(each, dict | list)
+        fits = table and len(_string(each)) <= WIDTH
+        part = ("" if key is None else f"{_string(key)}: ") + (_string(each) if fits else _lines(each, depth + 1))
+        if packed and not nested and len(parts[-1]) + len(part) <= WIDTH:
+            parts[-1] += f", {part}"
+        else:
+            parts.append(part)
+        packed = not nested
+    inside = ",\n".join(indent + part for part in parts)
+    return f"{line[0]}\n{inside}\n{indent[1:]}{line[-1]}"
+
+
+def _string(value):
+    return json.dumps(value, ensure_ascii=False)
 
 
 def origin(packages: tuple[str, ...] = ()) -> dict[str, Any]:

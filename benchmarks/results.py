@@ -25,7 +25,7 @@ NORMS = [(131072, 512), (16384, 7168)]
 ROPES = [(4, 4096, 128), (4, 4096, 16)]
 DECODES = [(1, 16, 8192), (16, 16, 8192), (128, 16, 4096), (1, 128, 8192), (128, 128, 4096)]  # B, H, T
 MODELS = {"deepseek_v3": "DeepSeek-V3", "kimi_k2": "Kimi K2"}
-CEILINGS = {"data sheet": "the data sheet", "measured ceilings": "the ceilings in `mla_ref.devices`"}
+CEILINGS = {"data sheet": "the data sheet", "measured ceilings": "the ceilings in `mla_ref.hardware.devices`"}
 PACKAGES = {"torch": "torch", "triton": "Triton", "driver": "driver", "nbgrader": "nbgrader"}
 GPU_RECORDS = [
     f"{each}_h100" for each in ("ceilings", "norm_rope", "ablation", "decode", "paged", "crossover", "judged")

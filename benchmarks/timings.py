@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mla_ref.timing import bench
+from mla_ref.hardware.timing import bench
 
 ROUNDS, REPEAT, GRAPH_CALLS, HOST_CALLS = 7, 15, 20, 50
 QUEUE_CYCLES = 20_000_000

@@ -18,14 +18,18 @@ R Rq    latent key/value rank, latent query rank       512, 1536
 
 from importlib import import_module
 
-HELPER_MODULES = ("_validate", "config", "devices", "roofline", "timing", "plots", "interpreter")
-ANSWER_MODULES = ("norm", "rope", "attention", "ragged", "cache", "paged", "mha", "mla", "scores", "fused", "kernels")
+HELPER_MODULES = ("_validate", "config", "hardware", "roofline", "plots")
+ANSWER_MODULES = (
+    *("_operands", "norm", "rope", "attention", "scores", "ragged", "cache", "paged", "implementations"),
+    *("mha", "mla", "fused", "kernels"),
+)
 
 _EXPORTS = {
     "config": ("MLAConfig", "Yarn", "presets"),
-    "devices": ("DEVICES", "Device"),
+    "hardware.devices": ("DEVICES", "Device", "Multiprocessor", "find_device"),
+    "hardware.cost": ("Cost",),
+    "hardware.timing": ("Timing", "bench", "measure_copy_bandwidth", "measure_matmul_rate"),
     "roofline": (
-        "Cost",
         "absorb_projection_cost",
         "attention_cost",
         "break_even_batch",
@@ -36,18 +40,18 @@ _EXPORTS = {
         "operand_cost",
         "tokens_that_fit",
     ),
-    "timing": ("Timing", "bench", "measure_copy_bandwidth", "measure_matmul_rate"),
     "norm": ("RMSNorm", "rms_norm"),
-    "rope": ("apply_rope", "rope_cos_sin", "rope_frequencies"),
+    "rope": ("apply_rope", "apply_rope_qk", "rope_cos_sin", "rope_frequencies"),
     "attention": (
-        "IMPLEMENTATIONS",
         "absorb",
         "attention_mask",
         "combine",
         "latent_attention",
         "naive",
+        "paged_latent_attention",
         "sdpa",
     ),
+    "implementations": ("IMPLEMENTATIONS",),
     "ragged": ("attend_ragged",),
     "cache": ("KVCache", "LatentCache"),
     "paged": ("OutOfPages", "PagePool", "PagedCache", "paged_gather", "paged_update"),

@@ -130,15 +130,6 @@ def check_counts(name: str, counts, *, batch: int, low: int, high: int, device: 
     return counts.long()
 
 
-def check_causal(size: dict[str, int], causal: bool) -> None:
-    """Raise ValueError where queries see only what comes before them and S of them do not fit into T tokens."""
-    if causal and size["T"] < size["S"]:
-        raise ValueError(
-            f"T = {size['T']} is less than S = {size['S']}, but the context counts the new tokens: "
-            f"append them to the cache first, or pass causal=False for a part that comes before them"
-        )
-
-
 def check_positive(**named: int) -> None:
     """Raise TypeError or ValueError, naming the argument, unless every value is a positive int."""
     for name, value in named.items():

@@ -2,20 +2,21 @@
 
 MLA has two forms of one result. :func:`naive` expands the latent into keys and values of every head and runs
 multi-head attention. :func:`absorb` moves W_UK into the query and W_UV behind the softmax, and runs
-multi-query attention over the latent itself. :func:`triton` is the second by this package's kernels. All take a context
-that is contiguous or in pages.
+multi-query attention over the latent itself. Both take a context that is contiguous or in pages.
+:mod:`mla_ref.implementations` lists them beside the forms that kernels compute.
 
 Context counts the new tokens: with S queries and a sequence of length L, query ``s`` stands at position ``L -
 S + s``.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-from ._validate import check_causal, check_counts, check_integers, check_tensors
+from ._operands import check_context, check_latent, check_mla, check_pages
+from ._validate import check_tensors
 from .paged import paged_gather
 
 
@@ -24,8 +25,8 @@ def sdpa(
     k: Tensor,
     v: Tensor,
     *,
-    seq_lens: Tensor | None = None,
     scale: float | None = None,
+    seq_lens: Tensor | None = None,
     causal: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention: multi-head, grouped-query and multi-query.
@@ -39,11 +40,11 @@ def sdpa(
     k, v
         ``[B, T, G, D]`` and ``[B, T, G, Dv]``; G divides H, and query head ``h`` reads key head ``h //
         (H/G)``.
+    scale
+        Multiplies the scores; 1/√D by default.
     seq_lens
         int32 or int64 ``[B]``, tokens of each sequence that are real, 0 to T; all T by default. What ``k``
         and ``v`` hold beyond is never used, NaN included.
-    scale
-        Multiplies the scores; 1/√D by default.
     causal
         Whether query ``s`` sees only positions up to its own, ``seq_lens[b] - S + s``. Queries of a sequence
         shorter than S that fall before position 0 see nothing.
@@ -64,7 +65,7 @@ def sdpa(
     size = check_tensors(q=(q, "B S H D"), k=(k, "B T G D"), v=(v, "B T G Dv"))
     if size["G"] == 0 or size["H"] % size["G"]:
         raise ValueError(f"q has {size['H']} heads and k has {size['G']}, expected H to be a multiple of k's heads")
-    seq_lens = check_context(size, seq_lens, causal, q.device)
+    seq_lens = check_context(size, seq_lens, causal, q)
     scale = size["D"] ** -0.5 if scale is None else scale
     out, lse = _attend(*_widen(q, k, v), seq_lens, scale, causal)
     return out.to(q.dtype), lse
@@ -78,8 +79,8 @@ def naive(
     w_uk: Tensor,
     w_uv: Tensor,
     *,
-    seq_lens: Tensor | None = None,
     scale: float | None = None,
+    seq_lens: Tensor | None = None,
     causal: bool = True,
     block_table: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -96,13 +97,13 @@ def naive(
         ``[B, T, R]`` after its RMSNorm and ``[B, T, Dr]`` rotated: what the cache holds.
     w_uk, w_uv
         ``[H, Dn, R]`` and ``[H, Dv, R]``.
-    seq_lens, causal
-        As in :func:`sdpa`.
     scale
         1/√(Dn+Dr) by default; pass ``MLAConfig.softmax_scale`` where YaRN changes it.
+    seq_lens, causal
+        As in :func:`sdpa`.
     block_table
         int32 or int64 ``[B, max_pages]``. With it ``c_kv`` and ``k_rope`` are pages, ``[num_pages, page_size, R]`` and
-        ``[num_pages, page_size, Dr]``: position ``t`` of sequence ``b`` is at place ``t % page_size`` of page
+        ``[num_pages, page_size, Dr]``: position ``t`` of sequence ``b`` is in slot ``t % page_size`` of page
         ``block_table[b, t // page_size]``, T is max_pages × page_size, and ``seq_lens`` is required. The pages are
         gathered first.
 
@@ -120,9 +121,9 @@ def naive(
     ----------
     DeepSeek-V2, arXiv:2405.04434, equations 9 to 19; TyphoonMLA, figure 1a.
     """
-    size = _check_mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, block_table)
+    size = check_mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, seq_lens=seq_lens, block_table=block_table)
     c_kv, k_rope, seq_lens = _contiguous(c_kv, k_rope, size, seq_lens, causal, block_table)
-    scale = _default_scale(size) if scale is None else scale
+    scale = default_scale(size) if scale is None else scale
     dtype = q_nope.dtype
     q_nope, q_rope, c_kv, k_rope, w_uk, w_uv = _widen(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv)
     k_nope = torch.einsum("btr,hdr->bthd", c_kv, w_uk)
@@ -142,8 +143,8 @@ def absorb(
     w_uk: Tensor,
     w_uv: Tensor,
     *,
-    seq_lens: Tensor | None = None,
     scale: float | None = None,
+    seq_lens: Tensor | None = None,
     causal: bool = True,
     block_table: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -156,57 +157,14 @@ def absorb(
     ----------
     DeepSeek-V2, arXiv:2405.04434, section 2.1.2; TyphoonMLA, figure 1b.
     """
-    size = _check_mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, block_table)
+    size = check_mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, seq_lens=seq_lens, block_table=block_table)
     c_kv, k_rope, seq_lens = _contiguous(c_kv, k_rope, size, seq_lens, causal, block_table)
-    scale = _default_scale(size) if scale is None else scale
+    scale = default_scale(size) if scale is None else scale
     dtype = q_nope.dtype
     q_nope, q_rope, c_kv, k_rope, w_uk, w_uv = _widen(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv)
     q_latent = torch.einsum("bshd,hdr->bshr", q_nope, w_uk)
     o_latent, lse = _attend_latent(q_latent, q_rope, c_kv, k_rope, seq_lens, scale, causal)
     return torch.einsum("bshr,hvr->bshv", o_latent, w_uv).to(dtype), lse
-
-
-def triton(
-    q_nope: Tensor,
-    q_rope: Tensor,
-    c_kv: Tensor,
-    k_rope: Tensor,
-    w_uk: Tensor,
-    w_uv: Tensor,
-    *,
-    seq_lens: Tensor | None = None,
-    scale: float | None = None,
-    causal: bool = True,
-    block_table: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """MLA by absorption and :mod:`mla_ref.kernels`, which read pages where they are.
-
-    Parameters and results are those of :func:`naive`; ``lse`` is float32. Nothing waits for the device, so the values
-    of ``seq_lens`` are not checked: a length beyond T counts as T.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Shapes or devices that do not agree, or dtypes that kernels do not take.
-    RuntimeError
-        A tensor that requires a gradient.
-    ImportError
-        Triton is not installed.
-
-    References
-    ----------
-    Flash-Decoding, Dao et al. 2023; PagedAttention, Kwon et al. 2023, arXiv:2309.06180.
-    """
-    from . import kernels  # needs Triton, and PyTorch alone does not
-
-    size = _check_mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, block_table)
-    operands = torch.einsum("bshd,hdr->bshr", q_nope, w_uk), q_rope, c_kv, k_rope
-    options = {"scale": _default_scale(size) if scale is None else scale, "seq_lens": seq_lens, "causal": causal}
-    if block_table is None:
-        o_latent, lse = kernels.latent_attention_tma(*operands, **options)
-    else:
-        o_latent, lse = kernels.paged_latent_attention_tma(*operands, block_table, **options)
-    return torch.einsum("bshr,hvr->bshv", o_latent, w_uv), lse
 
 
 def latent_attention(
@@ -242,13 +200,55 @@ def latent_attention(
     TypeError, ValueError
         As in :func:`sdpa`.
     """
-    size = check_tensors(
-        q_latent=(q_latent, "B S H R"),
-        q_rope=(q_rope, "B S H Dr"),
-        c_kv=(c_kv, "B T R"),
-        k_rope=(k_rope, "B T Dr"),
-    )
-    seq_lens = check_context(size, seq_lens, causal, q_latent.device)
+    size = check_latent(q_latent, q_rope, c_kv, k_rope)
+    seq_lens = check_context(size, seq_lens, causal, q_latent)
+    out, lse = _attend_latent(*_widen(q_latent, q_rope, c_kv, k_rope), seq_lens, scale, causal)
+    return out.to(q_latent.dtype), lse
+
+
+def paged_latent_attention(
+    q_latent: Tensor,
+    q_rope: Tensor,
+    c_kv: Tensor,
+    k_rope: Tensor,
+    block_table: Tensor,
+    *,
+    scale: float,
+    seq_lens: Tensor,
+    causal: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """:func:`latent_attention` over a cache in pages, which are gathered first.
+
+    Parameters
+    ----------
+    q_latent, q_rope, scale, causal
+        As in :func:`latent_attention`.
+    c_kv, k_rope
+        ``[num_pages, page_size, R]`` and ``[num_pages, page_size, Dr]``.
+    block_table
+        int32 or int64 ``[B, max_pages]``: position ``t`` of sequence ``b`` is in slot ``t % page_size`` of page
+        ``block_table[b, t // page_size]``, and T is max_pages × page_size. Entries beyond a sequence's length are
+        never read.
+    seq_lens
+        int32 or int64 ``[B]``, tokens of each sequence, 0 to T. Required: a table has no length.
+
+    Returns
+    -------
+    out, lse
+        As of :func:`latent_attention`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`sdpa`, or no lengths.
+
+    References
+    ----------
+    PagedAttention, Kwon et al. 2023, arXiv:2309.06180.
+    """
+    size = check_latent(q_latent, q_rope, c_kv, k_rope, paged=True)
+    size = check_pages(size, block_table, seq_lens, q_latent)
+    c_kv, k_rope, seq_lens = _contiguous(c_kv, k_rope, size, seq_lens, causal, block_table)
     out, lse = _attend_latent(*_widen(q_latent, q_rope, c_kv, k_rope), seq_lens, scale, causal)
     return out.to(q_latent.dtype), lse
 
@@ -332,11 +332,6 @@ def attention_mask(
     return seen
 
 
-Implementation = Callable[..., tuple[Tensor, Tensor]]
-
-IMPLEMENTATIONS: dict[str, Implementation] = {"naive": naive, "absorb": absorb, "triton": triton}
-
-
 def _attend(q, k, v, seq_lens, scale, causal):
     """q [B, S, H, D], k [B, T, G, D], v [B, T, G, Dv]: all float32, or all float64."""
     if seq_lens is not None:
@@ -359,43 +354,17 @@ def _attend_latent(q_latent, q_rope, c_kv, k_rope, seq_lens, scale, causal):
     return _attend(q, k[:, :, None], c_kv[:, :, None], seq_lens, scale, causal)
 
 
-def _check_mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, block_table):
-    """Return the sizes; T is what there is room for."""
-    place = "B T" if block_table is None else "num_pages page_size"
-    size = check_tensors(
-        q_nope=(q_nope, "B S H Dn"),
-        q_rope=(q_rope, "B S H Dr"),
-        c_kv=(c_kv, f"{place} R"),
-        k_rope=(k_rope, f"{place} Dr"),
-        w_uk=(w_uk, "H Dn R"),
-        w_uv=(w_uv, "H Dv R"),
-    )
-    if block_table is not None:
-        size = check_integers(q_nope.device, size, block_table=(block_table, "B max_pages"))
-        size["T"] = size["max_pages"] * size["page_size"]
-    return size
-
-
 def _contiguous(c_kv, k_rope, size, seq_lens, causal, block_table):
     """Return the context as ``[B, T, ...]`` and the lengths, checked."""
-    seq_lens = check_context(size, seq_lens, causal, c_kv.device)
+    seq_lens = check_context(size, seq_lens, causal, c_kv)
     if block_table is not None:
-        if seq_lens is None:
-            raise TypeError("seq_lens is None, expected an int32 or int64 tensor [B]: a block table has no length")
-        c_kv, k_rope = paged_gather(c_kv, k_rope, block_table, seq_lens)
+        c_kv, k_rope = paged_gather(c_kv, k_rope, block_table, lengths=seq_lens)
     return c_kv, k_rope, seq_lens
 
 
-def _default_scale(size):
+def default_scale(size: dict[str, int]) -> float:
+    """Return 1/√(Dn+Dr)."""
     return (size["Dn"] + size["Dr"]) ** -0.5
-
-
-def check_context(size: dict[str, int], seq_lens: Tensor | None, causal: bool, device: torch.device) -> Tensor | None:
-    """Check that the queries fit into the context and the lengths too; return the lengths as int64."""
-    check_causal(size, causal)
-    if seq_lens is None:
-        return None
-    return check_counts("seq_lens", seq_lens, batch=size["B"], low=0, high=size["T"], device=device)
 
 
 def _widen(*tensors):

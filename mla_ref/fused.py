@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,12 +15,14 @@ from .config import MLAConfig
 from .mla import MLA
 from .rope import rope_cos_sin
 
+# What each fusion exchanges, and for what of `mla_ref.kernels`. As in the report ASF computes all tiles of the scores,
+# also those that the softmax masks throughout.
 FUSIONS = {
-    "ASF": ("score", "attention_score"),
-    "SF": ("softmax", "masked_softmax"),
-    "RF": ("rms_norm", "rms_norm"),
-    "RPEF": ("rope", "apply_rope_qk"),
-    "FD": ("attend", "latent_attention_tma"),
+    "ASF": ("score", lambda kernels: partial(kernels.attention_score, causal=False)),
+    "SF": ("softmax", lambda kernels: kernels.masked_softmax),
+    "RF": ("rms_norm", lambda kernels: kernels.rms_norm),
+    "RPEF": ("rope", lambda kernels: kernels.apply_rope_qk),
+    "FD": ("attend", lambda kernels: kernels.DECODERS[kernels.FASTEST].contiguous),
 }
 
 
@@ -73,8 +76,9 @@ class FusedMLA:
     mla
         The layer. Its RoPE is interleaved, as DeepSeek's.
     score, softmax, rms_norm, rope
-        Functions with the signatures of :func:`mla_ref.kernels.attention_score`, ``masked_softmax``, ``rms_norm`` and
-        ``apply_rope_qk``; None stays with PyTorch.
+        Functions with the signatures of :func:`mla_ref.attention_score`, ``masked_softmax``, ``rms_norm`` and
+        ``apply_rope_qk``; None stays with PyTorch. ``score`` is given ``scale`` by name, and ``softmax`` the scores
+        alone: it masks them.
     attend
         A function with the signature of :func:`mla_ref.latent_attention`, in place of scores, softmax and weighted sum.
 
@@ -92,11 +96,13 @@ class FusedMLA:
     --------
     >>> import torch
     >>> from mla_ref import MLAConfig
-    >>> mla = MLA(MLAConfig.preset("tiny"))
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> mla = MLA(MLAConfig.preset("tiny"), device=device)
     >>> cache = mla.make_cache(batch=2, capacity=16)
     >>> layer = FusedMLA.of(mla, "ASF", "SF")
-    >>> prompt = layer(torch.randn(2, 5, 64), cache.c_kv, cache.k_rope, layer.step(0, 5))
-    >>> layer(torch.randn(2, 1, 64), cache.c_kv, cache.k_rope, layer.step(5, 1)).shape
+    >>> x = torch.randn(2, 5, 64, device=device)
+    >>> prompt = layer(x, cache.c_kv, cache.k_rope, layer.step(0, 5))
+    >>> layer(x[:, :1], cache.c_kv, cache.k_rope, layer.step(5, 1)).shape
     torch.Size([2, 1, 64])
     """
 
@@ -139,7 +145,7 @@ class FusedMLA:
             return cls(mla)
         from . import kernels  # needs Triton, and PyTorch alone does not
 
-        return cls(mla, **{step: getattr(kernels, kernel) for step, kernel in map(FUSIONS.get, fusions)})
+        return cls(mla, **{step: choose(kernels) for step, choose in map(FUSIONS.get, fusions)})
 
     def step(self, start: int, size: int) -> Step:
         """Return :meth:`Step.of` this layer."""
@@ -213,7 +219,7 @@ class FusedMLA:
         if self.attend is not None:
             return self.attend(q_latent, q_rope, c_kv, k_rope, scale=scale)[0]
         if self.score is not None:
-            scores = self.score(q_latent, q_rope, c_kv, k_rope, scale)
+            scores = self.score(q_latent, q_rope, c_kv, k_rope, scale=scale)
         else:
             product = "bshr,btr->bsht"
             scores = (torch.einsum(product, q_latent, c_kv) + torch.einsum(product, q_rope, k_rope)) * scale

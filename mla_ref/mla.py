@@ -4,13 +4,13 @@ import torch
 from torch import Tensor, nn
 
 from ._validate import check_positive, check_tensors
-from .attention import IMPLEMENTATIONS, Implementation
 from .cache import Cache, LatentCache
 from .config import MLAConfig
+from .implementations import IMPLEMENTATIONS, Implementation
 from .norm import RMSNorm
 from .paged import PagedCache
 from .ragged import attend_ragged
-from .rope import apply_rope, rope_cos_sin
+from .rope import apply_rope_qk, rope_cos_sin
 
 
 class MLA(nn.Module):
@@ -21,8 +21,9 @@ class MLA(nn.Module):
     config
         Shapes of the layer.
     impl
-        ``"naive"``, ``"absorb"``, ``"triton"`` (absorbed, by :mod:`mla_ref.kernels`), or a function with the signature
-        of :func:`mla_ref.naive`; it needs to take a ``block_table`` only where it meets a paged cache.
+        A name in :data:`mla_ref.IMPLEMENTATIONS`, ``"naive"``, ``"absorb"`` or ``"triton"`` (absorbed, by
+        :mod:`mla_ref.kernels`), or a function with the signature of :func:`mla_ref.naive`. The function needs to take a
+        ``block_table`` only where it meets a paged cache.
     device, dtype
         Of the weights.
 
@@ -132,8 +133,7 @@ class MLA(nn.Module):
             scaling=config.rope_scaling,
             dtype=torch.promote_types(x.dtype, torch.float32),
         )
-        q_rope = apply_rope(q_rope, cos, sin, config.rope_interleave)
-        k_rope = apply_rope(k_rope, cos, sin, config.rope_interleave)
+        q_rope, k_rope = apply_rope_qk(q_rope, k_rope, cos, sin, config.rope_interleave)
         return q_nope, q_rope, self.kv_a_layernorm(c_kv), k_rope
 
     def forward(

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from ._validate import check_counts, check_integers, check_pair, check_positive, check_tensors
+from ._operands import check_gather, check_update
+from ._validate import check_counts, check_positive, check_tensors
 from .cache import check_detached
 
 HOLE = -1  # table entry without a page; nothing reads past a sequence's length
@@ -131,6 +132,7 @@ def paged_update(
     c_kv_pages: Tensor,
     k_rope_pages: Tensor,
     block_table: Tensor,
+    *,
     starts: Tensor,
     lengths: Tensor | None = None,
 ) -> None:
@@ -138,7 +140,7 @@ def paged_update(
 
     Token s of sequence b goes to position ``starts[b] + s``, which is slot ``position % page_size`` of page
     ``block_table[b, position // page_size]``. A position outside the table, or one whose table entry is no page, is
-    left out. No two tokens may have the same place.
+    left out. No two tokens may have the same slot.
 
     Parameters
     ----------
@@ -159,7 +161,7 @@ def paged_update(
         Shapes, dtypes or devices that do not agree.
     """
     size = check_update(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, lengths)
-    sequence, token, page, slot = _places(size, block_table, starts, lengths)
+    sequence, token, page, slot = _slots(size, block_table, starts, lengths)
     c_kv_pages[page, slot] = c_kv[sequence, token]
     k_rope_pages[page, slot] = k_rope[sequence, token]
 
@@ -168,9 +170,9 @@ def paged_gather(
     c_kv_pages: Tensor,
     k_rope_pages: Tensor,
     block_table: Tensor,
-    lengths: Tensor,
-    starts: Tensor | None = None,
     *,
+    starts: Tensor | None = None,
+    lengths: Tensor,
     out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Copy tokens of all sequences from their pages to contiguous memory: the way back of :func:`paged_update`.
@@ -181,10 +183,10 @@ def paged_gather(
         ``[num_pages, page_size, R]`` and ``[num_pages, page_size, Dr]``, any layout.
     block_table
         int32 or int64 ``[B, max_pages]``.
-    lengths
-        int32 or int64 ``[B]``, tokens to copy.
     starts
         int32 or int64 ``[B]``, position of each sequence's first token to copy; 0 by default.
+    lengths
+        int32 or int64 ``[B]``, tokens to copy.
     out
         ``[B, T, R]`` and ``[B, T, Dr]``: where the results go, cut off at T. What lies beyond ``lengths`` stays as it
         is.
@@ -200,46 +202,13 @@ def paged_gather(
     TypeError, ValueError
         Shapes, dtypes or devices that do not agree.
     """
-    size, out = check_gather(c_kv_pages, k_rope_pages, block_table, lengths, starts, out)
+    size, out = check_gather(c_kv_pages, k_rope_pages, block_table, starts, lengths, out)
     if starts is None:
         starts = torch.zeros_like(lengths)
-    sequence, token, page, slot = _places(size, block_table, starts, lengths)
+    sequence, token, page, slot = _slots(size, block_table, starts, lengths)
     out[0][sequence, token] = c_kv_pages[page, slot]
     out[1][sequence, token] = k_rope_pages[page, slot]
     return out
-
-
-def check_update(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, lengths) -> dict[str, int]:
-    """Check the arguments of an update, integer values left unread; return the sizes."""
-    size = check_tensors(
-        c_kv_pages=(c_kv_pages, "num_pages page_size R"),
-        k_rope_pages=(k_rope_pages, "num_pages page_size Dr"),
-        c_kv=(c_kv, "B S R"),
-        k_rope=(k_rope, "B S Dr"),
-    )
-    given = {} if lengths is None else {"lengths": (lengths, "B")}
-    return check_integers(
-        c_kv_pages.device, size, block_table=(block_table, "B max_pages"), starts=(starts, "B"), **given
-    )
-
-
-def check_gather(
-    c_kv_pages, k_rope_pages, block_table, lengths, starts, out
-) -> tuple[dict[str, int], tuple[Tensor, Tensor]]:
-    """Check the arguments of a gather, integer values left unread where ``out`` is given; return sizes and output."""
-    check_pair("out", out)
-    outs = {} if out is None else {"out[0]": (out[0], "B S R"), "out[1]": (out[1], "B S Dr")}
-    size = check_tensors(
-        c_kv_pages=(c_kv_pages, "num_pages page_size R"), k_rope_pages=(k_rope_pages, "num_pages page_size Dr"), **outs
-    )
-    given = {} if starts is None else {"starts": (starts, "B")}
-    size = check_integers(
-        c_kv_pages.device, size, block_table=(block_table, "B max_pages"), lengths=(lengths, "B"), **given
-    )
-    if out is None:
-        size["S"] = max(0, int(lengths.max())) if len(lengths) else 0
-        out = tuple(pages.new_zeros(size["B"], size["S"], pages.shape[-1]) for pages in (c_kv_pages, k_rope_pages))
-    return size, out
 
 
 class PagedCache:
@@ -385,7 +354,8 @@ class PagedCache:
             self._make(max(pages, default=-1) + 1)
             self._set_table([(b, entry, page) for (b, entry, _), page in zip(changes, pages, strict=True)])
             self._copy_pages(replaced)
-            self._update(c_kv, k_rope, self.c_kv, self.k_rope, self.block_table, self.seq_lens, lengths)
+            where = {"starts": self.seq_lens, "lengths": lengths}
+            self._update(c_kv, k_rope, self.c_kv, self.k_rope, self.block_table, **where)
         except BaseException:
             self._set_table(changes)
             self.pool.release(pages)
@@ -407,7 +377,7 @@ class PagedCache:
         if ragged:
             for each in out:
                 each.zero_()
-        return self._gather(self.c_kv, self.k_rope, self.block_table, self.seq_lens, out=out)
+        return self._gather(self.c_kv, self.k_rope, self.block_table, lengths=self.seq_lens, out=out)
 
     def fork(self, source: int, target: int) -> None:
         """Let sequence ``target``, which holds nothing, hold what ``source`` holds, without a copy.
@@ -516,8 +486,8 @@ class PagedCache:
             raise ValueError(f"{name} {sequence} holds nothing: it was freed before, or never filled")
 
 
-def _places(size, block_table, starts, lengths):
-    """Return sequence, token, page and slot of every token that has a place, each [N]."""
+def _slots(size, block_table, starts, lengths):
+    """Return sequence, token, page and slot of every token that has one, each [N]."""
     token = torch.arange(size["S"], device=starts.device)
     position = starts[:, None].long() + token
     entry = position // size["page_size"]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .devices import Device
-from .roofline import Cost
+from .hardware.cost import Cost
+from .hardware.devices import Device
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from ._validate import INTEGER, by_rank, check_tensors
+from ._operands import check_rope
+from ._validate import INTEGER, by_rank
 from .config import Yarn
 
 
@@ -133,14 +134,27 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = True) ->
     return y.to(x.dtype)
 
 
-def check_rope(cos: Tensor, sin: Tensor, **rotated: tuple[Tensor, str]) -> None:
-    """Check a rotation of one or more tensors, each beside its pattern ``B S … Dr``, by the same angles."""
-    size = check_tensors(**rotated)
-    name, (x, _) = next(iter(rotated.items()))
-    if size["Dr"] % 2:
-        raise ValueError(f"{name} has shape {list(x.shape)}, expected an even width: RoPE turns pairs")
-    half = size["Dr"] // 2
-    table = by_rank(cos, f"{size['S']} {half}", f"{size['B']} {size['S']} {half}")
-    check_tensors(cos=(cos, table), sin=(sin, table))
-    if cos.device != x.device:
-        raise ValueError(f"cos is on {cos.device}, expected {x.device} as {name}: move one with .to()")
+def apply_rope_qk(
+    q_rope: Tensor, k_rope: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Rotate the pairs of queries and of the key that they share: :func:`apply_rope` of both.
+
+    Parameters
+    ----------
+    q_rope, k_rope
+        ``[B, S, H, Dr]`` and ``[B, S, Dr]``, one dtype.
+    cos, sin, interleaved
+        As in :func:`apply_rope`.
+
+    Returns
+    -------
+    q_rope, k_rope
+        Rotated.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Shapes, dtypes or devices that do not agree, or an odd Dr.
+    """
+    check_rope(cos, sin, q_rope=(q_rope, "B S H Dr"), k_rope=(k_rope, "B S Dr"))
+    return apply_rope(q_rope, cos, sin, interleaved), apply_rope(k_rope, cos, sin, interleaved)

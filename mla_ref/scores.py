@@ -5,12 +5,13 @@ import math
 import torch
 from torch import Tensor
 
-from ._validate import check_causal, check_tensors
-from .attention import attention_mask, check_context, finite
+from ._operands import check_causal, check_context, check_latent
+from ._validate import check_tensors
+from .attention import attention_mask, finite
 
 
 def attention_score(
-    q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, scale: float, causal: bool = False
+    q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, *, scale: float, causal: bool = True
 ) -> Tensor:
     """Return the scaled scores of absorbed queries, (q_latent · c_kv + q_rope · k_rope) * scale.
 
@@ -42,7 +43,8 @@ def attention_score(
     ----------
     "Optimizing Multi-head Latent Attention for Efficient Inference", section 3.2.1.
     """
-    size = check_score_operands(q_latent, q_rope, c_kv, k_rope, causal)
+    size = check_latent(q_latent, q_rope, c_kv, k_rope)
+    check_causal(size, causal)
     wide = torch.promote_types(q_latent.dtype, torch.float32)
     nope = torch.einsum("bshr,btr->bsht", q_latent.to(wide), c_kv.to(wide))
     rope = torch.einsum("bshr,btr->bsht", q_rope.to(wide), k_rope.to(wide))
@@ -53,7 +55,7 @@ def attention_score(
     return scores.to(q_latent.dtype)
 
 
-def masked_softmax(scores: Tensor, seq_lens: Tensor | None = None, causal: bool = True) -> Tensor:
+def masked_softmax(scores: Tensor, *, seq_lens: Tensor | None = None, causal: bool = True) -> Tensor:
     """Return each row's softmax over the positions that its query sees.
 
     Half types are computed in float32 and rounded once, at the end.
@@ -83,18 +85,7 @@ def masked_softmax(scores: Tensor, seq_lens: Tensor | None = None, causal: bool 
     "Optimizing Multi-head Latent Attention for Efficient Inference", section 3.2.2.
     """
     size = check_tensors(scores=(scores, "B S H T"))
-    seq_lens = check_context(size, seq_lens, causal, scores.device)
+    seq_lens = check_context(size, seq_lens, causal, scores)
     seen = attention_mask(size["S"], size["T"], seq_lens=seq_lens, causal=causal, device=scores.device)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32)).masked_fill(~seen[:, :, None], -math.inf)
     return (wide - finite(wide.logsumexp(-1, keepdim=True))).exp().to(scores.dtype)
-
-
-def check_score_operands(
-    q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, causal: bool
-) -> dict[str, int]:
-    """Check operands of scores and return the size of each symbol."""
-    size = check_tensors(
-        q_latent=(q_latent, "B S H R"), q_rope=(q_rope, "B S H Dr"), c_kv=(c_kv, "B T R"), k_rope=(k_rope, "B T Dr")
-    )
-    check_causal(size, causal)
-    return size

@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,13 +11,15 @@ import pytest
 import rich.console
 import torch
 
-from mla_ref import MLA, FusedMLA, MLAConfig, interpreter
+from mla_ref import MLA, FusedMLA, MLAConfig
+from mla_ref.hardware import interpreter
 
 with suppress(ImportError):  # no Triton here: the tests that need it say so
     interpreter.prepare()
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
 
 
 @pytest.fixture(autouse=True)
@@ -162,3 +166,54 @@ def test_predictions_are_those_of_this_gpu_or_none(monkeypatch):
     monkeypatch.setattr(record, "device", lambda: "NVIDIA GeForce GTX 750")
     with pytest.raises(SystemExit, match="no data sheet of NVIDIA GeForce GTX 750"):
         crossover.predicted(of, digits=1)
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="measures where there is a GPU")
+def test_the_command_shows_the_record_where_there_is_no_gpu():
+    command = [sys.executable, "-m", "autograder.cli", "bench"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert printed.returncode == 0, printed.stderr
+    assert "needs a GPU" in printed.stderr and "H100" in printed.stderr
+    found = json.loads(subprocess.run([*command, "--json"], capture_output=True, cwd=ROOT, timeout=60).stdout)
+    for size in found["sizes"]:
+        for layer in size["layers"].values():
+            assert layer["tokens_per_s"] == pytest.approx(size["B"] * size["L"] / layer["mean_us"] * 1e6, rel=1e-3)
+    layers = next(size["layers"] for size in found["sizes"] if (size["B"], size["L"]) == (4, 4096))
+    gain = layers["All"]["tokens_per_s"] / layers["baseline"]["tokens_per_s"] - 1
+    assert gain >= 0.73
+    assert f"{100 * gain:+.1f}%" in printed.stdout and "+73.02%" in printed.stdout
+
+
+@pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*.json")), ids=lambda path: path.stem)
+def test_records_are_written_a_row_a_line(path):
+    from record import dumps
+
+    text = path.read_text()
+    assert dumps(json.loads(text)) == text, f"rewrite {path.name} with record.dumps"
+
+
+def test_a_row_that_is_too_long_for_a_line_is_broken_into_its_parts():
+    from record import WIDTH, dumps
+
+    long = {"B": 2, "ms": 0.5, "note": "x" * WIDTH, "us": {"cold": 2.5}, "n": 3, "ok": True}
+    record = {"a": 1, "rows": [{"B": 1, "name": "é", "us": {"cold": 1.5}}, long], "pair": [1, 2], "none": []}
+    text = dumps(record)
+    assert json.loads(text) == record
+    assert (
+        text.replace("x" * WIDTH, "x…")
+        == """{
+ "a": 1,
+ "rows": [
+  {"B": 1, "name": "é", "us": {"cold": 1.5}},
+  {
+   "B": 2, "ms": 0.5,
+   "note": "x…",
+   "us": {"cold": 2.5},
+   "n": 3, "ok": true
+  }
+ ],
+ "pair": [1, 2],
+ "none": []
+}
+"""
+    )

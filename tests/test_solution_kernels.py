@@ -6,26 +6,28 @@ import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from autograder.cost import Bench, kernels_of
-from autograder.cost_model import ARCHS
-from autograder.exercises import exercises
-from autograder.lesson import lesson_names, load_lesson
-from autograder.program import Cell, build_program
-from mla_ref import DEVICES
+from autograder.course.course import Course
+from autograder.judging.program import Cell, build_program
+from autograder.kernels.record import kernels_of, record
+from autograder.kernels.workers import KernelWorkers
+from mla_ref.hardware.devices import DEVICES
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
 GPUS = ("t4", "a100_80gb", "h100", "b200", "mi300x")
-TIMED = [(lesson, each) for lesson in lesson_names() for each in exercises(lesson) if each.speed]
+COURSE = Course.at(Path(__file__).parents[1])
+TIMED = [(lesson, each) for lesson in COURSE.lesson_names() for each in COURSE.exercises(lesson) if each.speed]
 COMPILE = """
 import json, pickle, sys
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from autograder.worker import compiling, running
+from autograder.kernels.worker import compiling
+from autograder.isolation.worker import running
 
 target, requests = pickle.load(sys.stdin.buffer)
 for name, source, launch in requests:
@@ -41,20 +43,20 @@ for name, source, launch in requests:
 @pytest.fixture(scope="module")
 def recorded():
     """Return a function from a GPU to its launches, as the judge records them: [exercise, source, launch]."""
-    with Bench() as bench:
-        yield functools.cache(functools.partial(launches, bench))
+    with KernelWorkers(helpers=COURSE.helpers) as workers:
+        yield functools.cache(functools.partial(launches, workers))
 
 
-def launches(bench, shared_kib, dtype):
+def launches(workers, shared_kib, dtype):
     found = {}
     for lesson, each in TIMED:
-        plan, case = load_lesson(lesson), dict(each.speed.case)
+        plan, case = COURSE.lesson(lesson), dict(each.speed.case)
         if case.get("dtype") == torch.bfloat16:
             case["dtype"] = dtype
         setup = [*plan.setup, Cell("gpu", f"shared_kib = {shared_kib}", True)]  # what a launcher asks the GPU for
         own = [Cell(name, source) for name, source in plan.solutions.items()]
         program = build_program(setup, plan.references(each.needs), own, Cell(each.name, plan.solutions[each.name]))
-        recording = bench.record(program, each.name, each.inputs(None, **case), execute=False)
+        recording = record(workers, program, each.name, each.inputs(None, **case), execute=False)
         source = kernels_of(program, recording)
         for launch in recording.launches:
             signature = repr([launch["kernel"], launch["args"], launch["options"]])
@@ -69,7 +71,7 @@ def test_solutions_compile_within_the_shared_memory_of(gpu, recorded, tmp_path):
     assert requests
     done = subprocess.run(
         [sys.executable, "-c", COMPILE],
-        input=pickle.dumps((ARCHS[gpu].target, requests)),
+        input=pickle.dumps((device.target, requests)),
         env={**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},
         capture_output=True,
     )

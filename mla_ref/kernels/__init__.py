@@ -1,28 +1,31 @@
 """Triton kernels, each beside its PyTorch twin: same name, same arguments, and ``out=``.
 
-========================  ================================  ============================
-kernel                    PyTorch twin                      faster variant
-========================  ================================  ============================
-`rms_norm`                :func:`mla_ref.rms_norm`          `rms_norm_rows`
-`apply_rope`              :func:`mla_ref.apply_rope`        `apply_rope_qk`
+========================  ======================================  ============================
+kernel                    PyTorch twin                            faster variant
+========================  ======================================  ============================
+`rms_norm`                :func:`mla_ref.rms_norm`                `rms_norm_rows`
+`apply_rope`              :func:`mla_ref.apply_rope`
+`apply_rope_qk`           :func:`mla_ref.apply_rope_qk`
 `paged_update`            :func:`mla_ref.paged_update`
 `paged_gather`            :func:`mla_ref.paged_gather`
 `attention_score`         :func:`mla_ref.attention_score`
 `masked_softmax`          :func:`mla_ref.masked_softmax`
-`latent_attention`        :func:`mla_ref.latent_attention`  `latent_attention_tma`
-`paged_latent_attention`  the same, of gathered pages       `paged_latent_attention_tma`
+`latent_attention`        :func:`mla_ref.latent_attention`        `latent_attention_tma`
+`paged_latent_attention`  :func:`mla_ref.paged_latent_attention`  `paged_latent_attention_tma`
 `combine`                 :func:`mla_ref.combine`
-========================  ================================  ============================
+========================  ======================================  ============================
+
+:data:`DECODERS` is the table of decode kernels, :data:`VARIANTS` names the kernel that each variant stands in for.
 
 Launchers do not wait for the device and choose their block sizes from shapes, dtypes and the kind of GPU, so that they
 can be captured in a CUDA graph. They take float16, bfloat16 and float32 in any layout, accumulate in float32, compute
 offsets in 64 bits, and refuse tensors that want a gradient: there is no backward pass here.
 
 Importing this package imports Triton. Where there is no GPU its interpreter runs the kernels, on CPU tensors: see
-:mod:`mla_ref.interpreter`.
+:mod:`mla_ref.hardware.interpreter`.
 """
 
-from .. import interpreter
+from ..hardware import interpreter
 
 interpreter.prepare()
 
@@ -30,6 +33,7 @@ from .attention_score import attention_score  # noqa: E402
 from .combine import combine  # noqa: E402
 from .decode import latent_attention, paged_latent_attention  # noqa: E402
 from .decode_tma import latent_attention_tma, paged_latent_attention_tma  # noqa: E402
+from .decoders import DECODERS, FASTEST, Decoder  # noqa: E402
 from .masked_softmax import masked_softmax  # noqa: E402
 from .paged_gather import paged_gather  # noqa: E402
 from .paged_update import paged_update  # noqa: E402
@@ -38,7 +42,17 @@ from .rms_norm_rows import rms_norm_rows  # noqa: E402
 from .rope import apply_rope  # noqa: E402
 from .rope_qk import apply_rope_qk  # noqa: E402
 
+VARIANTS = {
+    "latent_attention_tma": "latent_attention",
+    "paged_latent_attention_tma": "paged_latent_attention",
+    "rms_norm_rows": "rms_norm",
+}
+
 __all__ = [
+    "DECODERS",
+    "FASTEST",
+    "VARIANTS",
+    "Decoder",
     "apply_rope",
     "apply_rope_qk",
     "attention_score",

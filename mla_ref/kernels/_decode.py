@@ -8,8 +8,9 @@ import torch
 import triton
 from torch import Tensor
 
-from .. import interpreter
-from .._validate import check_causal, check_integers, check_positive, check_tensors
+from .._operands import check_causal, check_latent, check_pages
+from .._validate import check_integers, check_positive
+from ..hardware import interpreter
 from ._launch import check_operands, check_scale, check_width, on_device_of, result_for
 from ._sizes import ceil_div, power_of_2
 from .combine import launch_combine
@@ -38,13 +39,23 @@ class Decode:
     Dr: int
     T: int
 
+    @property
+    def twin(self) -> str:
+        """The PyTorch function that does the same."""
+        return twin_of(paged=self.block_table is not None)
+
+
+def twin_of(*, paged: bool) -> str:
+    """Return the name of the PyTorch function that errors offer as the way out."""
+    return f"mla_ref.{'paged_' if paged else ''}latent_attention"
+
 
 @dataclass(frozen=True)
 class Tile:
     """Rows and tokens of a block, and the warps and stages of a program."""
 
     block_m: int
-    block_t: int
+    block_n: int
     num_warps: int
     num_stages: int
 
@@ -124,23 +135,15 @@ def check_decode(
     TypeError, ValueError, RuntimeError
         As :func:`mla_ref.kernels.latent_attention` says.
     """
-    size = check_tensors(
-        q_latent=(q_latent, "B S H R"),
-        q_rope=(q_rope, "B S H Dr"),
-        c_kv=(c_kv, "num_pages page_size R" if paged else "B T R"),
-        k_rope=(k_rope, "num_pages page_size Dr" if paged else "B T Dr"),
-    )
-    check_operands("mla_ref.latent_attention", q_latent=q_latent, q_rope=q_rope, c_kv=c_kv, k_rope=k_rope)
+    size = check_latent(q_latent, q_rope, c_kv, k_rope, paged=paged)
+    check_operands(twin_of(paged=paged), q_latent=q_latent, q_rope=q_rope, c_kv=c_kv, k_rope=k_rope)
     check_width("q_latent", q_latent)
     B, S, H, R = q_latent.shape
     if paged:
-        check_integers(q_latent.device, size, block_table=(block_table, "B max_pages"))
-        size["T"] = block_table.shape[1] * size["page_size"]
+        size = check_pages(size, block_table, seq_lens, q_latent)
     if seq_lens is not None:
         check_integers(q_latent.device, size, seq_lens=(seq_lens, "B"))
         seq_lens = seq_lens.contiguous()
-    elif paged:
-        raise TypeError("seq_lens is None, expected an int32 or int64 tensor [B]: a block table has no length")
     check_causal(size, causal)
     operands = q_latent, q_rope, c_kv, k_rope, seq_lens, block_table, check_scale(scale), causal
     return Decode(*operands, B, S, H, R, size["Dr"], size["T"])
@@ -166,7 +169,7 @@ def run(
         return out, lse
     if num_splits is None:
         programs = decode.B * ceil_div(decode.S * decode.H, tile.block_m)
-        blocks = ceil_div(decode.T, tile.block_t)
+        blocks = ceil_div(decode.T, tile.block_n)
         num_splits = choose_splits(programs, blocks, limits(q.device).multiprocessors)
     check_positive(num_splits=num_splits)
     with on_device_of(q):

@@ -7,8 +7,8 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from .. import interpreter
 from .._validate import listed
+from ..hardware import interpreter
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 

@@ -12,7 +12,7 @@ from ._launch import DTYPES, check_operands, check_width, on_device_of, result_f
 from ._sizes import ceil_div, power_of_2
 from .masked_softmax import finite, nonzero
 
-TILE = 4096
+MAX_BLOCK = 4096
 
 
 @triton.jit
@@ -25,30 +25,28 @@ def _combine(
     blocks = tl.cdiv(D, BLOCK_D)
     row, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
     b, s, h = row // H // S, row // H % S, row % H
-    p = tl.arange(0, BLOCK_P).to(tl.int64)
-    d = block.to(tl.int64) * BLOCK_D + tl.arange(0, BLOCK_D)
+    offs_p = tl.arange(0, BLOCK_P).to(tl.int64)
+    offs_d = block.to(tl.int64) * BLOCK_D + tl.arange(0, BLOCK_D)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # for the kernel before this one, which writes the parts
 
     # [BLOCK_P] and [BLOCK_P, BLOCK_D]
-    lses = tl.load(
-        part_lses_ptr + p * stride_mp + b * stride_mb + s * stride_ms + h * stride_mh, mask=p < P, other=float("-inf")
-    )
-    parts = tl.load(
-        parts_ptr + p[:, None] * stride_pp + b * stride_pb + s * stride_ps + h * stride_ph + d[None, :] * stride_pd,
-        mask=(p < P)[:, None] & (d < D)[None, :],
-        other=0.0,
-    )
+    exists = offs_p < P
+    lses_ptrs = part_lses_ptr + offs_p * stride_mp + b * stride_mb + s * stride_ms + h * stride_mh
+    lses = tl.load(lses_ptrs, mask=exists, other=float("-inf"))
+    mask = exists[:, None] & (offs_d < D)[None, :]
+    parts_ptrs = parts_ptr + offs_p[:, None] * stride_pp + b * stride_pb + s * stride_ps + h * stride_ph
+    parts = tl.load(parts_ptrs + offs_d[None, :] * stride_pd, mask=mask, other=0.0)
 
-    top = tl.max(lses)
-    share = tl.exp(lses - finite(top))
-    total = nonzero(tl.sum(share))  # 0 where every part is empty
-    # What an empty part holds is not used, it may be NaN; a share that is NaN is.
-    out = tl.sum(tl.where((share != 0)[:, None], parts.to(tl.float32) * share[:, None], 0.0), 0)
-    out = (out / total).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + b * stride_ob + s * stride_os + h * stride_oh + d * stride_od, out, mask=d < D)
+    m_i = tl.max(lses)
+    alpha = tl.exp(lses - finite(m_i))
+    l_i = nonzero(tl.sum(alpha))  # 0 where every part is empty
+    # What an empty part holds is not used, it may be NaN; an alpha that is NaN is.
+    out = tl.sum(tl.where((alpha != 0)[:, None], parts.to(tl.float32) * alpha[:, None], 0.0), 0)
+    out = (out / l_i).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + b * stride_ob + s * stride_os + h * stride_oh + offs_d * stride_od, out, mask=offs_d < D)
     if block == 0:
-        tl.store(lse_ptr + b * stride_lb + s * stride_ls + h * stride_lh, top + tl.log(total))
+        tl.store(lse_ptr + b * stride_lb + s * stride_ls + h * stride_lh, m_i + tl.log(l_i))
 
 
 def combine(
@@ -115,7 +113,7 @@ def launch_combine(outs: Tensor, lses: Tensor, out: Tensor, lse: Tensor, overlap
     """
     P, B, S, H, D = outs.shape
     block_p = power_of_2(P)
-    block_d = min(power_of_2(D), max(TILE // block_p, 16), 512)
+    block_d = min(power_of_2(D), max(MAX_BLOCK // block_p, 16), 512)
     grid = B * S * H * ceil_div(D, block_d)
     if grid:
         with on_device_of(outs):

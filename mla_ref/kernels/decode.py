@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ._decode import Decode, Tile, block_width, check_decode, limits, overlaps, run
 from ._sizes import ceil_div
-from .masked_softmax import nonzero
+from .masked_softmax import finite, nonzero
 
 MAX_WIDTH = 1024  # of an accumulator, which lies in registers
 # From fast to slow.
@@ -27,66 +27,66 @@ def _latent_attention(
     stride_cb, stride_ct, stride_cd, stride_kb, stride_kt, stride_kd, stride_tb, stride_tp,
     stride_op, stride_ob, stride_os, stride_oh, stride_od, stride_lp, stride_lb, stride_ls, stride_lh,
     CAUSAL: tl.constexpr, R: tl.constexpr, DR: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_DR: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_DR: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
     # Programs that read the same tokens are neighbours, to meet in L2.
-    program, blocks = tl.program_id(0), tl.cdiv(S * H, BLOCK_M)
-    split, b = (program // blocks % num_splits).to(tl.int64), (program // blocks // num_splits).to(tl.int64)
+    pid, blocks = tl.program_id(0), tl.cdiv(S * H, BLOCK_M)
+    split, b = (pid // blocks % num_splits).to(tl.int64), (pid // blocks // num_splits).to(tl.int64)
     # A row is a head of a query token: several tokens fold into one block where heads are few.
-    m = program % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
-    s, h = (m // H).to(tl.int64), (m % H).to(tl.int64)
-    r, d = tl.arange(0, BLOCK_R).to(tl.int64), tl.arange(0, BLOCK_DR).to(tl.int64)
+    offs_m = pid % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    s, h = (offs_m // H).to(tl.int64), (offs_m % H).to(tl.int64)
+    offs_r, offs_d = tl.arange(0, BLOCK_R).to(tl.int64), tl.arange(0, BLOCK_DR).to(tl.int64)
 
     # [BLOCK_M, BLOCK_R] and [BLOCK_M, BLOCK_DR]
-    q_latent_ptrs = q_latent_ptr + b * stride_qb + s[:, None] * stride_qs + h[:, None] * stride_qh + r * stride_qd
-    q_latent = tl.load(q_latent_ptrs, mask=(m < S * H)[:, None] & (r < R), other=0.0)
-    q_rope_ptrs = q_rope_ptr + b * stride_rb + s[:, None] * stride_rs + h[:, None] * stride_rh + d * stride_rd
-    q_rope = tl.load(q_rope_ptrs, mask=(m < S * H)[:, None] & (d < DR), other=0.0)
+    q_latent_ptrs = q_latent_ptr + b * stride_qb + s[:, None] * stride_qs + h[:, None] * stride_qh + offs_r * stride_qd
+    q_latent = tl.load(q_latent_ptrs, mask=(offs_m < S * H)[:, None] & (offs_r < R), other=0.0)
+    q_rope_ptrs = q_rope_ptr + b * stride_rb + s[:, None] * stride_rs + h[:, None] * stride_rh + offs_d * stride_rd
+    q_rope = tl.load(q_rope_ptrs, mask=(offs_m < S * H)[:, None] & (offs_d < DR), other=0.0)
 
     length = T if seq_lens_ptr is None else tl.maximum(tl.minimum(tl.load(seq_lens_ptr + b), T), 0).to(tl.int32)
     seen = tl.minimum(length - S + s.to(tl.int32) + 1, length) if CAUSAL else tl.full([BLOCK_M], length, tl.int32)
     end = tl.max(seen)
-    share = tl.cdiv(tl.cdiv(end, BLOCK_T), num_splits) * BLOCK_T
+    share = tl.cdiv(tl.cdiv(end, BLOCK_N), num_splits) * BLOCK_N
     start, end = share * split.to(tl.int32), tl.minimum(share * split.to(tl.int32) + share, end)
 
-    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
+    m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_R], tl.float32)
-    for first in range(start, end, BLOCK_T):
-        t = first + tl.arange(0, BLOCK_T)
+    for start_n in range(start, end, BLOCK_N):
+        offs_n = start_n + tl.arange(0, BLOCK_N)
         if block_table_ptr is None:
-            page, place = b, t.to(tl.int64)
+            page, slot = b, offs_n.to(tl.int64)
         else:
-            page_ptrs = block_table_ptr + b * stride_tb + (t // page_size).to(tl.int64) * stride_tp
-            page = tl.load(page_ptrs, mask=t < end, other=0).to(tl.int64)
-            place = (t % page_size).to(tl.int64)
-        # [BLOCK_T, BLOCK_R] and [BLOCK_T, BLOCK_DR]; zeros beyond the end, where the cache may hold NaN
-        c_kv_rows, k_rope_rows = page * stride_cb + place * stride_ct, page * stride_kb + place * stride_kt
-        c_kv_ptrs = c_kv_ptr + c_kv_rows[:, None] + r * stride_cd
-        c_kv = tl.load(c_kv_ptrs, mask=(t < end)[:, None] & (r < R), other=0.0)
-        k_rope_ptrs = k_rope_ptr + k_rope_rows[:, None] + d * stride_kd
-        k_rope = tl.load(k_rope_ptrs, mask=(t < end)[:, None] & (d < DR), other=0.0)
+            page_ptrs = block_table_ptr + b * stride_tb + (offs_n // page_size).to(tl.int64) * stride_tp
+            page = tl.load(page_ptrs, mask=offs_n < end, other=0).to(tl.int64)
+            slot = (offs_n % page_size).to(tl.int64)
+        # [BLOCK_N, BLOCK_R] and [BLOCK_N, BLOCK_DR]; zeros beyond the end, where the cache may hold NaN
+        c_kv_rows, k_rope_rows = page * stride_cb + slot * stride_ct, page * stride_kb + slot * stride_kt
+        c_kv_ptrs = c_kv_ptr + c_kv_rows[:, None] + offs_r * stride_cd
+        c_kv = tl.load(c_kv_ptrs, mask=(offs_n < end)[:, None] & (offs_r < R), other=0.0)
+        k_rope_ptrs = k_rope_ptr + k_rope_rows[:, None] + offs_d * stride_kd
+        k_rope = tl.load(k_rope_ptrs, mask=(offs_n < end)[:, None] & (offs_d < DR), other=0.0)
 
-        scores = tl.dot(q_latent, tl.trans(c_kv), input_precision="ieee")
-        scores = tl.dot(q_rope, tl.trans(k_rope), scores, input_precision="ieee") * scale
-        scores = tl.where((t < end) & (t < seen[:, None]), scores, float("-inf"))  # [BLOCK_M, BLOCK_T]
+        qk = tl.dot(q_latent, tl.trans(c_kv), input_precision="ieee")
+        qk = tl.dot(q_rope, tl.trans(k_rope), qk, input_precision="ieee") * scale
+        qk = tl.where((offs_n < end) & (offs_n < seen[:, None]), qk, float("-inf"))  # [BLOCK_M, BLOCK_N]
 
-        new_top = tl.maximum(top, tl.max(scores, 1))
-        base = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weights, kept = tl.exp(scores - base[:, None]), tl.exp(top - base)
-        total = total * kept + tl.sum(weights, 1)
-        acc = tl.dot(weights.to(c_kv.dtype), c_kv, acc * kept[:, None], input_precision="ieee")
-        top = new_top
+        m_ij = tl.maximum(m_i, tl.max(qk, 1))
+        base = finite(m_ij)
+        p, alpha = tl.exp(qk - base[:, None]), tl.exp(m_i - base)
+        l_i = l_i * alpha + tl.sum(p, 1)
+        acc = tl.dot(p.to(c_kv.dtype), c_kv, acc * alpha[:, None], input_precision="ieee")
+        m_i = m_ij
 
-    total = nonzero(total)  # rows that see nothing: 0 and -inf
-    out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
+    l_i = nonzero(l_i)  # rows that see nothing: 0 and -inf
+    out = (acc / l_i[:, None]).to(out_ptr.dtype.element_ty)
     out_rows = split * stride_op + b * stride_ob + s * stride_os + h * stride_oh
-    tl.store(out_ptr + out_rows[:, None] + r * stride_od, out, mask=(m < S * H)[:, None] & (r < R))
+    tl.store(out_ptr + out_rows[:, None] + offs_r * stride_od, out, mask=(offs_m < S * H)[:, None] & (offs_r < R))
     lse_rows = split * stride_lp + b * stride_lb + s * stride_ls + h * stride_lh
-    tl.store(lse_ptr + lse_rows, top + tl.log(total), mask=m < S * H)
+    tl.store(lse_ptr + lse_rows, m_i + tl.log(l_i), mask=offs_m < S * H)
 
 
 def latent_attention(
@@ -141,7 +141,7 @@ def latent_attention(
     Flash-Decoding, Dao et al. 2023. Folding query tokens into heads: TokenSpeed-MLA, ``fold_sq_factor``.
     """
     decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, None, scale, causal, paged=False)
-    return run(launch, decode, tile(decode), out, lse, num_splits)
+    return run(launch, decode, choose_tile(decode), out, lse, num_splits)
 
 
 def paged_latent_attention(
@@ -169,7 +169,7 @@ def paged_latent_attention(
         ``[num_pages, page_size, R]`` and ``[num_pages, page_size, Dr]``, any layout and page size.
     block_table
         int32 or int64 ``[B, max_pages]``: position ``t`` of sequence ``b`` is on page ``block_table[b, t //
-        page_size]``, at place ``t % page_size``. Entries beyond a sequence's length are never read. Warning: the
+        page_size]``, in slot ``t % page_size``. Entries beyond a sequence's length are never read. Warning: the
         others are not checked, and one that is no page, -1 for example, has the kernel read outside of the pool.
     seq_lens
         Required.
@@ -181,7 +181,7 @@ def paged_latent_attention(
     PagedAttention, Kwon et al. 2023, arXiv:2309.06180.
     """
     decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, block_table, scale, causal, paged=True)
-    return run(launch, decode, tile(decode), out, lse, num_splits)
+    return run(launch, decode, choose_tile(decode), out, lse, num_splits)
 
 
 def launch(decode: Decode, tile: Tile, outs: Tensor, lses: Tensor) -> None:
@@ -193,13 +193,13 @@ def launch(decode: Decode, tile: Tile, outs: Tensor, lses: Tensor) -> None:
         d.scale, d.S, d.H, d.T, d.c_kv.shape[1], num_splits,
         *(stride for x in operands for stride in x.stride()),
         *((0, 0) if d.block_table is None else d.block_table.stride()), *outs.stride(), *lses.stride(),
-        d.causal, d.R, d.Dr, tile.block_m, tile.block_t, block_width(d.R), block_width(d.Dr),
+        d.causal, d.R, d.Dr, tile.block_m, tile.block_n, block_width(d.R), block_width(d.Dr),
         num_splits > 1 and overlaps(outs.device),
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
 
 
-def tile(decode: Decode) -> Tile:
+def choose_tile(decode: Decode) -> Tile:
     """Return the fastest block sizes that leave shared memory for the tokens of several blocks in flight.
 
     Raises
@@ -215,15 +215,15 @@ def tile(decode: Decode) -> Tile:
         tiles = FLOAT32 if size == 4 else FEW_ROWS if decode.S * decode.H <= 16 else MANY_ROWS
     for each in tiles:
         if tiles is MI300X:  # one block is all that lies there
-            shared_bytes = each.block_t * block_r * 4
+            shared_bytes = each.block_n * block_r * 4
         elif tiles is T4:  # whose tensor cores Triton does not use: operands lie there as float32
-            shared_bytes = (each.block_m + each.block_t) * width * 4
+            shared_bytes = (each.block_m + each.block_n) * width * 4
         else:  # queries and the blocks ahead, and weights; or, where blocks are not copied ahead, layouts in between
-            rows = each.block_m + (each.num_stages - 1) * each.block_t
+            rows = each.block_m + (each.num_stages - 1) * each.block_n
             shared_bytes = rows * width * size + (12 if each.num_stages == 2 else 4) * 2**10
         if shared_bytes <= limit.shared_bytes and decode.R <= MAX_WIDTH:
             return each
     raise ValueError(
         f"R = {decode.R} and Dr = {decode.Dr}, expected R up to {MAX_WIDTH} and blocks that fit into "
-        f"{limit.shared_bytes // 2**10} KiB of shared memory: use mla_ref.latent_attention"
+        f"{limit.shared_bytes // 2**10} KiB of shared memory: use {decode.twin}"
     )

@@ -12,26 +12,26 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from . import decode as pointers
 from ._decode import Decode, Tile, check_decode, limits, overlaps, run
 from ._sizes import ceil_div, power_of_2
-from .masked_softmax import nonzero
+from .masked_softmax import finite, nonzero
 
 LOG2_E = 1.4426950408889634
 
 
 @triton.jit
-def _page(block_table_ptr, t, end, stride_tp, PAGE_SIZE: tl.constexpr):
-    """Return the page that holds position t, any page if t is not before the end."""
+def _page(block_table_ptr, position, end, stride_tp, PAGE_SIZE: tl.constexpr):
+    """Return the page that holds a position, any page if that is not before the end."""
     # In 32 bits, as TMA counts: widened here, each block would wait for its load.
-    return tl.load(block_table_ptr + t // PAGE_SIZE * stride_tp, mask=t < end, other=0).to(tl.int32)
+    return tl.load(block_table_ptr + position // PAGE_SIZE * stride_tp, mask=position < end, other=0).to(tl.int32)
 
 
 @triton.jit
-def _step(scores, c_kv, acc, top, total):
-    """Take a block of tokens into the softmax: scores, base 2, and total [BLOCK_M, BLOCK_T], c_kv [BLOCK_T, R]."""
-    new_top = tl.maximum(top, tl.max(scores, 1))
-    base = tl.where(new_top == float("-inf"), 0.0, new_top)
-    weights, kept = tl.exp2(scores - base[:, None]), tl.exp2(top - base)
-    acc = tl.dot(weights.to(c_kv.dtype), c_kv, acc * kept[:, None])
-    return acc, new_top, total * kept[:, None] + weights
+def _step(qk, c_kv, acc, m_i, l_i):
+    """Take a block of tokens into the softmax: qk, base 2, and l_i [BLOCK_M, BLOCK_N], c_kv [BLOCK_N, R]."""
+    m_ij = tl.maximum(m_i, tl.max(qk, 1))
+    base = finite(m_ij)
+    p, alpha = tl.exp2(qk - base[:, None]), tl.exp2(m_i - base)
+    acc = tl.dot(p.to(c_kv.dtype), c_kv, acc * alpha[:, None])
+    return acc, m_ij, l_i * alpha[:, None] + p
 
 
 @triton.jit
@@ -42,70 +42,72 @@ def _latent_attention_tma(
     stride_ct, stride_kt, stride_tb, stride_tp,
     stride_op, stride_ob, stride_os, stride_oh, stride_od, stride_lp, stride_lb, stride_ls, stride_lh,
     CAUSAL: tl.constexpr, FOLD: tl.constexpr, R: tl.constexpr, DR: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr, PAGE_SIZE: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PAGE_SIZE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
-    program, blocks = tl.program_id(0), tl.cdiv(S * H, BLOCK_M)
-    split, b = program // blocks % num_splits, program // blocks // num_splits
-    m = program % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    pid, blocks = tl.program_id(0), tl.cdiv(S * H, BLOCK_M)
+    split, b = pid // blocks % num_splits, pid // blocks // num_splits
+    offs_m = pid % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
     if FOLD:
-        s, h = (m // H).to(tl.int64), (m % H).to(tl.int64)
+        s, h = (offs_m // H).to(tl.int64), (offs_m % H).to(tl.int64)
     else:  # one query token: without the divisions no register spills
-        s, h = tl.zeros([BLOCK_M], tl.int64), m.to(tl.int64)
-    r, d = tl.arange(0, R).to(tl.int64), tl.arange(0, DR).to(tl.int64)
+        s, h = tl.zeros([BLOCK_M], tl.int64), offs_m.to(tl.int64)
+    offs_r, offs_d = tl.arange(0, R).to(tl.int64), tl.arange(0, DR).to(tl.int64)
 
     # [BLOCK_M, R] and [BLOCK_M, DR]
     q_rows = b.to(tl.int64) * stride_qb + s * stride_qs + h * stride_qh
-    q_latent = tl.load(q_latent_ptr + q_rows[:, None] + r * stride_qd, mask=(m < S * H)[:, None], other=0.0)
+    q_latent = tl.load(q_latent_ptr + q_rows[:, None] + offs_r * stride_qd, mask=(offs_m < S * H)[:, None], other=0.0)
     q_rows = b.to(tl.int64) * stride_rb + s * stride_rs + h * stride_rh
-    q_rope = tl.load(q_rope_ptr + q_rows[:, None] + d * stride_rd, mask=(m < S * H)[:, None], other=0.0)
+    q_rope = tl.load(q_rope_ptr + q_rows[:, None] + offs_d * stride_rd, mask=(offs_m < S * H)[:, None], other=0.0)
 
     length = T if seq_lens_ptr is None else tl.maximum(tl.minimum(tl.load(seq_lens_ptr + b), T), 0).to(tl.int32)
     seen = tl.minimum(length - S + s.to(tl.int32) + 1, length) if CAUSAL else tl.full([BLOCK_M], length, tl.int32)
     seen_by_all, end = tl.min(seen), tl.max(seen)
-    share = tl.cdiv(tl.cdiv(end, BLOCK_T), num_splits) * BLOCK_T
+    share = tl.cdiv(tl.cdiv(end, BLOCK_N), num_splits) * BLOCK_N
     start, end = share * split, tl.minimum(share * split + share, end)
-    tail = start + (tl.maximum(end, start) - start) // BLOCK_T * BLOCK_T  # from here on less than a block
+    tail = start + (tl.maximum(end, start) - start) // BLOCK_N * BLOCK_N  # from here on less than a block
 
-    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_M, BLOCK_T], tl.float32)  # summed once, at the end
+    m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l_i = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)  # summed once, at the end
     acc = tl.zeros([BLOCK_M, R], tl.float32)
     page = b
     if PAGE_SIZE > 0:
         block_table_ptr += b.to(tl.int64) * stride_tb
         page = _page(block_table_ptr, start, end, stride_tp, PAGE_SIZE)
     if start < tail:  # ptxas keeps matrix products in flight only in a loop that is sure to run
-        for t in range(start, tail, BLOCK_T):
-            place = t % PAGE_SIZE if PAGE_SIZE > 0 else t
-            # [BLOCK_T, R] and [BLOCK_T, DR]
-            c_kv = c_kv_desc.load([(page * c_kv_rows + place).to(tl.int32), 0])
-            k_rope = k_rope_desc.load([(page * k_rope_rows + place).to(tl.int32), 0])
+        for start_n in range(start, tail, BLOCK_N):
+            slot = start_n % PAGE_SIZE if PAGE_SIZE > 0 else start_n
+            # [BLOCK_N, R] and [BLOCK_N, DR]
+            c_kv = c_kv_desc.load([(page * c_kv_rows + slot).to(tl.int32), 0])
+            k_rope = k_rope_desc.load([(page * k_rope_rows + slot).to(tl.int32), 0])
             if PAGE_SIZE > 0:  # the next page, a block ahead of its use
-                page = _page(block_table_ptr, t + BLOCK_T, end, stride_tp, PAGE_SIZE)
+                page = _page(block_table_ptr, start_n + BLOCK_N, end, stride_tp, PAGE_SIZE)
             # Scaled apart and with a branch behind them, these products are no chain with the next. In a chain Triton
             # has each warpgroup compute all scores instead of half of them: 280 TFLOP/s at 128 heads instead of 355.
-            scores = tl.dot(q_latent, tl.trans(c_kv)) * scale + tl.dot(q_rope, tl.trans(k_rope)) * scale
-            if t + BLOCK_T > seen_by_all:
-                scores = tl.where(t + tl.arange(0, BLOCK_T) < seen[:, None], scores, float("-inf"))
-            acc, top, total = _step(scores, c_kv, acc, top, total)
+            qk = tl.dot(q_latent, tl.trans(c_kv)) * scale + tl.dot(q_rope, tl.trans(k_rope)) * scale
+            if start_n + BLOCK_N > seen_by_all:
+                qk = tl.where(start_n + tl.arange(0, BLOCK_N) < seen[:, None], qk, float("-inf"))
+            acc, m_i, l_i = _step(qk, c_kv, acc, m_i, l_i)
     if tail < end:
-        n = tl.arange(0, BLOCK_T)
-        inside = (tail + n < end)[:, None]  # beyond the end the cache may hold NaN
-        place = (tail % PAGE_SIZE if PAGE_SIZE > 0 else tail) + n[:, None]
-        c_kv = tl.load(c_kv_ptr + (page.to(tl.int64) * c_kv_rows + place) * stride_ct + r, mask=inside, other=0.0)
-        k_rope = tl.load(k_rope_ptr + (page.to(tl.int64) * k_rope_rows + place) * stride_kt + d, mask=inside, other=0.0)
-        scores = tl.dot(q_latent, tl.trans(c_kv)) * scale + tl.dot(q_rope, tl.trans(k_rope)) * scale
-        scores = tl.where((tail + n < end) & (tail + n < seen[:, None]), scores, float("-inf"))
-        acc, top, total = _step(scores, c_kv, acc, top, total)
+        offs_n = tl.arange(0, BLOCK_N)
+        inside = (tail + offs_n < end)[:, None]  # beyond the end the cache may hold NaN
+        slot = (tail % PAGE_SIZE if PAGE_SIZE > 0 else tail) + offs_n[:, None]
+        c_kv_ptrs = c_kv_ptr + (page.to(tl.int64) * c_kv_rows + slot) * stride_ct + offs_r
+        c_kv = tl.load(c_kv_ptrs, mask=inside, other=0.0)
+        k_rope_ptrs = k_rope_ptr + (page.to(tl.int64) * k_rope_rows + slot) * stride_kt + offs_d
+        k_rope = tl.load(k_rope_ptrs, mask=inside, other=0.0)
+        qk = tl.dot(q_latent, tl.trans(c_kv)) * scale + tl.dot(q_rope, tl.trans(k_rope)) * scale
+        qk = tl.where((tail + offs_n < end) & (tail + offs_n < seen[:, None]), qk, float("-inf"))
+        acc, m_i, l_i = _step(qk, c_kv, acc, m_i, l_i)
 
-    total = nonzero(tl.sum(total, 1))
-    out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
+    l_i = nonzero(tl.sum(l_i, 1))
+    out = (acc / l_i[:, None]).to(out_ptr.dtype.element_ty)
     split, b = split.to(tl.int64), b.to(tl.int64)
     out_rows = split * stride_op + b * stride_ob + s * stride_os + h * stride_oh
-    tl.store(out_ptr + out_rows[:, None] + r * stride_od, out, mask=(m < S * H)[:, None])
+    tl.store(out_ptr + out_rows[:, None] + offs_r * stride_od, out, mask=(offs_m < S * H)[:, None])
     lse_rows = split * stride_lp + b * stride_lb + s * stride_ls + h * stride_lh
-    tl.store(lse_ptr + lse_rows, (top + tl.log2(total)) * 0.6931471805599453, mask=m < S * H)
+    tl.store(lse_ptr + lse_rows, (m_i + tl.log2(l_i)) * 0.6931471805599453, mask=offs_m < S * H)
 
 
 def latent_attention_tma(
@@ -154,13 +156,13 @@ def paged_latent_attention_tma(
 
 
 def _run(decode, out, lse, num_splits):
-    t = tile(decode)
-    if fits(decode, t):
-        return run(launch, decode, t, out, lse, num_splits)
-    return run(pointers.launch, decode, pointers.tile(decode), out, lse, num_splits)
+    tile = choose_tile(decode)
+    if fits(decode, tile):
+        return run(launch, decode, tile, out, lse, num_splits)
+    return run(pointers.launch, decode, pointers.choose_tile(decode), out, lse, num_splits)
 
 
-def tile(decode: Decode) -> Tile:
+def choose_tile(decode: Decode) -> Tile:
     """Return the block sizes that were fastest on an H100; for 64 rows the tensor cores of a B200 want more memory."""
     if decode.S * decode.H <= 16:
         return Tile(16, 32, 4, 3)
@@ -170,7 +172,7 @@ def tile(decode: Decode) -> Tile:
 def fits(decode: Decode, tile: Tile) -> bool:
     """Return whether TMA can read this cache in blocks of this size."""
     caches, table, size = (decode.c_kv, decode.k_rope), decode.block_table, decode.c_kv.element_size()
-    limit, rows = limits(decode.c_kv.device), tile.block_m + tile.num_stages * tile.block_t
+    limit, rows = limits(decode.c_kv.device), tile.block_m + tile.num_stages * tile.block_n
     return (
         limit.hopper
         and size == 2
@@ -178,7 +180,7 @@ def fits(decode: Decode, tile: Tile) -> bool:
         and all(x.shape[2] == max(power_of_2(x.shape[2]), 16) for x in caches)
         and all(x.stride(2) == 1 and x.data_ptr() % 16 == x.stride(1) * size % 16 == 0 < x.stride(1) for x in caches)
         and all(x.numel() > 0 and x.stride(0) % x.stride(1) == 0 and _rows(x) * x.shape[0] < 2**31 for x in caches)
-        and (table is None or (decode.c_kv.shape[1] % tile.block_t == 0 and table.stride(1) * decode.T < 2**31))
+        and (table is None or (decode.c_kv.shape[1] % tile.block_n == 0 and table.stride(1) * decode.T < 2**31))
     )
 
 
@@ -187,10 +189,10 @@ def _rows(cache):
     return cache.stride(0) // cache.stride(1)
 
 
-def _descriptor(cache, block_t):
+def _descriptor(cache, block_n):
     """[B, T, R] as rows of R: TMA counts the rows in 32 bits and the bytes in 64."""
     rows = (cache.shape[0] - 1) * _rows(cache) + cache.shape[1]
-    return TensorDescriptor(cache, [rows, cache.shape[2]], [cache.stride(1), 1], [block_t, cache.shape[2]])
+    return TensorDescriptor(cache, [rows, cache.shape[2]], [cache.stride(1), 1], [block_n, cache.shape[2]])
 
 
 def launch(decode: Decode, tile: Tile, outs: Tensor, lses: Tensor) -> None:
@@ -198,11 +200,11 @@ def launch(decode: Decode, tile: Tile, outs: Tensor, lses: Tensor) -> None:
     d, table, num_splits = decode, decode.block_table, outs.shape[0]
     overlap = num_splits > 1 and overlaps(outs.device)
     _latent_attention_tma[(d.B * num_splits * ceil_div(d.S * d.H, tile.block_m),)](
-        d.q_latent, d.q_rope, _descriptor(d.c_kv, tile.block_t), _descriptor(d.k_rope, tile.block_t),
+        d.q_latent, d.q_rope, _descriptor(d.c_kv, tile.block_n), _descriptor(d.k_rope, tile.block_n),
         d.c_kv, d.k_rope, d.seq_lens, table, outs, lses,
         d.scale * LOG2_E, d.S, d.H, d.T, _rows(d.c_kv), _rows(d.k_rope), num_splits,
         *d.q_latent.stride(), *d.q_rope.stride(), d.c_kv.stride(1), d.k_rope.stride(1),
         *((0, 0) if table is None else table.stride()), *outs.stride(), *lses.stride(),
-        d.causal, d.S > 1, d.R, d.Dr, tile.block_m, tile.block_t, 0 if table is None else d.c_kv.shape[1], overlap,
+        d.causal, d.S > 1, d.R, d.Dr, tile.block_m, tile.block_n, 0 if table is None else d.c_kv.shape[1], overlap,
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip

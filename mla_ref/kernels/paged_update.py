@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..paged import check_update
+from .._operands import check_update
 from ._launch import check_distinct, check_operands, on_device_of
 from ._sizes import ceil_div, power_of_2
 
@@ -12,28 +12,29 @@ from ._sizes import ceil_div, power_of_2
 @triton.jit
 def _paged_update(
     c_kv_ptr, k_rope_ptr, c_pages_ptr, k_pages_ptr, table_ptr, starts_ptr, lengths_ptr,
-    S, R, K, num_pages, page_size, max_pages,
+    S, R, DR, num_pages, page_size, max_pages,
     stride_cb, stride_cs, stride_cd, stride_kb, stride_ks, stride_kd,
     stride_cp, stride_ct, stride_cpd, stride_kp, stride_kt, stride_kpd, stride_tb, stride_td, stride_sd, stride_ld,
-    BLOCK_S: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_S: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_DR: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(S, BLOCK_S)
     b = (tl.program_id(0) // blocks).to(tl.int64)
-    s = tl.program_id(0) % blocks * BLOCK_S + tl.arange(0, BLOCK_S)
-    real = s < S
+    offs_s = tl.program_id(0) % blocks * BLOCK_S + tl.arange(0, BLOCK_S)
+    real = offs_s < S
     if lengths_ptr is not None:
-        real = real & (s < tl.load(lengths_ptr + b * stride_ld))
+        real = real & (offs_s < tl.load(lengths_ptr + b * stride_ld))
     start = tl.load(starts_ptr + b * stride_sd)
-    page, slot, real = locate(table_ptr + b * stride_tb, stride_td, start + s, real, num_pages, page_size, max_pages)
+    table_row, position = table_ptr + b * stride_tb, start + offs_s
+    page, slot, real = locate(table_row, stride_td, position, real, num_pages, page_size, max_pages)
 
-    s = s.to(tl.int64)[:, None]
-    r, k = tl.arange(0, BLOCK_R).to(tl.int64)[None, :], tl.arange(0, BLOCK_K).to(tl.int64)[None, :]
-    c_mask, k_mask = real & (r < R), real & (k < K)
-    # [BLOCK_S, BLOCK_R] and [BLOCK_S, BLOCK_K]; both are loaded before one is stored, to wait only once
-    c = tl.load(c_kv_ptr + b * stride_cb + s * stride_cs + r * stride_cd, mask=c_mask)
-    rope = tl.load(k_rope_ptr + b * stride_kb + s * stride_ks + k * stride_kd, mask=k_mask)
-    tl.store(c_pages_ptr + page * stride_cp + slot * stride_ct + r * stride_cpd, c, mask=c_mask)
-    tl.store(k_pages_ptr + page * stride_kp + slot * stride_kt + k * stride_kpd, rope, mask=k_mask)
+    offs_s = offs_s.to(tl.int64)[:, None]
+    offs_r, offs_d = tl.arange(0, BLOCK_R).to(tl.int64)[None, :], tl.arange(0, BLOCK_DR).to(tl.int64)[None, :]
+    c_mask, k_mask = real & (offs_r < R), real & (offs_d < DR)
+    # [BLOCK_S, BLOCK_R] and [BLOCK_S, BLOCK_DR]; both are loaded before one is stored, to wait only once
+    c = tl.load(c_kv_ptr + b * stride_cb + offs_s * stride_cs + offs_r * stride_cd, mask=c_mask)
+    rope = tl.load(k_rope_ptr + b * stride_kb + offs_s * stride_ks + offs_d * stride_kd, mask=k_mask)
+    tl.store(c_pages_ptr + page * stride_cp + slot * stride_ct + offs_r * stride_cpd, c, mask=c_mask)
+    tl.store(k_pages_ptr + page * stride_kp + slot * stride_kt + offs_d * stride_kpd, rope, mask=k_mask)
 
 
 @triton.jit
@@ -46,11 +47,11 @@ def locate(table_row, stride, position, real, num_pages, page_size, max_pages):
     return page[:, None], (position % page_size).to(tl.int64)[:, None], real[:, None]
 
 
-def tile(tokens: int, R: int, K: int) -> tuple[int, int, int, int]:
-    """Return BLOCK_S, BLOCK_R, BLOCK_K and num_warps."""
-    block_r, block_k = power_of_2(R), power_of_2(K)
+def choose_blocks(tokens: int, R: int, Dr: int) -> tuple[int, int, int, int]:
+    """Return tokens, latent and key width of a block, and warps a program."""
+    block_r, block_dr = power_of_2(R), power_of_2(Dr)
     block_s = min(power_of_2(tokens), max(2048 // block_r, 1))
-    return block_s, block_r, block_k, min(max(block_s * block_r // 1024, 1), 8)
+    return block_s, block_r, block_dr, min(max(block_s * block_r // 1024, 1), 8)
 
 
 def paged_update(
@@ -59,6 +60,7 @@ def paged_update(
     c_kv_pages: Tensor,
     k_rope_pages: Tensor,
     block_table: Tensor,
+    *,
     starts: Tensor,
     lengths: Tensor | None = None,
 ) -> None:
@@ -66,7 +68,7 @@ def paged_update(
 
     Token s of sequence b goes to position ``starts[b] + s``, which is slot ``position % page_size`` of page
     ``block_table[b, position // page_size]``. A position outside the table, or one whose table entry is no page, is
-    left out. No two tokens may have the same place.
+    left out. No two tokens may have the same slot.
 
     Parameters
     ----------
@@ -94,15 +96,15 @@ def paged_update(
     check_update(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, lengths)
     check_operands("mla_ref.paged_update", c_kv=c_kv, k_rope=k_rope, c_kv_pages=c_kv_pages, k_rope_pages=k_rope_pages)
     check_distinct(c_kv_pages=c_kv_pages, k_rope_pages=k_rope_pages)
-    (B, S, R), K = c_kv.shape, k_rope.shape[-1]
+    (B, S, R), Dr = c_kv.shape, k_rope.shape[-1]
     if B * S == 0:
         return
-    block_s, block_r, block_k, num_warps = tile(S, R, K)
+    block_s, block_r, block_dr, num_warps = choose_blocks(S, R, Dr)
     with on_device_of(c_kv):
         _paged_update[(B * ceil_div(S, block_s),)](
             c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, lengths,
-            S, R, K, *c_kv_pages.shape[:2], block_table.shape[1],
+            S, R, Dr, *c_kv_pages.shape[:2], block_table.shape[1],
             *c_kv.stride(), *k_rope.stride(), *c_kv_pages.stride(), *k_rope_pages.stride(), *block_table.stride(),
             *starts.stride(), 0 if lengths is None else lengths.stride(0),
-            block_s, block_r, block_k, num_warps=num_warps,
+            block_s, block_r, block_dr, num_warps=num_warps,
         )  # fmt: skip

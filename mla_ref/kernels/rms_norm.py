@@ -15,23 +15,23 @@ MAX_WIDTH = 65536
 
 @triton.jit
 def _rms_norm(
-    x_ptr, weight_ptr, out_ptr, eps, N, D,
-    stride_xb, stride_xn, stride_xd, stride_wd, stride_ob, stride_on, stride_od,
+    x_ptr, weight_ptr, out_ptr, eps, M, D,
+    stride_xb, stride_xm, stride_xd, stride_wd, stride_ob, stride_om, stride_od,
     BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    program = tl.program_id(0)
-    b, n = (program // N).to(tl.int64), (program % N).to(tl.int64)
-    d = tl.arange(0, BLOCK_D).to(tl.int64)
-    mask = d < D
+    pid = tl.program_id(0)
+    b, m = (pid // M).to(tl.int64), (pid % M).to(tl.int64)
+    offs_d = tl.arange(0, BLOCK_D).to(tl.int64)
+    mask = offs_d < D
 
     # [BLOCK_D], in float32 before it is squared: float16 overflows beyond 256
-    x = tl.load(x_ptr + b * stride_xb + n * stride_xn + d * stride_xd, mask=mask, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + b * stride_xb + m * stride_xm + offs_d * stride_xd, mask=mask, other=0.0).to(tl.float32)
     # [BLOCK_D]
-    weight = tl.load(weight_ptr + d * stride_wd, mask=mask, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + offs_d * stride_wd, mask=mask, other=0.0).to(tl.float32)
 
     rstd = tl.rsqrt(tl.sum(x * x) / D + eps)
     y = (x * rstd * weight).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + b * stride_ob + n * stride_on + d * stride_od, y, mask=mask)
+    tl.store(out_ptr + b * stride_ob + m * stride_om + offs_d * stride_od, y, mask=mask)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6, *, out: Tensor | None = None) -> Tensor:
@@ -69,11 +69,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6, *, out: Tensor | None
     """
     out = check_rms_norm(x, weight, out)
     for x_rows, out_rows in row_views(x, out):
-        B, N, D = x_rows.shape
+        B, M, D = x_rows.shape
         block = power_of_2(D)
         with on_device_of(x):
-            _rms_norm[(B * N,)](
-                x_rows, weight, out_rows, eps, N, D,
+            _rms_norm[(B * M,)](
+                x_rows, weight, out_rows, eps, M, D,
                 *x_rows.stride(), *weight.stride(), *out_rows.stride(),
                 block, num_warps=min(max(block // 512, 1), 16),
             )  # fmt: skip
@@ -90,7 +90,7 @@ def check_rms_norm(x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
 
 
 def row_views(x: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield pairs of views ``[B, N, D]`` that cover ``x`` and ``out``, as few as their strides allow."""
+    """Yield pairs of views ``[B, M, D]`` that cover ``x`` and ``out``, as few as their strides allow."""
     if x.numel() == 0:
         return
     width = x.shape[-1]

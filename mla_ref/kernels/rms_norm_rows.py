@@ -16,44 +16,44 @@ from .rms_norm import check_rms_norm, row_views
 
 @triton.jit
 def _rms_norm_rows(
-    x_ptr, weight_ptr, out_ptr, eps, N, D,
-    stride_xb, stride_xn, stride_xd, stride_wd, stride_ob, stride_on, stride_od,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    x_ptr, weight_ptr, out_ptr, eps, M, D,
+    stride_xb, stride_xm, stride_xd, stride_wd, stride_ob, stride_om, stride_od,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    program, blocks = tl.program_id(0), tl.cdiv(N, BLOCK_N)
-    b = (program // blocks).to(tl.int64)
-    n = (program % blocks).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
-    d = tl.arange(0, BLOCK_D).to(tl.int64)
-    mask = (n < N)[:, None] & (d < D)[None, :]
+    pid, blocks = tl.program_id(0), tl.cdiv(M, BLOCK_M)
+    b = (pid // blocks).to(tl.int64)
+    offs_m = (pid % blocks).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_d = tl.arange(0, BLOCK_D).to(tl.int64)
+    mask = (offs_m < M)[:, None] & (offs_d < D)[None, :]
 
-    # [BLOCK_N, BLOCK_D]
-    x_ptrs = x_ptr + b * stride_xb + n[:, None] * stride_xn + d[None, :] * stride_xd
+    # [BLOCK_M, BLOCK_D]
+    x_ptrs = x_ptr + b * stride_xb + offs_m[:, None] * stride_xm + offs_d[None, :] * stride_xd
     x = tl.load(x_ptrs, mask=mask, other=0.0).to(tl.float32)
     # [BLOCK_D]
-    weight = tl.load(weight_ptr + d * stride_wd, mask=d < D, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + offs_d * stride_wd, mask=offs_d < D, other=0.0).to(tl.float32)
 
     rstd = tl.rsqrt(tl.sum(x * x, 1) / D + eps)
     y = (x * rstd[:, None] * weight[None, :]).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + b * stride_ob + n[:, None] * stride_on + d[None, :] * stride_od, y, mask=mask)
+    tl.store(out_ptr + b * stride_ob + offs_m[:, None] * stride_om + offs_d[None, :] * stride_od, y, mask=mask)
 
 
 def rms_norm_rows(x: Tensor, weight: Tensor, eps: float = 1e-6, *, out: Tensor | None = None) -> Tensor:
     """Compute :func:`mla_ref.kernels.rms_norm`, same arguments, faster where rows are short, many, and in L2."""
     out = check_rms_norm(x, weight, out)
     for x_rows, out_rows in row_views(x, out):
-        B, N, D = x_rows.shape
+        B, M, D = x_rows.shape
         block_d = power_of_2(D)
-        block_n, num_warps = tile(block_d)
+        block_m, num_warps = choose_blocks(block_d)
         with on_device_of(x):
-            _rms_norm_rows[(B * ceil_div(N, block_n),)](
-                x_rows, weight, out_rows, eps, N, D,
+            _rms_norm_rows[(B * ceil_div(M, block_m),)](
+                x_rows, weight, out_rows, eps, M, D,
                 *x_rows.stride(), *weight.stride(), *out_rows.stride(),
-                block_n, block_d, num_warps=num_warps,
+                block_m, block_d, num_warps=num_warps,
             )  # fmt: skip
     return out
 
 
-def tile(block_d: int) -> tuple[int, int]:
+def choose_blocks(block_d: int) -> tuple[int, int]:
     """Return rows a program and warps a program."""
-    block_n = max(2048 // block_d, 1)
-    return block_n, min(max(block_n * block_d // 512, 1), 16)
+    block_m = max(2048 // block_d, 1)
+    return block_m, min(max(block_m * block_d // 512, 1), 16)

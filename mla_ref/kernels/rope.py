@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._operands import check_rope
 from .._validate import by_rank
-from ..rope import check_rope
 from ._launch import check_gradients, check_operands, on_device_of, output_for
 from ._sizes import ceil_div, power_of_2
 
@@ -23,37 +23,37 @@ def _rope(
 ):  # fmt: skip
     token = tl.program_id(0)
     b, s = (token // S).to(tl.int64), (token % S).to(tl.int64)
-    h = tl.program_id(1).to(tl.int64) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
-    rows = x_ptr + b * stride_xb + s * stride_xs + h * stride_xh
-    out_rows = out_ptr + b * stride_ob + s * stride_os + h * stride_oh
+    offs_h = tl.program_id(1).to(tl.int64) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
+    rows = x_ptr + b * stride_xb + s * stride_xs + offs_h * stride_xh
+    out_rows = out_ptr + b * stride_ob + s * stride_os + offs_h * stride_oh
 
     # [BLOCK_H, BLOCK_P] and, for the angles, [1, BLOCK_P]
-    x, y = load_pairs(rows, stride_xd, h < H, P, INTERLEAVED, BLOCK_P)
+    x, y = load_pairs(rows, stride_xd, offs_h < H, P, INTERLEAVED, BLOCK_P)
     cos = load_angles(cos_ptr + b * stride_tb + s * P, P, BLOCK_P)
     sin = load_angles(sin_ptr + b * stride_tb + s * P, P, BLOCK_P)
-    store_pairs(x * cos - y * sin, y * cos + x * sin, out_rows, stride_od, h < H, P, INTERLEAVED, BLOCK_P)
+    store_pairs(x * cos - y * sin, y * cos + x * sin, out_rows, stride_od, offs_h < H, P, INTERLEAVED, BLOCK_P)
 
 
 @triton.jit
 def load_angles(ptr, P, BLOCK_P: tl.constexpr):
-    p = tl.arange(0, BLOCK_P)[None, :]
+    offs_p = tl.arange(0, BLOCK_P)[None, :]
     # [1, BLOCK_P]
-    return tl.load(ptr + p, mask=p < P, other=0.0).to(tl.float32)
+    return tl.load(ptr + offs_p, mask=offs_p < P, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def load_pairs(rows, stride, mask, P, INTERLEAVED: tl.constexpr, BLOCK_P: tl.constexpr):
     """Return first and second values [N, BLOCK_P] of the pairs in rows, given by pointers [N, 1] to their starts."""
     if INTERLEAVED:
-        d = tl.arange(0, 2 * BLOCK_P).to(tl.int64)[None, :]
+        offs_d = tl.arange(0, 2 * BLOCK_P).to(tl.int64)[None, :]
         # [N, 2 * BLOCK_P]
-        row = tl.load(rows + d * stride, mask=mask & (d < 2 * P), other=0.0).to(tl.float32)
+        row = tl.load(rows + offs_d * stride, mask=mask & (offs_d < 2 * P), other=0.0).to(tl.float32)
         x, y = tl.split(tl.reshape(row, [row.shape[0], BLOCK_P, 2]))
     else:
-        d = tl.arange(0, BLOCK_P).to(tl.int64)[None, :]
+        offs_d = tl.arange(0, BLOCK_P).to(tl.int64)[None, :]
         # [N, BLOCK_P] each
-        x = tl.load(rows + d * stride, mask=mask & (d < P), other=0.0).to(tl.float32)
-        y = tl.load(rows + (d + P) * stride, mask=mask & (d < P), other=0.0).to(tl.float32)
+        x = tl.load(rows + offs_d * stride, mask=mask & (offs_d < P), other=0.0).to(tl.float32)
+        y = tl.load(rows + (offs_d + P) * stride, mask=mask & (offs_d < P), other=0.0).to(tl.float32)
     return x, y
 
 
@@ -62,15 +62,15 @@ def store_pairs(x, y, rows, stride, mask, P, INTERLEAVED: tl.constexpr, BLOCK_P:
     """Store what :func:`load_pairs` loads."""
     dtype = rows.dtype.element_ty
     if INTERLEAVED:
-        d = tl.arange(0, 2 * BLOCK_P).to(tl.int64)[None, :]
+        offs_d = tl.arange(0, 2 * BLOCK_P).to(tl.int64)[None, :]
         # [N, 2 * BLOCK_P]
         row = tl.reshape(tl.join(x, y), [x.shape[0], 2 * BLOCK_P])
-        tl.store(rows + d * stride, row.to(dtype), mask=mask & (d < 2 * P))
+        tl.store(rows + offs_d * stride, row.to(dtype), mask=mask & (offs_d < 2 * P))
     else:
-        d = tl.arange(0, BLOCK_P).to(tl.int64)[None, :]
+        offs_d = tl.arange(0, BLOCK_P).to(tl.int64)[None, :]
         # [N, BLOCK_P] each
-        tl.store(rows + d * stride, x.to(dtype), mask=mask & (d < P))
-        tl.store(rows + (d + P) * stride, y.to(dtype), mask=mask & (d < P))
+        tl.store(rows + offs_d * stride, x.to(dtype), mask=mask & (offs_d < P))
+        tl.store(rows + (offs_d + P) * stride, y.to(dtype), mask=mask & (offs_d < P))
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = True, *, out: Tensor | None = None) -> Tensor:
@@ -119,7 +119,7 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = True, *,
     cos, sin = cos.contiguous(), sin.contiguous()
     x4, out4 = (each if x.ndim == 4 else each.unsqueeze(2) for each in (x, out))
     B, S, H, width = x4.shape
-    block_h, block_p, num_warps = tile(B * S, H, width)
+    block_h, block_p, num_warps = choose_blocks(B * S, H, width)
     with on_device_of(x):
         _rope[(B * S, ceil_div(H, block_h))](
             x4, cos, sin, out4, S, H, width // 2,
@@ -130,13 +130,13 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = True, *,
 
 
 def check_rotation(cos: Tensor, sin: Tensor, **rotated: tuple[Tensor, str]) -> None:
-    """Check what :func:`mla_ref.rope.check_rope` checks, and that a kernel can do it."""
+    """Check what :func:`check_rope` checks, and that a kernel can do it."""
     check_rope(cos, sin, **rotated)
     check_operands("mla_ref.apply_rope", **{name: x for name, (x, _) in rotated.items()})
     check_gradients("mla_ref.apply_rope", cos=cos, sin=sin)
 
 
-def tile(tokens: int, heads: int, width: int) -> tuple[int, int, int]:
+def choose_blocks(tokens: int, heads: int, width: int) -> tuple[int, int, int]:
     """Return heads, pairs and warps a program; a few tokens are spread over more programs, to fill the GPU."""
     block_h = min(power_of_2(heads), 128 if tokens >= 1024 else 16)
     block_p = power_of_2(width // 2)

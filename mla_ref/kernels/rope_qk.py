@@ -11,7 +11,7 @@ from torch import Tensor
 from .._validate import check_pair
 from ._launch import on_device_of, output_for
 from ._sizes import ceil_div
-from .rope import check_rotation, load_angles, load_pairs, store_pairs, tile
+from .rope import check_rotation, choose_blocks, load_angles, load_pairs, store_pairs
 
 
 @triton.jit
@@ -23,20 +23,21 @@ def _rope_qk(
 ):  # fmt: skip
     token = tl.program_id(0)
     b, s = (token // S).to(tl.int64), (token % S).to(tl.int64)
-    h = tl.program_id(1).to(tl.int64) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
+    offs_h = tl.program_id(1).to(tl.int64) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
     # [BLOCK_H, 1] and [1, 1]
-    q_rows = q_ptr + b * stride_qb + s * stride_qs + h * stride_qh
-    q_out_rows = q_out_ptr + b * stride_qob + s * stride_qos + h * stride_qoh
+    q_rows = q_ptr + b * stride_qb + s * stride_qs + offs_h * stride_qh
+    q_out_rows = q_out_ptr + b * stride_qob + s * stride_qos + offs_h * stride_qoh
     zero = tl.zeros([1, 1], tl.int64)
     k_row, k_out_row = k_ptr + b * stride_kb + s * stride_ks + zero, k_out_ptr + b * stride_kob + s * stride_kos + zero
     k_mask = tl.program_id(1) + zero == 0  # the programs of the first heads rotate the key
+    q_mask = offs_h < H
 
     # [BLOCK_H, BLOCK_P] and, for key and angles, [1, BLOCK_P]; all are loaded before one is stored, to wait only once
-    q_x, q_y = load_pairs(q_rows, stride_qd, h < H, P, INTERLEAVED, BLOCK_P)
+    q_x, q_y = load_pairs(q_rows, stride_qd, q_mask, P, INTERLEAVED, BLOCK_P)
     k_x, k_y = load_pairs(k_row, stride_kd, k_mask, P, INTERLEAVED, BLOCK_P)
     cos = load_angles(cos_ptr + b * stride_tb + s * P, P, BLOCK_P)
     sin = load_angles(sin_ptr + b * stride_tb + s * P, P, BLOCK_P)
-    store_pairs(q_x * cos - q_y * sin, q_y * cos + q_x * sin, q_out_rows, stride_qod, h < H, P, INTERLEAVED, BLOCK_P)
+    store_pairs(q_x * cos - q_y * sin, q_y * cos + q_x * sin, q_out_rows, stride_qod, q_mask, P, INTERLEAVED, BLOCK_P)
     store_pairs(k_x * cos - k_y * sin, k_y * cos + k_x * sin, k_out_row, stride_kod, k_mask, P, INTERLEAVED, BLOCK_P)
 
 
@@ -49,7 +50,7 @@ def apply_rope_qk(
     *,
     out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Rotate the pairs of queries and shared key: :func:`mla_ref.kernels.apply_rope` of both in one launch.
+    """Rotate the pairs of queries and shared key: :func:`mla_ref.apply_rope_qk` in one launch.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ def apply_rope_qk(
         return q_out, k_out
     cos, sin = cos.contiguous(), sin.contiguous()
     B, S, H, width = q_rope.shape
-    block_h, block_p, num_warps = tile(B * S, H, width)
+    block_h, block_p, num_warps = choose_blocks(B * S, H, width)
     with on_device_of(q_rope):
         _rope_qk[(B * S, max(ceil_div(H, block_h), 1))](
             q_rope, k_rope, cos, sin, q_out, k_out, S, H, width // 2,

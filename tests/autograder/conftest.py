@@ -1,20 +1,16 @@
 import contextlib
 import os
 import shutil
-import sys
-from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: processes with several threads each would wait in turns
 
 import pytest
 
-from autograder.sandbox import Sandbox, default_isolation
-from mla_ref import interpreter
+from autograder.isolation.sandbox import Sandbox, default_isolation
+from mla_ref.hardware import interpreter
 
 with contextlib.suppress(ImportError):
     interpreter.prepare()  # before anything imports Triton
-
-sys.path.insert(0, str(Path(__file__).parent))  # for `tiny_course`
 
 
 def _isolated(isolation):
@@ -39,18 +35,17 @@ def bubble():
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """The tiny course in place of the real one; the folder of its scripts."""
-    import tiny_course
+    """The tiny course, in a folder of its own."""
+    from . import tiny_course
 
-    with tiny_course.course(tmp_path_factory.mktemp("tiny")) as scripts:
-        yield scripts
+    return tiny_course.write(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="session")
-def bench():
+def workers():
     """The two workers that modelling needs; they start on first use."""
     pytest.importorskip("triton")
-    from autograder.cost import Bench
+    from autograder.kernels.workers import KernelWorkers
 
-    with Bench() as started:
+    with KernelWorkers() as started:
         yield started

@@ -2,15 +2,21 @@
 
 import pytest
 import torch
-from tiny_course import NAME, verdict
 
-from autograder import checking, report
+from autograder import checking
 from autograder.checking import CheckFailed, check
-from autograder.exercises import UnknownExercise
-from autograder.judge import draw_cases, fault
-from autograder.verdict import Outcome
+from autograder.classroom import report
+from autograder.course.course import UnknownExercise
+from autograder.judging.judge import draw_cases, fault
+from autograder.judging.verdict import Outcome
 
-pytestmark = pytest.mark.usefixtures("tiny")
+from .tiny_course import DOUBLE, verdict
+
+
+@pytest.fixture(autouse=True)
+def at_work(tiny, monkeypatch):
+    """The tiny course is the one at work."""
+    monkeypatch.setenv("MLA_COURSE", str(tiny.root))
 
 
 def checked(source, name="double"):
@@ -93,12 +99,9 @@ def test_the_check_and_the_judge_agree(bubble, source, capsys):
 
 def test_the_first_case_is_not_spoilt_by_a_function_that_changes_its_input(capsys):
     """The oracle must see the arguments as they were drawn."""
-    from autograder.exercises import find
-
-    exercise = find(NAME, "double")
-    (case, *_) = draw_cases(exercise, "visible", hidden=False)
+    (case, *_) = draw_cases(DOUBLE, "visible", hidden=False)
     before = case.arguments["x"].clone()
-    checking.run_case(exercise, lambda x: x.zero_(), case)
+    checking.run_case(DOUBLE, lambda x: x.zero_(), case)
     assert torch.equal(case.arguments["x"], before)
 
 
@@ -120,8 +123,6 @@ def test_a_picture_can_be_drawn_of_any_shape(shape):
 
 
 def test_a_grader_fault_shows_no_points():
-    from autograder.exercises import find
-
-    text = report.as_text(fault(find(NAME, "double"), "the machine is gone"))
+    text = report.as_text(fault(DOUBLE, "the machine is gone"))
     assert "grader fault, – of 3 points" in text
     assert "the machine is gone" in text

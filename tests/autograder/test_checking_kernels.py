@@ -1,16 +1,15 @@
 """`check(name)` of a kernel: what the interpreter takes and the compiler does not is refused at once."""
 
-from types import SimpleNamespace
-
 import pytest
-from test_proof import KERNEL, RIGHT, ROW_SUM, SETUP
 
 from autograder import checking
 from autograder.checking import CheckFailed
-from mla_ref import interpreter
+from mla_ref.hardware import interpreter
+
+from .kernel_course import FOLDER, KERNEL, RIGHT, SETUP
 
 pytestmark = [
-    pytest.mark.xdist_group("bench"),
+    pytest.mark.xdist_group("workers"),
     pytest.mark.skipif(not interpreter.active(), reason="kernels are compiled here in any case"),
 ]
 
@@ -18,9 +17,7 @@ pytestmark = [
 @pytest.fixture
 def checked(monkeypatch):
     """A function that runs `check("row_sum")` as a notebook would after a cell with a kernel and its launch."""
-    plan = SimpleNamespace(setup=[SETUP], references=lambda names: [])
-    monkeypatch.setattr(checking, "locate", lambda name: ("90_none", ROW_SUM))
-    monkeypatch.setattr(checking, "load_lesson", lambda name: plan)
+    monkeypatch.setenv("MLA_COURSE", str(FOLDER))
 
     def run(source, history=True):
         namespace = {"__name__": "notebook", "check": checking.check}

@@ -7,15 +7,17 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from traitlets.config import Config
 
 from autograder import cli
-from autograder.config import configure
-from autograder.lesson import load_lesson
-from autograder.sample import render, submissions
+from autograder.classroom.config import configure
+from autograder.course.course import Course
+from autograder.course.sample import render, submissions
 
+COURSE = Course.at(Path(__file__).parents[2])
 NAME = "00_start_here"
 COMMANDS = ("build", "check", "grade", "feedback", "export", "demo", "bench", "doctor")
 
@@ -28,9 +30,9 @@ def run(*arguments, cwd=None):
 @pytest.fixture(scope="module")
 def notebooks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("notebooks")
-    for each in submissions(NAME):
+    for each in submissions(COURSE, NAME):
         (folder / each.student).mkdir()
-        (folder / each.student / f"{NAME}.ipynb").write_bytes(render(load_lesson(NAME), each))
+        (folder / each.student / f"{NAME}.ipynb").write_bytes(render(COURSE.lesson(NAME), each))
     return folder
 
 
@@ -152,5 +154,5 @@ def test_threads_that_report_at_once_share_a_bar(monkeypatch):
 
 
 def test_nbgrader_may_be_the_first_to_write_to_a_classroom(tmp_path):
-    configure(Config(), classroom=tmp_path / "new" / "class")
+    configure(Config(), COURSE, classroom=tmp_path / "new" / "class")
     assert (tmp_path / "new" / "class").is_dir()

@@ -1,60 +1,57 @@
 """The commands in one process on the tiny course: what they print for programs, and their exit statuses."""
 
+import functools
 import json
 
 import pytest
-from tiny_course import NAME, notebook
 from typer.testing import CliRunner
 
-from autograder import grading
 from autograder.cli import app
 
-pytestmark = pytest.mark.usefixtures("tiny")
-RIGHT = {"double": "def double(x): return 2 * x", "quad": "def quad(x): return double(double(x))"}
+from .tiny_course import NAME, RIGHT, WRONG, hand_in, notebook
 
 
-def run(*arguments):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+@pytest.fixture
+def run(tiny, monkeypatch):
+    """A function that runs a command on the tiny course: exit status, output."""
+    monkeypatch.setenv("MLA_COURSE", "")  # put back afterwards: --course sets it
+    return functools.partial(_run, tiny)
+
+
+def _run(course, *arguments):
+    result = CliRunner().invoke(app, ["--course", *map(str, (course.root, *arguments))])
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.stdout
 
 
-def hand_in(folder, student, plain):
-    path = folder / "submitted" / student / NAME / f"{NAME}.ipynb"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(plain))
-
-
-def test_build_writes_the_course_and_its_check_finds_what_differs(tmp_path):
+def test_build_writes_the_course_and_its_check_finds_what_differs(run, tmp_path):
     course = tmp_path / "course"
-    assert run("build", "--course", course)[0] == 0
-    status, text = run("build", "--course", course, "--check", "--json")
+    assert run("build", "--to", course)[0] == 0
+    status, text = run("build", "--to", course, "--check", "--json")
     assert (status, json.loads(text)) == (0, {"lessons": [NAME], "drift": []})
     built = course / NAME / f"{NAME}.ipynb"
     built.write_text(built.read_text().replace("Some words", "Any words"))
-    status, text = run("build", "--course", course, "--check", "--json")
+    status, text = run("build", "--to", course, "--check", "--json")
     assert status == 1
     assert NAME in json.loads(text)["drift"][0]
 
 
-def test_check_prints_verdicts_and_points(tmp_path):
+def test_check_prints_verdicts_and_points(run, tmp_path):
     path = tmp_path / f"{NAME}.ipynb"
     path.write_text(json.dumps(notebook(**RIGHT)))
     status, text = run("check", path)
     assert status == 0
     assert "5 of 5 points" in text
-    path.write_text(json.dumps(notebook(double="def double(x): return x / 2", quad=RIGHT["quad"])))
+    path.write_text(json.dumps(notebook(**WRONG)))
     status, text = run("check", path, "--json")
     assert status == 1
     assert {v["exercise"]: v["score"] for v in json.loads(text)[str(path)]} == {"double": 0, "quad": 2}
 
 
-def test_grade_feedback_and_export_tell_the_same_scores(tmp_path):
-    grading.shared.cache_clear()
+def test_grade_feedback_and_export_tell_the_same_scores(run, tmp_path):
     room = tmp_path / "class"
-    hand_in(room, "ada", notebook(**RIGHT))
-    hand_in(room, "ben", notebook(double="def double(x): return x / 2", quad=RIGHT["quad"]))
+    hand_in(room, ada=notebook(**RIGHT), ben=notebook(**WRONG))
     stray = room / "submitted" / "ada" / "[bold]poetry"
     stray.mkdir()
     status, text = run("grade", "--classroom", room, "--json")

@@ -1,110 +1,35 @@
 """A course of one small lesson, so that these tests depend on no lesson of the real one."""
 
-import importlib
 import json
-import sys
+import shutil
 import textwrap
 import uuid
-from contextlib import contextmanager
+from pathlib import Path
 
-import pytest
-
-import autograder.exercises
-from autograder import grading, lesson
-from autograder.exercise import Exercise, Mistake, Part, randn
-from autograder.judge import judge
-from autograder.program import Cell, build_program
-from autograder.sandbox import Limits
+from autograder.course.course import Course
+from autograder.judging.judge import judge
+from autograder.judging.program import Cell, build_program
 
 NAME = "90_tiny"
+FOLDER = Path(__file__).parent / "courses" / "tiny"
 SETUP = Cell("imports", "import math, os, sys\nimport torch", True)
-
-SCRIPT = '''
-# %% [markdown]
-# # Lesson 90: twice
-#
-# Some words on the matter.
-
-# %% setup="imports"
-import math
-
-import torch
-from autograder import check
-
-# %%
-print("the lesson's own words")
-
-# %% solution="double"
-def double(x):
-    """Return 2x."""
-    ### BEGIN SOLUTION
-    return _twice(x)
+DOUBLE, QUAD = Course.at(FOLDER).exercises(NAME)
+LESSON = Course.at(FOLDER).lesson(NAME)
+RIGHT = {"double": "def double(x): return 2 * x", "quad": "def quad(x): return double(double(x))"}
+WRONG = {"double": "def double(x): return x / 2", "quad": RIGHT["quad"]}
 
 
-def _twice(x):
-    return 2 * x
-    ### END SOLUTION
-
-# %% check="double"
-check("double")
-
-# %% solution="quad"
-def quad(x):
-    """Return 4x."""
-    ### BEGIN SOLUTION
-    return double(double(x))
-    ### END SOLUTION
-
-# %% check="quad"
-check("quad")
-'''
-
-EXERCISES = """
-from dataclasses import replace
-
-from tiny_course import DOUBLE, QUAD
-
-inputs, oracle = DOUBLE.inputs, DOUBLE.oracle
-EXERCISES = (DOUBLE, QUAD)
-"""
-
-
-def _inputs(generator, n):
-    return {"x": randn(generator, n, 4)}
-
-
-DOUBLE = Exercise(
-    name="double",
-    title="twice",
-    parts=(
-        Part("small", 2, [dict(n=3)], lambda r: [dict(n=r.randint(10, 30))]),
-        Part("large", 1, [dict(n=70)]),
-    ),
-    inputs=_inputs,
-    oracle=lambda x: 2 * x,
-    mistakes=(Mistake("half", "it is halved, expected doubled", lambda x: x / 2),),
-    limits=Limits(seconds=5.0, memory=256 << 20),
-)
-QUAD = Exercise("quad", "four times", (Part("all", 2, [dict(n=5)]),), _inputs, lambda x: 4 * x, needs=("double",))
-
-
-@contextmanager
-def course(folder):
-    """Put the tiny course in place of the real one; yields the folder of its scripts."""
-    scripts, specs = folder / "solutions", folder / "specs"
-    scripts.mkdir()
-    specs.mkdir()
-    (scripts / f"{NAME}.py").write_text(SCRIPT.lstrip())
-    (specs / f"lesson_{NAME}.py").write_text(EXERCISES)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lesson, "solutions_folder", lambda: scripts)
-        patch.setattr(autograder.exercises, "__path__", [str(specs)])
-        patch.delitem(sys.modules, f"autograder.exercises.lesson_{NAME}", raising=False)
-        importlib.invalidate_caches()
-        grading.version.cache_clear()
-        yield scripts
-        grading.shared.cache_clear()
-        sys.modules.pop(f"autograder.exercises.lesson_{NAME}", None)
+def write(folder, kind="exercises", changes=None):
+    """Write the course to `folder/course`, in one of the lesson's files each text replaced by another; return it."""
+    root = folder / "course"
+    shutil.copytree(FOLDER, root, ignore=shutil.ignore_patterns("__pycache__"))
+    file = root / "solutions" / NAME / f"{kind}.py"
+    text = file.read_text()
+    for old, new in (changes or {}).items():
+        assert old in text, old
+        text = text.replace(old, new)
+    file.write_text(text)
+    return Course.at(root)
 
 
 def verdict(box, source, exercise=DOUBLE, helpers=(), seed="seed", references=()):
@@ -116,10 +41,18 @@ def verdict(box, source, exercise=DOUBLE, helpers=(), seed="seed", references=()
 
 def notebook(**sources):
     """Return the tiny lesson's notebook as a student would hand it in, with these cells in place of the solutions."""
-    plain = json.loads(json.dumps(lesson.load_lesson(NAME).notebook))
+    plain = json.loads(json.dumps(LESSON.notebook))
     for name, source in sources.items():
         cell(plain, name)["source"] = textwrap.dedent(source).strip("\n")
     return plain
+
+
+def hand_in(folder, **students):
+    """Put each student's notebook, or bytes, where a classroom in `folder` looks for it."""
+    for student, plain in students.items():
+        path = folder / "submitted" / student / NAME / f"{NAME}.ipynb"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(plain if isinstance(plain, bytes) else json.dumps(plain).encode())
 
 
 def cell(plain, cell_id):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from mla_ref import interpreter
+from mla_ref.hardware import interpreter
 
 with suppress(ImportError):  # no Triton here: the tests of kernels say so
     interpreter.prepare()  # before any test imports Transformers, which imports Triton

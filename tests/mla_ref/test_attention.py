@@ -7,9 +7,20 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mla_ref import IMPLEMENTATIONS, absorb, attention_mask, combine, latent_attention, naive, sdpa
+from mla_ref import (
+    IMPLEMENTATIONS,
+    absorb,
+    attention_mask,
+    combine,
+    latent_attention,
+    naive,
+    paged_latent_attention,
+    sdpa,
+)
 
 FORMS = [naive, absorb]
+KERNEL_FORMS = {name: form for name, form in IMPLEMENTATIONS.items() if form not in FORMS}
+kernel_forms = pytest.mark.parametrize("form", KERNEL_FORMS.values(), ids=KERNEL_FORMS)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -193,7 +204,6 @@ def test_gradients_flow_to_every_input(form):
 
 
 def test_implementations_share_one_signature():
-    assert {"naive", "absorb", "triton"} <= set(IMPLEMENTATIONS)
     assert len({str(inspect.signature(form)) for form in IMPLEMENTATIONS.values()}) == 1
 
 
@@ -221,6 +231,21 @@ def test_pages_are_a_context(form, page_size):
     torch.testing.assert_close(form(**in_pages(inputs, seq_lens, page_size)), expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("page_size", [1, 3, 64])
+def test_pages_are_a_context_of_latent_attention(page_size, causal):
+    inputs, seq_lens = mla_inputs(B=4, S=3, T=8), [8, 0, 5, 1]
+    names = ("q_latent", "q_rope", "c_kv", "k_rope")
+    inputs["q_latent"] = torch.einsum("bshd,hdr->bshr", inputs["q_nope"], inputs["w_uk"])
+    whole, paged = inputs, in_pages(inputs, seq_lens, page_size)
+    options = {"scale": 0.3, "seq_lens": torch.tensor(seq_lens), "causal": causal}
+    expected = latent_attention(*(whole[name] for name in names), **options)
+    found = paged_latent_attention(*(paged[name] for name in names), paged["block_table"], **options)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    with pytest.raises(TypeError, match=r"seq_lens is None, expected .*: a block table has no length"):
+        paged_latent_attention(*(paged[name] for name in names), paged["block_table"], scale=1.0, seq_lens=None)
+
+
 @pytest.mark.parametrize("page_size", [None, 1, 3, 64])
 @pytest.mark.parametrize(
     ("dtype", "sizes", "bound"),
@@ -232,7 +257,8 @@ def test_pages_are_a_context(form, page_size):
     ids=str,
 )
 @pytest.mark.parametrize("causal", [True, False])
-def test_kernels_match_the_definition(page_size, dtype, sizes, bound, causal):
+@kernel_forms
+def test_kernels_match_the_definition(form, page_size, dtype, sizes, bound, causal):
     pytest.importorskip("triton", reason="kernels need Triton")
     inputs = mla_inputs(B=3, dtype=dtype, **sizes)
     seq_lens = [sizes["T"], 0, 65]
@@ -241,41 +267,44 @@ def test_kernels_match_the_definition(page_size, dtype, sizes, bound, causal):
         {**inputs, "seq_lens": torch.tensor(seq_lens)} if page_size is None else in_pages(inputs, seq_lens, page_size)
     )
     given = {name: x.to(DEVICE) for name, x in given.items()}
-    out, lse = IMPLEMENTATIONS["triton"](**given, scale=0.21, causal=causal)
+    out, lse = form(**given, scale=0.21, causal=causal)
     assert out.dtype == dtype and lse.dtype == torch.float32
     assert (out.double().cpu() - exact).norm() <= bound * exact.norm()
     torch.testing.assert_close(lse.double().cpu(), exact_lse, rtol=bound, atol=bound)
 
 
-def test_kernels_have_the_same_default_scale():
+@kernel_forms
+def test_kernels_have_the_same_default_scale(form):
     pytest.importorskip("triton", reason="kernels need Triton")
     inputs = {name: x.to(DEVICE) for name, x in mla_inputs(dtype=torch.float32).items()}
-    torch.testing.assert_close(IMPLEMENTATIONS["triton"](**inputs)[0], absorb(**inputs)[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(form(**inputs)[0], absorb(**inputs)[0], rtol=1e-4, atol=1e-5)
 
 
-def test_kernels_have_no_backward_pass():
+@kernel_forms
+def test_kernels_have_no_backward_pass(form):
     pytest.importorskip("triton", reason="kernels need Triton")
     inputs = {name: x.to(DEVICE).requires_grad_() for name, x in mla_inputs(dtype=torch.float32).items()}
     with pytest.raises(RuntimeError, match=r"requires a gradient.*torch\.no_grad"):
-        IMPLEMENTATIONS["triton"](**inputs)
+        form(**inputs)
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
 @pytest.mark.parametrize("page_size", [None, 1, 64])
-def test_kernels_do_not_wait_for_the_device(page_size):
+@kernel_forms
+def test_kernels_do_not_wait_for_the_device(form, page_size):
     inputs = mla_inputs(B=2, S=1, T=65, H=4, Dn=16, Dr=16, Dv=16, R=32, dtype=torch.float16)
     given = {**inputs, "seq_lens": torch.tensor([65, 3])} if page_size is None else in_pages(inputs, [65, 3], page_size)
     given = {name: x.to(DEVICE) for name, x in given.items()}
-    expected = IMPLEMENTATIONS["triton"](**given)  # compiles
+    expected = form(**given)  # compiles
     torch.cuda.set_sync_debug_mode("error")
     try:
-        found = IMPLEMENTATIONS["triton"](**given)
+        found = form(**given)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("form", [*FORMS, IMPLEMENTATIONS["triton"]], ids=lambda form: form.__name__)
+@pytest.mark.parametrize("form", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS)
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

@@ -40,7 +40,7 @@ def compile(module, kernel, dtype, target, constants, contiguous=True, **options
         elif name in ("eps", "scale"):
             signature[name] = "fp32"
         elif name in DESCRIPTORS:
-            signature[name] = f"tensordesc<{dtype}[{constants['BLOCK_T']}, {constants[DESCRIPTORS[name]]}]>"
+            signature[name] = f"tensordesc<{dtype}[{constants['BLOCK_N']}, {constants[DESCRIPTORS[name]]}]>"
         else:
             signature[name] = "*" + POINTEES.get(name, dtype) if name.endswith("_ptr") else "i64"
             if contiguous:
@@ -56,29 +56,29 @@ def tile_for(module, target, heads, R, paged):
     module.limits = lambda device: Limits(1, SHARED_KIB[target[1]] * 1024, nvidia, capability)
     table = torch.empty(1, 1) if paged else None
     operands = SimpleNamespace(S=1, H=heads, R=R, Dr=64, c_kv=torch.empty(1, 1, R).half(), block_table=table)
-    tile = module.tile(operands)
-    blocks = {"BLOCK_M": tile.block_m, "BLOCK_T": tile.block_t}
+    tile = module.choose_tile(operands)
+    blocks = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n}
     return blocks, {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
 
 for target in ("cuda", 75, 32), ("cuda", 80, 32), ("cuda", 89, 32), ("cuda", 90, 32), ("cuda", 100, 32), \\
         ("hip", "gfx942", 64):
     for dtype, contiguous in ("fp16", False), ("bf16", True):
         compile("rms_norm", "_rms_norm", dtype, target, {"BLOCK_D": 512}, contiguous)
-        compile("rms_norm_rows", "_rms_norm_rows", dtype, target, {"BLOCK_N": 4, "BLOCK_D": 512}, contiguous)
+        compile("rms_norm_rows", "_rms_norm_rows", dtype, target, {"BLOCK_M": 4, "BLOCK_D": 512}, contiguous)
         for interleaved in (True, False):
             blocks = {"INTERLEAVED": interleaved, "BLOCK_H": 16, "BLOCK_P": 32}
             compile("rope", "_rope", dtype, target, blocks, contiguous)
             compile("rope_qk", "_rope_qk", dtype, target, blocks, contiguous)
         for none, block in (False, 16), (True, 1):
-            blocks = {"BLOCK_S": block, "BLOCK_R": 512, "BLOCK_K": 64, **({"lengths_ptr": None} if none else {})}
+            blocks = {"BLOCK_S": block, "BLOCK_R": 512, "BLOCK_DR": 64, **({"lengths_ptr": None} if none else {})}
             compile("paged_update", "_paged_update", dtype, target, blocks, contiguous)
-            blocks = {"BLOCK_T": block, "BLOCK_R": 512, "BLOCK_K": 64, **({"starts_ptr": None} if none else {})}
+            blocks = {"BLOCK_N": block, "BLOCK_R": 512, "BLOCK_DR": 64, **({"starts_ptr": None} if none else {})}
             compile("paged_gather", "_paged_gather", dtype, target, blocks, contiguous)
         side, depth, warps = (64, 32, 4) if target[1] == 75 else (128, 64, 8)
-        blocks = {"H": 16, "CAUSAL": contiguous, "BLOCK_N": side, "BLOCK_T": side, "BLOCK_D": depth}
+        blocks = {"H": 16, "CAUSAL": contiguous, "BLOCK_M": side, "BLOCK_N": side, "BLOCK_D": depth}
         compile("attention_score", "_attention_score", dtype, target, blocks, contiguous, num_warps=warps, num_stages=3)
         for kernel, block in ("_whole_rows", 16384), ("_long_rows", 4096):
-            blocks = {"CAUSAL": contiguous, "RAGGED": contiguous, "BLOCK_N": 1, "BLOCK_T": block}
+            blocks = {"CAUSAL": contiguous, "RAGGED": contiguous, "BLOCK_M": 1, "BLOCK_N": block}
             blocks |= {} if contiguous else {"seq_lens_ptr": None}
             compile("masked_softmax", kernel, dtype, target, blocks, contiguous, num_warps=8)
         combining = {"OVERLAP": target[1] in (90, 100), "BLOCK_P": 8, "BLOCK_D": 512}

@@ -6,16 +6,11 @@ import pytest
 import torch
 
 import mla_ref
-from mla_ref import interpreter
+from mla_ref.hardware import interpreter
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
-from mla_ref.kernels import (
-    latent_attention,
-    latent_attention_tma,
-    paged_latent_attention,
-    paged_latent_attention_tma,
-)
+from mla_ref.kernels import DECODERS, latent_attention_tma
 from mla_ref.kernels._decode import Limits, choose_splits
 
 DEVICE = "cpu" if interpreter.active() else "cuda"
@@ -24,6 +19,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 BOUND = {torch.float32: 5e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
 SCALE = 0.1
 NAN = float("nan")
+TWIN = r"mla_ref\.(paged_)?latent_attention"
 
 
 def through_pages(kernel, page_size):
@@ -56,13 +52,17 @@ def scatter(entries, lengths, page_size):
     return pools, table.to(entries[0].device)
 
 
-KERNELS = {
-    "contiguous": latent_attention,
-    "contiguous, TMA": latent_attention_tma,
-    "pages of 3": through_pages(paged_latent_attention, 3),
-    "pages of 64, TMA": through_pages(paged_latent_attention_tma, 64),
+CONTIGUOUS = {f"contiguous, {name}": each.contiguous for name, each in DECODERS.items()}
+PAGED = {name: each.paged for name, each in DECODERS.items()}
+# "pointers" takes any page size; the others leave pages that hold no whole block to it.
+KERNELS = CONTIGUOUS | {
+    f"pages of {size}, {name}": through_pages(kernel, size)
+    for name, kernel in PAGED.items()
+    for size in [3 if name == "pointers" else 64]
 }
 all_kernels = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+contiguous_kernels = pytest.mark.parametrize("kernel", CONTIGUOUS.values(), ids=CONTIGUOUS)
+paged_kernels = pytest.mark.parametrize("kernel", PAGED.values(), ids=PAGED)
 
 
 def drawn(B, S, H, T, R, Dr, dtype=torch.float32):
@@ -172,7 +172,7 @@ def test_lengths_out_of_range_count_as_the_nearest(kernel):
     operands = drawn(5, 2, 3, 128, 32, 16)
     lengths = torch.tensor([-(2**32) + 70, -(2**31) - 1, -5, 2**40, 33], device=DEVICE)
     nearest = torch.tensor([0, 0, 0, 128, 33], device=DEVICE)
-    if kernel in (latent_attention, latent_attention_tma):
+    if kernel in CONTIGUOUS.values():
         given = functools.partial(kernel, *operands)
     else:
         pages, table = scatter(operands[2:], [128] * 5, 64)
@@ -222,7 +222,7 @@ def test_any_layout(kernel):
         check(kernel(*operands, scale=SCALE, out=out, lse=lse, num_splits=num_splits), operands)
 
 
-@pytest.mark.parametrize("kernel", [paged_latent_attention, paged_latent_attention_tma])
+@paged_kernels
 def test_lengths_and_table_in_any_layout(kernel):
     operands = drawn(2, 1, 4, 150, 32, 16, torch.bfloat16)
     pages, table = scatter(operands[2:], [150, 150], 64)
@@ -230,7 +230,7 @@ def test_lengths_and_table_in_any_layout(kernel):
     check(kernel(*operands[:2], *pages, table, scale=SCALE, seq_lens=seq_lens), operands)
 
 
-@pytest.mark.parametrize("kernel", [latent_attention, latent_attention_tma])
+@contiguous_kernels
 def test_a_window_of_a_larger_cache(kernel):
     q_latent, q_rope, c_kv, k_rope = drawn(3, 1, 4, 200, 32, 16, torch.bfloat16)
     operands = (q_latent[:2], q_rope[:2], c_kv[1:, 5:135], k_rope[1:, 5:135])
@@ -238,7 +238,7 @@ def test_a_window_of_a_larger_cache(kernel):
     check(kernel(*operands, scale=SCALE, seq_lens=seq_lens), operands, seq_lens)
 
 
-@pytest.mark.parametrize("kernel", [latent_attention, latent_attention_tma])
+@contiguous_kernels
 @pytest.mark.parametrize("axis", ["sequence", "token"])
 def test_offsets_beyond_32_bits(kernel, axis):
     far = torch.empty(2**31 + 512, dtype=torch.float16, device=DEVICE)
@@ -254,7 +254,7 @@ def test_offsets_beyond_32_bits(kernel, axis):
     check(kernel(*operands, scale=SCALE, out=out), operands)
 
 
-@pytest.mark.parametrize("kernel", [paged_latent_attention, paged_latent_attention_tma])
+@paged_kernels
 def test_pages_beyond_32_bits(kernel):
     pages = torch.empty(2**31 // (128 * 48) + 2, 128, 48, dtype=torch.float16, device=DEVICE)
     ids = [len(pages) - 1, 1]
@@ -268,7 +268,7 @@ def test_pages_beyond_32_bits(kernel):
     check(result, operands, seq_lens)
 
 
-@pytest.mark.parametrize("kernel", [paged_latent_attention, paged_latent_attention_tma])
+@paged_kernels
 @pytest.mark.parametrize("page_size", [1, 2, 7, 16, 64, 128, 192, 1024])
 def test_page_sizes_and_lengths_that_end_on_a_boundary(kernel, page_size):
     operands = drawn(3, 2, 3, 260, 32, 16, torch.float16)
@@ -286,7 +286,7 @@ def test_shared_pages():
     table = torch.tensor([[0, 1], [0, 7]], device=DEVICE)
     seq_lens = torch.tensor([128, 50], device=DEVICE)
     same = (*operands[:2], *(x[:1].expand(2, -1, -1) for x in operands[2:]))
-    for kernel in (paged_latent_attention, paged_latent_attention_tma):
+    for kernel in PAGED.values():
         check(kernel(*operands[:2], *pages, table, scale=SCALE, seq_lens=seq_lens), same, seq_lens)
 
 
@@ -303,7 +303,9 @@ def test_splits_fill_the_gpu_and_no_more():
 def test_gradients_are_refused_where_they_are_wanted(kernel):
     operands = drawn(1, 1, 2, 5, 32, 16)
     operands[0].requires_grad_()
-    with pytest.raises(RuntimeError, match=r"q_latent requires a gradient.*no_grad.*mla_ref\.latent_attention"):
+    with pytest.raises(
+        RuntimeError, match=r"q_latent requires a gradient.*no_grad.*mla_ref\.(paged_)?latent_attention"
+    ):
         kernel(*operands, scale=SCALE)
     with torch.no_grad():
         check(kernel(*operands, scale=SCALE), operands)
@@ -314,7 +316,7 @@ def test_errors_say_what_came(kernel):
     q_latent, q_rope, c_kv, k_rope = operands = drawn(2, 3, 5, 8, 32, 16)
     with pytest.raises(ValueError, match=r"c_kv has shape \[.*, 31\], expected .* with R = 32 from q_latent"):
         kernel(q_latent, q_rope, c_kv[..., :31], k_rope, scale=SCALE)
-    with pytest.raises(TypeError, match=r"has dtype torch.float64, expected one of .*: use mla_ref.latent_attention"):
+    with pytest.raises(TypeError, match=rf"has dtype torch.float64, expected one of .*: use {TWIN}"):
         kernel(*(x.double() for x in operands), scale=SCALE)
     with pytest.raises(ValueError, match=r"out has shape \[2, 3, 4, 32\], expected \[2, 3, 5, 32\]"):
         kernel(*operands, scale=SCALE, out=q_latent[:, :, :4])
@@ -332,7 +334,7 @@ def test_errors_say_what_came(kernel):
         kernel(q_latent[..., :0], q_rope, c_kv[..., :0], k_rope, scale=SCALE)
 
 
-@pytest.mark.parametrize("kernel", [latent_attention, latent_attention_tma])
+@contiguous_kernels
 def test_errors_about_lengths(kernel):
     operands = drawn(2, 3, 5, 8, 32, 16)
     with pytest.raises(ValueError, match=r"seq_lens has shape \[3\], expected \[B\] with B = 2"):
@@ -343,7 +345,7 @@ def test_errors_about_lengths(kernel):
         kernel(*operands[:2], *(x[:, :2] for x in operands[2:]), scale=SCALE)
 
 
-@pytest.mark.parametrize("kernel", [paged_latent_attention, paged_latent_attention_tma])
+@paged_kernels
 def test_errors_about_pages(kernel):
     operands = drawn(2, 3, 5, 8, 32, 16)
     table, seq_lens = (torch.zeros(shape, dtype=torch.int32, device=DEVICE) for shape in ((2, 4), (2,)))
@@ -363,7 +365,7 @@ def test_errors_about_pages(kernel):
 def test_in_a_cuda_graph_without_waiting(kernel, num_splits):
     operands = drawn(2, 1, 16, 1000, 512, 64, torch.bfloat16)
     seq_lens = torch.tensor([1000, 1000], dtype=torch.int32, device=DEVICE)
-    if kernel not in (latent_attention, latent_attention_tma):
+    if kernel not in CONTIGUOUS.values():
         pages, table = scatter(operands[2:], [1000, 1000], 64)
         kernel = functools.partial(kernel.__wrapped__, block_table=table)
         arguments = (*operands[:2], *pages)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import mla_ref
-from mla_ref import interpreter
+from mla_ref.hardware import interpreter
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
@@ -29,6 +29,17 @@ class Problem(NamedTuple):
     starts: torch.Tensor
     lengths: torch.Tensor
     places: list  # (sequence, token, page, slot)
+
+    @property
+    def written(self):
+        """Arguments of an update by name."""
+        return {name: each for name, each in self._asdict().items() if name != "places"}
+
+    @property
+    def read(self):
+        """Arguments of a gather by name."""
+        names = ("c_kv_pages", "k_rope_pages", "block_table", "starts", "lengths")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def pages(self):
@@ -87,7 +98,7 @@ def expected_tokens(problem, outs):
 def update(ops, problem, **changes):
     problem = problem._replace(**changes)
     expected = list(expected_pages(problem))
-    ops.paged_update(*problem[:-1])
+    ops.paged_update(**problem.written)
     assert all(map(same, problem.pages, expected))
 
 
@@ -95,7 +106,7 @@ def gather(ops, problem, **changes):
     problem = problem._replace(**changes)
     outs = tuple(torch.full_like(each, float("nan")) for each in problem.tokens)
     expected = list(expected_tokens(problem, outs))
-    returned = ops.paged_gather(*problem.pages, problem.block_table, problem.lengths, problem.starts, out=outs)
+    returned = ops.paged_gather(**problem.read, out=outs)
     assert all(a is b for a, b in zip(returned, outs, strict=True))
     assert all(map(same, outs, expected))
 
@@ -132,7 +143,7 @@ def test_defaults_are_all_tokens_and_position_0(ops):
     problem = problem._replace(lengths=None)
     update(ops, problem)
     lengths = torch.tensor([6, 2, 4], device=DEVICE)
-    c_kv, k_rope = ops.paged_gather(*problem.pages, problem.block_table, lengths)
+    c_kv, k_rope = ops.paged_gather(*problem.pages, problem.block_table, lengths=lengths)
     for out, tokens in ((c_kv, problem.c_kv), (k_rope, problem.k_rope)):
         beyond = torch.arange(6, device=DEVICE) >= lengths[:, None]
         assert same(out, tokens.masked_fill(beyond[..., None], 0))
@@ -145,7 +156,7 @@ def test_nothing_to_do(ops):
     gather(ops, problem)
     update(ops, drawn([3, 1], [0, 0], new=5))
     gather(ops, drawn([3, 1], [0, 0], new=5))
-    outs = ops.paged_gather(*problem.pages, problem.block_table, problem.lengths)
+    outs = ops.paged_gather(*problem.pages, problem.block_table, lengths=problem.lengths)
     assert outs[0].shape == (2, 0, 5) and outs[1].shape == (2, 0, 3)
     update(ops, drawn([], [], new=2))
     gather(ops, drawn([], [], new=2))
@@ -222,7 +233,7 @@ def test_offsets_beyond_32_bits(ops, far):
     expected = list(expected_tokens(problem, tokens))
     for each in tokens:
         each.fill_(float("nan"))
-    ops.paged_gather(*pages, problem.block_table, problem.lengths, problem.starts, out=tuple(tokens))
+    ops.paged_gather(**problem.read, out=tuple(tokens))
     assert all(map(same, tokens, expected))
 
 
@@ -230,29 +241,29 @@ def test_gradients_are_refused_where_they_are_wanted():
     problem = drawn([1], [2])
     problem.c_kv.requires_grad_()
     with pytest.raises(RuntimeError, match=r"requires a gradient.*no_grad.*mla_ref\.paged_update"):
-        kernels.paged_update(*problem[:-1])
+        kernels.paged_update(**problem.written)
     with torch.no_grad():
         update(kernels, problem)
     problem.k_rope_pages.requires_grad_()
     with pytest.raises(RuntimeError, match=r"requires a gradient.*no_grad.*mla_ref\.paged_gather"):
-        kernels.paged_gather(*problem.pages, problem.block_table, problem.lengths)
+        kernels.paged_gather(*problem.pages, problem.block_table, lengths=problem.lengths)
 
 
 def test_an_output_has_a_place_for_each_element():
     problem = drawn([1], [2])
     expanded = [each[:1].expand(each.shape) for each in problem.pages]
     with pytest.raises(ValueError, match=r"c_kv_pages has strides .*, expected a place for each element"):
-        kernels.paged_update(*problem._replace(c_kv_pages=expanded[0], k_rope_pages=expanded[1])[:-1])
+        kernels.paged_update(**problem._replace(c_kv_pages=expanded[0], k_rope_pages=expanded[1]).written)
     for out, what in ((problem.tokens[:1], "tuple of 1"), (problem.c_kv, "Tensor")):
         with pytest.raises(TypeError, match=f"out is a {what}, expected a pair of tensors"):
-            kernels.paged_gather(*problem.pages, problem.block_table, problem.lengths, out=out)
+            kernels.paged_gather(**problem.read, out=out)
 
 
 def test_errors_name_the_twin_for_other_dtypes():
     problem = drawn([1], [2])
-    wide = [each.double() for each in problem[:4]]
+    wide = Problem(*(each.double() for each in problem[:4]), *problem[4:])
     with pytest.raises(TypeError, match=r"has dtype torch.float64, expected one of .*: use mla_ref\.paged_update"):
-        kernels.paged_update(*wide, *problem[4:-1])
+        kernels.paged_update(**wide.written)
 
 
 @both
@@ -276,19 +287,19 @@ def test_errors_say_what_came(ops, change, error, message):
     change = {name: each.to(DEVICE) if isinstance(each, torch.Tensor) else each for name, each in change.items()}
     changed = problem._replace(**change)
     with pytest.raises(error, match=message):
-        ops.paged_update(*changed[:-1])
+        ops.paged_update(**changed.written)
     assert all(map(same, problem.pages, before))
     with pytest.raises(error):
-        ops.paged_gather(*changed.pages, changed.block_table, changed.lengths, changed.starts, out=changed.tokens)
+        ops.paged_gather(**changed.read, out=changed.tokens)
 
 
 @both
 def test_what_cannot_be_left_out(ops):
     problem = drawn([1, 2], [3, 2])
     with pytest.raises(TypeError, match="starts has type NoneType, expected an int32 or int64 tensor"):
-        ops.paged_update(*problem._replace(starts=None)[:-1])
+        ops.paged_update(**problem._replace(starts=None).written)
     with pytest.raises(TypeError, match="lengths has type NoneType, expected an int32 or int64 tensor"):
-        ops.paged_gather(*problem.pages, problem.block_table, None)
+        ops.paged_gather(*problem.pages, problem.block_table, lengths=None)
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
@@ -297,8 +308,8 @@ def test_in_a_cuda_graph_without_waiting():
     outs = tuple(torch.empty_like(each) for each in problem.tokens)
 
     def step():
-        kernels.paged_update(*problem[:-1])
-        kernels.paged_gather(*problem.pages, problem.block_table, problem.lengths, problem.starts, out=outs)
+        kernels.paged_update(**problem.written)
+        kernels.paged_gather(**problem.read, out=outs)
 
     step()
     torch.cuda.set_sync_debug_mode("error")
@@ -334,10 +345,11 @@ def test_large_sizes_there_and_back(page_size):
         table = torch.randperm(B * max_pages, device=DEVICE).view(B, max_pages)
         c_kv, k_rope = (torch.randn(B, S, width, device=DEVICE).to(dtype) for width in (512, 64))
         pages = [torch.full((B * max_pages, page_size, w), float("nan"), dtype=dtype, device=DEVICE) for w in (512, 64)]
-        kernels.paged_update(c_kv, k_rope, *pages, table, starts, lengths)
+        kernels.paged_update(c_kv, k_rope, *pages, table, starts=starts, lengths=lengths)
         written = sum(int((~each.isnan()).all(-1).sum()) for each in pages)
         assert written == 2 * int(lengths.sum())
-        for out, tokens in zip(kernels.paged_gather(*pages, table, lengths, starts), (c_kv, k_rope), strict=True):
+        found = kernels.paged_gather(*pages, table, starts=starts, lengths=lengths)
+        for out, tokens in zip(found, (c_kv, k_rope), strict=True):
             real = torch.arange(out.shape[1], device=DEVICE) < lengths[:, None]
             assert same(out[real], tokens[:, : out.shape[1]][real])
             assert out[~real].eq(0).all()

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mla_ref import interpreter
+from mla_ref.hardware import interpreter
 
 pytest.importorskip("triton", reason="kernels need Triton")
 

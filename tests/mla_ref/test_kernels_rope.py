@@ -3,7 +3,8 @@ from itertools import permutations
 import pytest
 import torch
 
-from mla_ref import interpreter, rope_cos_sin
+from mla_ref import rope_cos_sin
+from mla_ref.hardware import interpreter
 
 pytest.importorskip("triton", reason="kernels need Triton")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mla_ref
-from mla_ref import interpreter
+from mla_ref.hardware import interpreter
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
@@ -72,10 +72,10 @@ def test_scores_are_scaled_dot_products(size, causal, dtype):
         pytest.skip("no such mask")
     given = operands(*size, dtype)
     out = poisoned((B, S, H, T), dtype)
-    assert kernels.attention_score(*given, SCALE, causal, out=out) is out
+    assert kernels.attention_score(*given, scale=SCALE, causal=causal, out=out) is out
     check_scores(out, *given, causal)
-    assert kernels.attention_score(*given, SCALE, causal).equal(out)
-    check_scores(mla_ref.attention_score(*given, SCALE, causal), *given, causal)
+    assert kernels.attention_score(*given, scale=SCALE, causal=causal).equal(out)
+    check_scores(mla_ref.attention_score(*given, scale=SCALE, causal=causal), *given, causal)
 
 
 @pytest.mark.parametrize("order", LAYOUTS)
@@ -84,10 +84,10 @@ def test_scores_take_any_layout(order):
     q = base.permute(*(order.index(i) for i in range(4)))
     p, c = torch.randn(2, 3, 6, 5, device=DEVICE).mT, torch.randn(7, 9, 2, device=DEVICE).permute(2, 0, 1)
     k = torch.randn(6, 2, 7, device=DEVICE).permute(1, 2, 0)
-    check_scores(kernels.attention_score(q, p, c, k, SCALE), q, p, c, k)
+    check_scores(kernels.attention_score(q, p, c, k, scale=SCALE, causal=False), q, p, c, k)
     wide = poisoned((2, 5, 8, 4), torch.float32)
     out = wide[..., 1:].permute(0, 3, 1, 2)[..., :7]
-    kernels.attention_score(q, p, c, k, SCALE, True, out=out)
+    kernels.attention_score(q, p, c, k, scale=SCALE, causal=True, out=out)
     check_scores(out, q, p, c, k, True)
     assert wide[..., 0].isnan().all() and wide[:, :, 7].isnan().all()
 
@@ -96,14 +96,14 @@ def test_scores_read_nothing_beside_their_operands():
     around = [poisoned((2, size + 2, width + 70), torch.float16) for size, width in ((15, 9), (15, 6), (7, 9), (7, 6))]
     inside = [each[:, 1:-1, 3 : each.shape[-1] - 67].normal_() for each in around]
     q, p = (each.unflatten(1, (3, 5)) for each in inside[:2])
-    check_scores(kernels.attention_score(q, p, *inside[2:], SCALE), q, p, *inside[2:])
+    check_scores(kernels.attention_score(q, p, *inside[2:], scale=SCALE, causal=False), q, p, *inside[2:])
 
 
 @scorers
 def test_what_a_query_does_not_see_does_not_matter(score):
     q, p, c, k = operands(1, 3, 2, 5, 4, 2)
     c[:, 3] = math.nan
-    out = score(q, p, c, k, SCALE, True)
+    out = score(q, p, c, k, scale=SCALE, causal=True)
     assert (out[:, 0, :, 3] == -math.inf).all() and out[:, 1:, :, 3].isnan().all()
     assert out[..., :3].isfinite().all()
 
@@ -116,7 +116,7 @@ def test_offsets_beyond_32_bits(axis):
     c = far[40:].as_strided((3, 3, 4), (stride if axis == "batch" else 4, stride if axis == "context" else 12, 1))
     q.copy_(torch.randn(q.shape)), c.copy_(torch.randn(c.shape))
     p, k = torch.randn(3, 1, 3, 2, device=DEVICE).half(), torch.randn(3, 3, 2, device=DEVICE).half()
-    check_scores(kernels.attention_score(q, p, c, k, SCALE), q, p, c, k)
+    check_scores(kernels.attention_score(q, p, c, k, scale=SCALE, causal=False), q, p, c, k)
     check_softmax(kernels.masked_softmax(q, out=q.new_empty(3, 1, 3, 4)), q)
     before = q.clone()
     check_softmax(kernels.masked_softmax(q, out=q), before)
@@ -126,33 +126,33 @@ def test_offsets_beyond_32_bits(axis):
 def test_score_errors_say_what_came(score):
     q, p, c, k = operands(2, 3, 5, 7, 9, 6)
     with pytest.raises(ValueError, match=r"c_kv has shape \[2, 7, 8\], expected \[B, T, R\] with R = 9 from q_latent"):
-        score(q, p, c[..., :8], k, SCALE)
+        score(q, p, c[..., :8], k, scale=SCALE, causal=False)
     with pytest.raises(ValueError, match=r"T = 2 is less than S = 3"):
-        score(q, p, c[:, :2], k[:, :2], SCALE, True)
+        score(q, p, c[:, :2], k[:, :2], scale=SCALE, causal=True)
     with pytest.raises(TypeError, match=r"k_rope has dtype torch\.float16, expected torch\.float32 as q_latent has"):
-        score(q, p, c, k.half(), SCALE)
+        score(q, p, c, k.half(), scale=SCALE, causal=False)
 
 
 def test_kernels_refuse_what_they_cannot_do():
     q, p, c, k = operands(2, 3, 5, 7, 9, 6)
     with pytest.raises(ValueError, match=r"out has shape \[2, 3, 5, 6\], expected \[2, 3, 5, 7\]"):
-        kernels.attention_score(q, p, c, k, SCALE, out=torch.empty(2, 3, 5, 6, device=DEVICE))
+        kernels.attention_score(q, p, c, k, scale=SCALE, causal=False, out=torch.empty(2, 3, 5, 6, device=DEVICE))
     with pytest.raises(TypeError, match=r"float64, expected one of .*: use mla_ref.attention_score"):
-        kernels.attention_score(*(each.double() for each in (q, p, c, k)), SCALE)
+        kernels.attention_score(*(each.double() for each in (q, p, c, k)), scale=SCALE, causal=False)
     with pytest.raises(TypeError, match=r"float64, expected one of .*: use mla_ref.masked_softmax"):
         kernels.masked_softmax(q.double())
     for scale in (None, torch.tensor(0.5)):
         with pytest.raises(TypeError, match=r"scale is (None|tensor\(0\.5000\)), expected a float"):
-            kernels.attention_score(q, p, c, k, scale)
+            kernels.attention_score(q, p, c, k, scale=scale)
     with pytest.raises(ValueError, match=r"out has strides .*, expected a place for each element"):
         kernels.masked_softmax(q, out=torch.empty(2, 3, 1, 9, device=DEVICE).expand(q.shape))
     q.requires_grad_()
     with pytest.raises(RuntimeError, match=r"q_latent requires a gradient.*no_grad.*mla_ref\.attention_score"):
-        kernels.attention_score(q, p, c, k, SCALE)
+        kernels.attention_score(q, p, c, k, scale=SCALE, causal=False)
     with pytest.raises(RuntimeError, match=r"scores requires a gradient.*no_grad.*mla_ref\.masked_softmax"):
         kernels.masked_softmax(q)
     with torch.no_grad():
-        check_scores(kernels.attention_score(q, p, c, k, SCALE), q, p, c, k)
+        check_scores(kernels.attention_score(q, p, c, k, scale=SCALE, causal=False), q, p, c, k)
 
 
 @pytest.mark.parametrize("dtype", HALF_ULP)
@@ -163,9 +163,9 @@ def test_softmax_of_what_is_seen(heads, lengths, causal, dtype):
     scores = (torch.randn(2, 3, heads, 7, device=DEVICE) * 4).to(dtype)
     seq_lens = None if lengths is None else torch.tensor(lengths, device=DEVICE)
     out = torch.full_like(scores, math.nan)
-    assert kernels.masked_softmax(scores, seq_lens, causal, out=out) is out
+    assert kernels.masked_softmax(scores, seq_lens=seq_lens, causal=causal, out=out) is out
     check_softmax(out, scores, lengths, causal)
-    check_softmax(mla_ref.masked_softmax(scores, seq_lens, causal), scores, lengths, causal)
+    check_softmax(mla_ref.masked_softmax(scores, seq_lens=seq_lens, causal=causal), scores, lengths, causal)
 
 
 @pytest.mark.parametrize("whole", [16384, 4096])
@@ -176,7 +176,8 @@ def test_rows_of_any_length(whole, context, monkeypatch):
     scores[0, :, 1] = torch.linspace(-30, 30, context)  # every block has a new maximum
     scores[0, :, 2] = torch.linspace(30, -30, context)
     lengths = (context, 4096)
-    out = kernels.masked_softmax(scores, torch.tensor(lengths, device=DEVICE), out=torch.full_like(scores, math.nan))
+    seq_lens = torch.tensor(lengths, device=DEVICE)
+    out = kernels.masked_softmax(scores, seq_lens=seq_lens, out=torch.full_like(scores, math.nan))
     check_softmax(out, scores, lengths)
     torch.testing.assert_close(out.sum(-1), torch.ones_like(out[..., 0]))
 
@@ -185,7 +186,7 @@ def test_rows_of_any_length(whole, context, monkeypatch):
 def test_rows_without_a_score_are_zeros(softmax):
     scores = torch.full((1, 4, 2, 6), math.nan, device=DEVICE)
     scores[:, 2:, 0, :2], scores[:, 2:, 1, :2] = 0, -math.inf
-    out = softmax(scores, torch.tensor([2], device=DEVICE))
+    out = softmax(scores, seq_lens=torch.tensor([2], device=DEVICE))
     expected = torch.zeros_like(out)
     expected[0, 2, 0, 0], expected[0, 3, 0, :2] = 1, 0.5
     assert out.equal(expected)
@@ -212,14 +213,14 @@ def test_lengths_out_of_range_count_as_the_nearest():
     scores = torch.randn(3, 2, 3, 5, device=DEVICE)
     lengths = torch.tensor([-7, 2**40, 3], device=DEVICE)
     for causal in (False, True):
-        check_softmax(kernels.masked_softmax(scores, lengths, causal), scores, (0, 5, 3), causal)
+        check_softmax(kernels.masked_softmax(scores, seq_lens=lengths, causal=causal), scores, (0, 5, 3), causal)
         # Beyond what 32 bits hold, and the lowest that they do.
         far = torch.tensor([-(2**31) - 1, -(2**32) + 3, 2**31], device=DEVICE)
-        check_softmax(kernels.masked_softmax(scores, far, causal), scores, (0, 0, 5), causal)
+        check_softmax(kernels.masked_softmax(scores, seq_lens=far, causal=causal), scores, (0, 0, 5), causal)
         low = torch.tensor([-(2**31), 2**31 - 1, 0], dtype=torch.int32, device=DEVICE)
-        check_softmax(kernels.masked_softmax(scores, low, causal), scores, (0, 5, 0), causal)
+        check_softmax(kernels.masked_softmax(scores, seq_lens=low, causal=causal), scores, (0, 5, 0), causal)
     with pytest.raises(ValueError, match=r"seq_lens\[0\] is -7, expected 0 <= seq_lens <= 5"):
-        mla_ref.masked_softmax(scores, lengths)
+        mla_ref.masked_softmax(scores, seq_lens=lengths)
 
 
 @softmaxes
@@ -228,9 +229,9 @@ def test_softmax_errors_say_what_came(softmax):
     with pytest.raises(ValueError, match=r"T = 2 .*S = 3"):
         softmax(scores[..., :2])
     with pytest.raises((TypeError, ValueError), match=r"seq_lens .*\[3\], expected .*B = 2"):
-        softmax(scores, torch.ones(3, dtype=torch.int32, device=DEVICE))
+        softmax(scores, seq_lens=torch.ones(3, dtype=torch.int32, device=DEVICE))
     with pytest.raises(TypeError, match=r"seq_lens .*float32.*, expected an int32 or int64 tensor"):
-        softmax(scores, torch.ones(2, device=DEVICE))
+        softmax(scores, seq_lens=torch.ones(2, device=DEVICE))
     with pytest.raises(ValueError, match=r"scores has shape \[3, 5, 7\], expected 4 dimensions"):
         softmax(scores[0])
 
@@ -239,14 +240,14 @@ def test_softmax_errors_say_what_came(softmax):
 def test_in_a_cuda_graph_without_waiting():
     q, p, c, k = operands(2, 3, 16, 100, 64, 32, torch.bfloat16)
     lengths = torch.tensor([100, 40], device=DEVICE)
-    scores = kernels.attention_score(q, p, c, k, SCALE)
-    weights = kernels.masked_softmax(scores, lengths)
+    scores = kernels.attention_score(q, p, c, k, scale=SCALE, causal=False)
+    weights = kernels.masked_softmax(scores, seq_lens=lengths)
     torch.cuda.set_sync_debug_mode("error")
     try:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            kernels.attention_score(q, p, c, k, SCALE, out=scores)
-            kernels.masked_softmax(scores, lengths, out=weights)
+            kernels.attention_score(q, p, c, k, scale=SCALE, causal=False, out=scores)
+            kernels.masked_softmax(scores, seq_lens=lengths, out=weights)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     for each in (q, p, c, k):
@@ -266,8 +267,9 @@ def test_large_sizes(size):
     for dtype in HALF_ULP:
         for causal in (False, True):
             given = operands(*size, dtype)
-            scores = kernels.attention_score(*given, SCALE, causal, out=poisoned((B, S, H, T), dtype))
+            scores = kernels.attention_score(*given, scale=SCALE, causal=causal, out=poisoned((B, S, H, T), dtype))
             check_scores(scores, *given, causal)
-            lengths = torch.randint(0, T + 1, (B,))
-            out = kernels.masked_softmax(scores, lengths.to(DEVICE), causal, out=poisoned(scores.shape, dtype))
+            lengths = torch.randint(0, T + 1, (B,), device=DEVICE)
+            out = poisoned(scores.shape, dtype)
+            kernels.masked_softmax(scores, seq_lens=lengths, causal=causal, out=out)
             check_softmax(out, scores, lengths.tolist(), causal)

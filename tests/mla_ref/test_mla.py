@@ -7,7 +7,7 @@ from torch import nn
 from transformers import DeepseekV3Config, DynamicCache
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention, DeepseekV3RotaryEmbedding
 
-from mla_ref import MLA, LatentCache, MLAConfig, Yarn, absorb, apply_rope, naive, rope_cos_sin
+from mla_ref import IMPLEMENTATIONS, MLA, LatentCache, MLAConfig, Yarn, absorb, apply_rope, naive, rope_cos_sin
 
 TINY = MLAConfig.preset("tiny")
 YARN = Yarn(factor=8.0, original_max_position_embeddings=16, mscale=0.9, mscale_all_dim=0.6)
@@ -33,7 +33,7 @@ configs = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 impls = pytest.mark.parametrize("impl", ["naive", "absorb"])
 
 
-def transformers_twin(config):
+def transformers_layer(config):
     """The same layer from transformers, and its rotary tables by position."""
     fields = {name: getattr(config, name) for name in vars(config) if name != "rope_scaling"}
     yarn = config.rope_scaling
@@ -55,7 +55,7 @@ def causal_bias(new, context):
 @impls
 @torch.no_grad()
 def test_matches_transformers_in_prefill_and_decode(config, impl):
-    hf, tables = transformers_twin(config)
+    hf, tables = transformers_layer(config)
     mla = MLA(config, impl=impl)
     mla.load_state_dict(hf.state_dict())
     for norm in (module for module in hf.modules() if hasattr(module, "variance_epsilon")):
@@ -88,6 +88,20 @@ def test_both_forms_and_any_chunking_are_one_layer(config):
     cache = mla.make_cache(batch=2, capacity=11)
     steps = [mla(x[:, start:end], cache) for start, end in [(0, 1), (1, 1), (1, 6), (6, 10), (10, 11)]]
     torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("page_size", [None, 4])
+@torch.no_grad()
+def test_every_implementation_is_one_layer(impl, page_size):
+    if impl not in ("naive", "absorb"):
+        pytest.importorskip("triton", reason="kernels need Triton")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    mla = MLA(TINY, impl=impl, device=device)
+    x = torch.randn(2, 7, 64, device=device)
+    cache = mla.make_cache(2, 7, page_size)
+    steps = [mla(x[:, start:end], cache) for start, end in [(0, 5), (5, 6), (6, 7)]]
+    torch.testing.assert_close(torch.cat(steps, 1), mla(x, impl="naive"), rtol=1e-4, atol=1e-5)
 
 
 @impls
@@ -163,7 +177,7 @@ def test_impl_may_be_any_function_of_the_shared_signature():
 
 
 def test_errors_say_what_came():
-    with pytest.raises(ValueError, match=r"no implementation 'fast', expected .* one of naive, absorb, triton"):
+    with pytest.raises(ValueError, match=rf"no implementation 'fast', expected .* one of {', '.join(IMPLEMENTATIONS)}"):
         MLA(TINY, impl="fast")
     mla = MLA(TINY)
     with torch.no_grad():

@@ -1,4 +1,6 @@
+import ast
 import doctest
+import graphlib
 import importlib
 import shutil
 import subprocess
@@ -33,8 +35,12 @@ def test_module_lists_are_complete():
 def test_helpers_work_without_the_answers(tmp_path):
     copy = tmp_path / "mla_ref"
     copy.mkdir()
-    for module in ("__init__", *mla_ref.HELPER_MODULES):
-        shutil.copy(SOURCE / f"{module}.py", copy)
+    shutil.copy(SOURCE / "__init__.py", copy)
+    for module in mla_ref.HELPER_MODULES:
+        if (SOURCE / module).is_dir():
+            shutil.copytree(SOURCE / module, copy / module)
+        else:
+            shutil.copy(SOURCE / f"{module}.py", copy)
     code = """
 import mla_ref
 assert mla_ref.__file__.startswith({folder!r})
@@ -49,6 +55,18 @@ for name in ("MLA", "absorb", "rms_norm", "KVCache", "attention"):
         raise SystemExit(name + " was imported")
 """
     done = run(code.format(folder=str(tmp_path)), tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_hardware_works_alone(tmp_path):
+    shutil.copytree(SOURCE / "hardware", tmp_path / "hardware")
+    code = """
+import sys
+from hardware import cost, devices, interpreter, timing
+assert cost.Cost(3.35e12).time(devices.DEVICES["h100"]) == 1
+assert not {"triton", "mla_ref"} & set(sys.modules)
+"""
+    done = run(code, tmp_path)
     assert done.returncode == 0, done.stderr
 
 
@@ -67,6 +85,29 @@ assert "matplotlib" not in sys.modules
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", [*mla_ref.HELPER_MODULES, *mla_ref.ANSWER_MODULES])
+HARDWARE = [f"hardware.{path.stem}" for path in SOURCE.glob("hardware/[a-z]*.py")]
+
+
+@pytest.mark.parametrize("module", [*mla_ref.HELPER_MODULES, *HARDWARE, *mla_ref.ANSWER_MODULES])
 def test_examples_in_docstrings_hold(module):
     assert doctest.testmod(importlib.import_module(f"mla_ref.{module}")).failed == 0
+
+
+def imported(path):
+    """Names of the modules of the package that a file imports, at its head or inside a function."""
+    folder = path.relative_to(SOURCE).parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = folder[: len(folder) - node.level + 1]
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+            yield from (".".join((*base, *name.split("."))) for name in names)
+
+
+def test_modules_import_each_other_in_one_direction():
+    files = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in SOURCE.rglob("*.py")}
+    files = {name.removesuffix(".__init__"): path for name, path in files.items() if name != "__init__"}
+    graph = {name: set(imported(path)) & set(files) for name, path in files.items()}
+    assert "kernels" in graph["implementations"] and "_operands" in graph["kernels.attention_score"]
+    list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
+    assert not any("kernels" in graph[name] for name in ("attention", "scores", "paged", "rope", "norm"))
+    assert all(name.startswith("hardware") for hardware in graph if "hardware" in hardware for name in graph[hardware])

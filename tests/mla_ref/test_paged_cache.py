@@ -275,10 +275,10 @@ def test_a_refused_append_changes_nothing(change, error, message):
 def test_an_append_that_fails_late_changes_nothing():
     fail = False
 
-    def update(*args):
+    def update(*args, **where):
         if fail:
             raise TypeError("not today")
-        paged_update(*args)
+        paged_update(*args, **where)
 
     cache = make(update=update, capacity=30, slab_pages=1)
     cache.append(*tokens(4), lengths=torch.tensor([4, 0]))

@@ -127,30 +127,6 @@ def test_time_is_the_slower_of_two_pipes():
     assert H100.attainable(1e4, "bfloat16") == 989e12
 
 
-def test_a_gpu_without_bfloat16_says_so():
-    t4 = DEVICES["t4"]
-    assert t4.half_dtype == "float16"
-    assert t4.rate() == 65e12
-    with pytest.raises(ValueError, match="no data-sheet bfloat16 rate for T4, known: float16, float32"):
-        Cost(1, 1).time(t4, torch.bfloat16)
-
-
-def test_figures_nobody_measured_are_not_invented():
-    with pytest.raises(ValueError, match="no measured bandwidth for L4"):
-        Cost(1, 1).time(DEVICES["l4"], measured=True)
-
-
-@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
-def test_every_device_names_its_sources_and_has_plausible_figures(device):
-    assert device.source[""]
-    assert set(device.source) <= {"", *vars(device)}
-    assert 100e9 < device.dram_bandwidth < 10e12
-    assert device.l2_bandwidth is None or device.l2_bandwidth > device.dram_bandwidth
-    assert 50 < device.ridge() < 500
-    for dtype, rate in device.measured_flops.items():
-        assert rate < device.flops[dtype]
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -1,0 +1,1 @@
+"""A class: notebooks out and in, their verdicts, nbgrader's gradebook, feedback, export."""

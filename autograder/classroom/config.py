@@ -1,0 +1,85 @@
+"""nbgrader's configuration: where things lie, and the preprocessors that put the judge in place of Execute."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from traitlets.config import Config, PyFileConfigLoader
+
+from autograder.course.course import Course, find_course
+from autograder.course.lesson import STUB
+
+
+def configure(
+    c: Config, course: Course | None = None, classroom: Path | None = None, release: Path | None = None
+) -> Config:
+    """Fill in a configuration for a course, by default the one at work, and a classroom, which is made if absent.
+
+    In the environment `MLA_CLASSROOM` names the classroom, by default `classroom/` beside the lessons, and
+    `MLA_GRADEBOOK` another database than the classroom's `gradebook.db`, as an SQLAlchemy URL. `release` is where the
+    students' notebooks go, by default `course/` beside the lessons.
+    """
+    from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
+    from nbgrader.preprocessors import (
+        AssignLatePenalties,
+        ClearOutput,
+        DeduplicateIds,
+        LimitOutput,
+        OverwriteCells,
+        OverwriteKernelspec,
+    )
+
+    from autograder.classroom.preprocessors import CheckMarks, GetVerdicts, Judge, Restore, SaveVerdicts
+
+    find_tools()
+    course = course or find_course()
+    classroom = Path(classroom or os.environ.get("MLA_CLASSROOM") or course.home / "classroom").resolve()
+    classroom.mkdir(parents=True, exist_ok=True)  # `nbgrader db` may be the first to write there
+    c.CourseDirectory.root = str(course.home)
+    c.CourseDirectory.course_id = course.name
+    c.CourseDirectory.db_url = os.environ.get("MLA_GRADEBOOK") or f"sqlite:///{classroom / 'gradebook.db'}"
+    c.CourseDirectory.source_directory = str(classroom / "source")
+    c.CourseDirectory.release_directory = str(release or course.home / "course")
+    c.CourseDirectory.submitted_directory = str(classroom / "submitted")
+    c.CourseDirectory.autograded_directory = str(classroom / "autograded")
+    c.CourseDirectory.feedback_directory = str(classroom / "feedback")
+    c.ClearSolutions.code_stub = {"python": STUB}
+    c.Autograde.sanitize_preprocessors = [
+        Restore,
+        ClearOutput,
+        DeduplicateIds,
+        OverwriteKernelspec,
+        OverwriteCells,
+        CheckMarks,
+    ]
+    c.Autograde.autograde_preprocessors = [Judge, LimitOutput, SaveVerdicts, AssignLatePenalties, CheckMarks]
+    c.OverwriteCells.add_missing_cells = False
+    c.OfCourse.course = str(course.root)
+    c.Restore.enabled = True
+    c.Judge.enabled = True
+    c.Judge.classroom = str(classroom)
+    c.SaveVerdicts.enabled = True
+    c.GenerateFeedback.preprocessors = [GetVerdicts, CSSHTMLHeaderPreprocessor]
+    c.GetVerdicts.enabled = True
+    return c
+
+
+def own_settings(course: Course) -> Config:
+    """Return what the instructor's `nbgrader_config.py` sets; it lies here or beside the course, as nbgrader looks."""
+    config = Config()
+    for folder in dict.fromkeys((Path.cwd(), course.root)):
+        if (folder / "nbgrader_config.py").is_file():
+            if str(folder) not in sys.path:
+                sys.path.append(str(folder))  # for a plug-in that lies beside it
+            config.merge(PyFileConfigLoader("nbgrader_config.py", str(folder)).load_config())
+    return config
+
+
+def find_tools() -> None:
+    """Put this environment's commands on PATH: nbgrader runs `alembic` by name, also where nothing is activated."""
+    folder = str(Path(sys.executable).parent)
+    paths = os.environ.get("PATH", "").split(os.pathsep)
+    if folder not in paths:
+        os.environ["PATH"] = os.pathsep.join([folder, *paths])

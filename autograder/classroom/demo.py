@@ -1,0 +1,137 @@
+"""Grade the sample class, or its telling part, and compare every verdict with the one that it should get."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from autograder.classroom.export import export
+from autograder.classroom.feedback import write_feedback
+from autograder.classroom.grade import Classroom
+from autograder.classroom.record import Graded
+from autograder.classroom.scoreboard import as_rows, print_scoreboard
+from autograder.course.course import Course, CourseError
+from autograder.course.sample import Submission, expected, hand_in, sample_lessons, submissions
+
+SECONDS = 3.0
+MARK = ".sample-class"
+SEED = "the same cases in every run"  # no secret: the students are made up
+
+
+@dataclass
+class DemoResult:
+    """What the demo found: results, and a sentence for every verdict that is not the expected one."""
+
+    course: Course
+    classroom: Path
+    results: list[Graded]
+    surprises: list[str] = field(default_factory=list)
+    pages: int = 0
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether every submission got the verdicts that it should."""
+        return not self.surprises
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain data."""
+        return {"results": as_rows(self.results), "surprises": self.surprises, "feedback_pages": self.pages}
+
+    def show(self, console: Console) -> None:
+        """Print the scoreboard and what to open next."""
+        print_scoreboard(console, self.results)
+        for line in self.surprises:
+            console.print(f"NOT EXPECTED: {line}", style="red", highlight=False, markup=False)
+        exercises = sum(len(result.verdicts) for result in self.results)
+        if self.as_expected:
+            console.print(f"{len(self.results)} submissions, {exercises} exercises: every verdict is the expected one.")
+        folder, first = self.classroom, self.course.lesson_names()[0]
+        console.print("What to open:", highlight=False)
+        for what, where in (
+            ("the course", f"make lab, then course/{first}/{first}.ipynb"),
+            ("the gradebook", f"make lab, then the menu Nbgrader > Formgrader; it lies in {folder / 'gradebook.db'}"),
+            ("feedback pages", f"{folder / 'feedback'}/STUDENT/LESSON/LESSON.html, {self.pages} of them"),
+            ("the grades", str(folder / "grades.csv")),
+        ):
+            console.print(f"  {what:15} {where}", highlight=False, soft_wrap=True)
+
+
+def run(
+    course: Course,
+    folder: Path,
+    workers: int,
+    progress: Callable[[str, int, int], None],
+    everything: bool = False,
+    early: Callable[[list[Graded]], None] = lambda results: None,
+) -> DemoResult:
+    """Hand in, grade, write feedback and export.
+
+    Parameters
+    ----------
+    everything
+        The whole sample class; by default the telling submissions of each lesson.
+    early
+        Called with the results of the lessons without kernels, which take seconds, before the others are judged.
+
+    Raises FileExistsError if the folder holds a class that is not the sample's.
+    """
+    lessons = sample_lessons(course)
+    if not lessons:
+        raise CourseError(f"{course.root} has no sample class: no lesson has a sample_class.py")
+    chosen = {name: submissions(course, name, telling=not everything) for name in lessons}
+    _prepare(folder, sorted(f"{each.student}/{name}" for name in lessons for each in chosen[name]))
+    hand_in(course, folder / "submitted", telling=not everything)
+    room = Classroom(course, folder, SECONDS)
+    with room.records.gradebook() as gradebook:
+        for student in sorted({each.student for found in chosen.values() for each in found}):
+            gradebook.update_or_create_student(student, first_name=student.capitalize(), last_name="Sample")
+    quick = [name for name in lessons if not any(each.kernel for each in course.exercises(name))]
+    if 0 < len(quick) < len(lessons):
+        early(room.grade(quick, workers, progress=progress))
+    results = room.grade(lessons, workers, progress=progress)
+    pages, problems = write_feedback(room, progress=progress)
+    export(room, folder / "grades.csv")
+    surprises = [line for name in lessons for line in compare(course, name, chosen[name], results)]
+    return DemoResult(course, folder, results, [*surprises, *problems], len(pages))
+
+
+def _prepare(folder: Path, wanted: list[str]) -> None:
+    """Make the folder, or empty it if it holds another version of the sample class."""
+    there = sorted("/".join(path.parts[-2:]) for path in (folder / "submitted").glob("*/*"))
+    mark = folder / MARK
+    ours = set(mark.read_text().splitlines()) if mark.exists() else set()
+    if set(there) - ours or (folder.exists() and any(folder.iterdir()) and not mark.exists()):
+        raise FileExistsError(f"{folder} holds a class: the demo leaves it alone; give another folder with --classroom")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir() if set(there) - set(wanted) else ():
+        if path.is_dir() and path.name != "verdicts":  # those that still hold are found by their keys
+            shutil.rmtree(path)
+        elif path.is_file():
+            path.unlink()
+    mark.write_text("\n".join(wanted) + "\n")
+    (folder / "seed").write_text(SEED + "\n")
+
+
+def compare(course: Course, lesson: str, handed_in: Sequence[Submission], results: Sequence[Graded]) -> list[str]:
+    """Return a sentence for every verdict on these submissions that is missing or not the expected one."""
+    found = {(result.student, result.lesson): result for result in results}
+    surprises = []
+    for each in handed_in:
+        result = found.get((each.student, lesson))
+        if result is None or result.problem:
+            surprises.append(f"{each.student} in {lesson}: {result.problem if result else 'not graded'}")
+            continue
+        verdicts = {verdict.exercise: verdict for verdict in result.verdicts}
+        for name, wanted in expected(course.lesson(lesson), each).items():
+            got = verdicts[name]
+            if (got.score, got.outcome) != (wanted.score, wanted.outcome) or wanted.says not in got.reason:
+                surprises.append(
+                    f"{each.student} in {lesson}, {name}: {got.outcome}, {got.score} points, {got.reason!r}; "
+                    f"expected {wanted.outcome}, {wanted.score} points, {wanted.says!r}"
+                )
+    return surprises

@@ -1,0 +1,61 @@
+"""Write a feedback page for every graded submission."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from autograder.classroom.build import quieten_nbgrader
+from autograder.classroom.grade import Classroom
+from autograder.judging.verdict import write_atomically
+
+
+def write_feedback(
+    room: Classroom,
+    lessons: Sequence[str] = (),
+    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+) -> tuple[list[Path], list[str]]:
+    """Write a feedback page for every graded submission; return the pages and what went wrong."""
+    from autograder.classroom.converters import Pages, shared_connections
+
+    for name in lessons:
+        room.course.folder(name)
+    graded = sorted((room.folder / "autograded").glob("*/*/*.ipynb"))
+    graded = [path for path in graded if not lessons or path.stem in lessons]
+    if not graded:
+        raise FileNotFoundError(f"nothing is graded in {room.folder} yet: run `mla-course grade` first")
+    quieten_nbgrader()
+    converter = Pages(room.records.config())
+    with room.records.gradebook() as gradebook:
+        digests = {path: _feedback_digest(gradebook, path) for path in graded}
+    pages, problems = [], []
+    with shared_connections():
+        for done, path in enumerate(graded, start=1):
+            student, lesson = path.parts[-3], path.stem
+            page = room.folder / "feedback" / student / lesson / f"{lesson}.html"
+            stamp = room.folder / "graded" / lesson / f"{student}.feedback"
+            if not page.exists() or not stamp.exists() or stamp.read_text() != digests[path]:
+                answer = converter.convert(lesson, student)
+                if not answer["success"]:
+                    log = answer.get("error") or answer.get("log")
+                    problems.append(f"no feedback for {student} in {lesson}: {log}")
+                    continue
+                write_atomically(stamp, digests[path])
+            pages.append(page)
+            progress("writing feedback", done, len(graded))
+    return pages, problems
+
+
+def _feedback_digest(gradebook: Any, notebook: Path) -> str:
+    """Return a digest of what a feedback page shows: the graded notebook, scores and comments."""
+    from autograder.classroom.preprocessors import grades_and_comments
+
+    submission = gradebook.find_submission_notebook(notebook.stem, notebook.stem, notebook.parts[-3])
+    by_cell = grades_and_comments(submission)
+    grades = [[name, each.score, each.extra_credit] for name, each in by_cell[0].items()]
+    comments = [[name, each.comment] for name, each in by_cell[1].items()]
+    content = json.dumps([sorted(grades), sorted(comments, key=str), submission.late_submission_penalty], default=str)
+    return hashlib.sha256(content.encode() + notebook.read_bytes()).hexdigest()

@@ -1,0 +1,304 @@
+"""Grade notebooks of a classroom: which program to judge for each exercise, and what is known of it already."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import math
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from nbformat import NotebookNode
+
+from autograder.classroom.restore import REMARKS, code_cells
+from autograder.course.course import Course
+from autograder.course.digest import OWN, digest, imported
+from autograder.course.lesson import Lesson, without_marks
+from autograder.isolation import sandbox
+from autograder.isolation.sandbox import PLAIN, Sandbox
+from autograder.judging import judge
+from autograder.judging.exercise import Exercise
+from autograder.judging.program import Cell, build_program
+from autograder.judging.verdict import Outcome, Verdict, VerdictStore, write_atomically
+from autograder.kernels import cost_model, measure, prove, speed
+from autograder.kernels.measure import GpuWorker
+from autograder.kernels.workers import KernelWorkers
+
+ENGINE = Path(__file__).parents[1]
+RULES = (
+    *(ENGINE / "judging/judge.py", ENGINE / "isolation/sandbox.py"),
+    *(ENGINE / "isolation/worker" / name for name in ("server.py", "stub.py")),
+)
+KERNEL_RULES = (ENGINE / "kernels/speed.py", ENGINE / "kernels/worker/tasks.py", cost_model.FITTED)
+INTERPRETED = 10  # times the limit that the caller sets, for kernels that run under the interpreter
+PENDING = "counts once the answer is right"  # what is said of the speed of an answer that is not
+FAULT_SECONDS = 60.0  # for which a grader fault stands; a later look tries again
+
+
+@dataclass(frozen=True)
+class Job:
+    """One exercise of one notebook, or the speed of one: what to run, or the verdict that needs no run.
+
+    A job on speed has the job on the answers that come first, as `answers`.
+    """
+
+    exercise: Exercise
+    program: tuple[Cell, ...]
+    key: str
+    settled: Verdict | None = None
+    answers: Job | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its verdict."""
+        return self.exercise.graded(of_speed=self.answers is not None)[0]
+
+
+class Grader:
+    """Verdicts for notebooks, from the store or from the judge.
+
+    Parameters
+    ----------
+    course
+        Whose lessons the notebooks are of.
+    classroom
+        Folder that holds the secret seed and the verdicts; made if absent. None keeps nothing and draws a fresh seed.
+    seconds
+        Wall-clock limit an exercise, in place of the exercises' own; kernels get ten times as much.
+    isolation
+        "bubblewrap" or "process"; by default the best there is.
+    modelled
+        Model the speed of kernels even where there is a GPU to measure it.
+    """
+
+    def __init__(
+        self,
+        course: Course,
+        classroom: Path | None,
+        seconds: float | None = None,
+        isolation: str | None = None,
+        modelled: bool = False,
+    ):
+        self.course = course
+        self.seconds = seconds
+        self.gpu = None if modelled else measure.available()
+        self.isolation = isolation or sandbox.default_isolation()
+        self.seed = read_seed(classroom) if classroom else secrets.token_hex(16)
+        self.store = VerdictStore(classroom / "verdicts") if classroom else None
+        self._memory: dict[str, Verdict] = {}
+        self._digests: dict[frozenset[Path], str] = {}
+        self._faults: dict[str, tuple[float, Verdict]] = {}
+        self._local = threading.local()
+        self._workers: list[Sandbox | KernelWorkers | GpuWorker] = []
+
+    def __enter__(self) -> Grader:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self._workers:
+            worker.close()
+        self._workers.clear()
+        self._local = threading.local()
+
+    def jobs(self, lesson: Lesson, notebook: NotebookNode) -> list[Job]:
+        """Return the jobs of a restored notebook: one an exercise, and one for each speed."""
+        remarks = notebook.metadata.get(REMARKS, {})
+        cells = code_cells(notebook, lesson)
+        found = []
+        for each in lesson.exercises:
+            found.append(self._safe_job(lesson, each, cells, remarks))
+            if each.speed:
+                found.append(self._speed_job(found[-1]))
+        return found
+
+    def _speed_job(self, answers: Job) -> Job:
+        each, settled = answers.exercise, answers.settled
+        if settled:
+            settled = _speed_after(each, settled)
+        where = f"measured on {self.gpu}" if self.gpu else f"modelled on {each.speed.device}"
+        key = hashlib.sha256(f"speed {answers.key} {where}".encode()).hexdigest() if answers.key else ""
+        return Job(each, answers.program, key, settled, answers)
+
+    def _safe_job(self, lesson: Lesson, each: Exercise, cells: list[Cell], remarks: dict) -> Job:
+        try:
+            return self._job(lesson, each, cells, remarks)
+        except Exception as error:  # one notebook that the grader trips over must not stop the class
+            return Job(each, (), "", judge.fault(each, f"no program could be cut from the notebook: {error!r}"))
+
+    def reference_job(self, lesson: Lesson, name: str) -> Job:
+        """Return the job for the verdict `name` on the lesson's own solution."""
+        exercise_name, _, of_speed = name.partition(":")
+        each = lesson.exercise(exercise_name)
+        job = self._job(lesson, each, [Cell(n, without_marks(s)) for n, s in lesson.solutions.items()], {})
+        return self._speed_job(job) if of_speed else job
+
+    def _job(self, lesson: Lesson, each: Exercise, cells: list[Cell], remarks: dict) -> Job:
+        if self.seconds is not None:
+            seconds = self.seconds * (INTERPRETED if each.kernel else 1)
+            each = replace(each, limits=replace(each.limits, seconds=seconds))
+        if remarks.get("outcome") in (Outcome.ABSENT, Outcome.UNREADABLE):
+            return Job(each, (), "", judge.zero(each, Outcome(remarks["outcome"]), str(remarks.get("reason", ""))))
+        if each.name in remarks.get("missing", []):
+            return Job(
+                each, (), "", judge.zero(each, Outcome.MISSING, f"the cell of {each.name} is not in the notebook")
+            )
+        source = next(cell.source for cell in cells if cell.name == each.name)
+        if source.strip() == lesson.starter(each.name).strip():
+            return Job(each, (), "", judge.zero(each, Outcome.UNFINISHED, "the cell is as it was handed out"))
+        solution = Cell(each.name, source)
+        cut = tuple(build_program(lesson.setup, lesson.references(each.needs), cells, solution))
+        words = (
+            [[c.name, c.source] for c in cut],
+            each.name,
+            self.rules(lesson, each, cut),
+            self.seed,
+            self.isolation,
+            str(each.limits),
+        )
+        return Job(each, cut, hashlib.sha256(json.dumps(words).encode()).hexdigest())
+
+    def rules(self, lesson: Lesson, each: Exercise, cut: Sequence[Cell]) -> list[str]:
+        """Return what else decides the verdict on a program: code, as a digest, and versions.
+
+        The code is that of the exercise, of the judge's rules for its kind, and of what the program imports of the
+        course's helpers; each with all that it imports of ours.
+        """
+        helpers = ("mla_ref", *self.course.helpers)
+        used = {path for cell in cut for path in imported(cell.source, helpers)}
+        rules = (*RULES, *(KERNEL_RULES if any(e.kernel for e in lesson.exercises) else ()))
+        files = frozenset((lesson.folder / "exercises.py", *rules, *used))
+        if files not in self._digests:  # for as long as this process runs the code that it has loaded
+            self._digests[files] = digest(files, (*OWN, *helpers))
+        return [self._digests[files], torch.__version__, _triton()]
+
+    def verdict(self, lesson: Lesson, job: Job) -> Verdict:
+        """Return the verdict of a job: known, or reached now in this thread's sandbox.
+
+        Before the first verdict on an exercise its own solution is judged; unless that earns every point, the fault
+        lies with the grader and no student is given a score.
+        """
+        if job.settled:
+            return job.settled
+        if known := self.known(job):
+            return known
+        if job.answers:
+            answers = self.verdict(lesson, job.answers)
+            if answers.outcome is not Outcome.PASSED:
+                return _speed_after(job.exercise, answers)
+        control = self.reference_job(lesson, job.name)
+        if job.key != control.key:
+            check = self.verdict(lesson, control)
+            if check.outcome is not Outcome.PASSED:
+                return check
+        verdict = self._run(lesson, job)
+        if job.key == control.key and verdict.outcome not in (Outcome.PASSED, Outcome.FAULT):
+            reason = f"the lesson's own solution of {job.name} is {verdict.outcome}: {verdict.reason}"
+            verdict = judge.fault(job.exercise, reason, of_speed=job.answers is not None)
+        if verdict.outcome is Outcome.FAULT:
+            self._faults[job.key] = time.monotonic(), verdict
+            return verdict
+        self._memory[job.key] = verdict
+        if self.store:
+            self.store.put(job.key, verdict)
+        return verdict
+
+    def _run(self, lesson: Lesson, job: Job) -> Verdict:
+        if job.answers:
+            worker = self._gpu_worker() if self.gpu else self._kernel_workers()
+            return speed.judge_speed(job.exercise, job.program, worker, self.seed)
+        if not any(each.kernel for each in lesson.exercises):
+            return judge.judge(job.exercise, job.program, self.seed, self._sandbox())
+        workers = self._kernel_workers()  # the interpreter has Triton loaded, which the lesson's setup imports
+        proof = functools.partial(prove.prove, job.exercise, job.program, workers) if job.exercise.kernel else None
+        return judge.judge(job.exercise, job.program, self.seed, workers.interpreter, proof)
+
+    def known(self, job: Job) -> Verdict | None:
+        """Return the verdict of a job if no run is needed for it."""
+        since, fault = self._faults.get(job.key, (-math.inf, None))
+        if fault and time.monotonic() - since < FAULT_SECONDS:
+            return fault
+        return job.settled or self._memory.get(job.key) or (self.store.get(job.key) if self.store else None)
+
+    def forget(self) -> None:
+        """Drop the verdicts held in memory; those in the store stay."""
+        self._memory.clear()
+        self._faults.clear()
+
+    def verdicts(self, lesson: Lesson, notebook: NotebookNode) -> dict[str, Verdict]:
+        """Return the verdicts on a restored notebook by name: "rms_norm", "rms_norm:speed"."""
+        return {job.name: self.verdict(lesson, job) for job in self.jobs(lesson, notebook)}
+
+    def judge_all(self, work: Iterable[tuple[Lesson, Job]], workers: int, progress: Callable[[int, int], None]) -> None:
+        """Reach the verdicts of many jobs at once, and call `progress(done, total)` after each."""
+        work = list(work)
+        fresh = {(lesson.name, job.name): lesson for lesson, job in work if not self.known(job)}
+        controls = [(lesson, self.reference_job(lesson, name)) for (_, name), lesson in fresh.items()]
+        count = iter(range(1, len(work) + len(controls) + 1))
+
+        def one(item: tuple[Lesson, Job]) -> None:
+            self.verdict(*item)
+            progress(next(count), len(work) + len(controls))
+
+        with ThreadPoolExecutor(workers) as pool:
+            for jobs in (controls, work):  # what others wait for first, so that two threads do not both judge it
+                list(pool.map(one, [item for item in jobs if not item[1].answers]))
+                list(pool.map(one, [item for item in jobs if item[1].answers]))
+
+    def _sandbox(self) -> Sandbox:
+        return self._own("sandbox", lambda: Sandbox(self.isolation, PLAIN, self.course.helpers))
+
+    def _kernel_workers(self) -> KernelWorkers:
+        return self._own("kernels", lambda: KernelWorkers(self.isolation, helpers=self.course.helpers))
+
+    def _gpu_worker(self) -> GpuWorker:
+        return self._own("gpu", lambda: GpuWorker(self.isolation, self.course.helpers))
+
+    def _own(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return this thread's worker of that name, made on first use."""
+        if not hasattr(self._local, name):
+            setattr(self._local, name, make())
+            self._workers.append(getattr(self._local, name))
+        return getattr(self._local, name)
+
+
+def _speed_after(exercise: Exercise, answers: Verdict) -> Verdict:
+    """Return the verdict on the speed of answers that did not pass."""
+    if answers.outcome is Outcome.FAULT:
+        return judge.fault(exercise, answers.reason.removeprefix("the grader failed: "), of_speed=True)
+    if answers.outcome in (Outcome.ABSENT, Outcome.UNREADABLE):
+        return judge.zero(exercise, answers.outcome, answers.reason, of_speed=True)
+    return judge.zero(exercise, answers.outcome, PENDING, of_speed=True)
+
+
+def read_seed(classroom: Path) -> str:
+    """Return the classroom's secret seed; draw it on first use."""
+    path = classroom / "seed"
+    if not path.exists() or not path.read_text().strip():
+        write_atomically(path, secrets.token_hex(16) + "\n")  # readable by its owner alone
+    return path.read_text().strip()
+
+
+def _triton() -> str:
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+@functools.cache
+def shared(course: str, classroom: str, seconds: float | None) -> Grader:
+    """Return the one grader of a classroom in this process, with nbgrader's preprocessors as its users."""
+    return Grader(Course.at(course), Path(classroom), seconds)

@@ -1,0 +1,218 @@
+"""Enter verdicts in nbgrader's gradebook. A submission's record is written last: what was interrupted is done again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+from traitlets.config import Config
+
+from autograder.classroom.build import register
+from autograder.classroom.config import configure, own_settings
+from autograder.classroom.grader import Job
+from autograder.classroom.restore import REMARKS
+from autograder.course.course import Course
+from autograder.course.lesson import Lesson
+from autograder.judging.verdict import Outcome, Verdict, write_atomically
+
+
+@dataclass
+class Graded:
+    """One student's result in one lesson. `problem` says why nbgrader could not record it, if so.
+
+    `counts` is the score in the gradebook: the judge's, unless a person changed it or the submission came late.
+    """
+
+    student: str
+    lesson: str
+    verdicts: list[Verdict] = field(default_factory=list)
+    fresh: bool = False
+    problem: str | None = None
+    counts: float | None = None
+
+    @property
+    def points(self) -> float:
+        """The points that could be had."""
+        return sum(v.points for v in self.verdicts)
+
+    @property
+    def score(self) -> float | None:
+        """The points earned; None while a grader fault is open."""
+        scores = [v.score for v in self.verdicts]
+        return None if None in scores else float(sum(scores))
+
+    @property
+    def changed(self) -> bool:
+        """Whether something else counts than the judge's score."""
+        pair = self.score, self.counts
+        if self.problem or None in pair:
+            return not self.problem and pair != (None, None)
+        return not math.isclose(*pair, abs_tol=1e-6)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A submission as found: the notebook to grade and its jobs."""
+
+    student: str
+    lesson: Lesson
+    notebook: NotebookNode
+    jobs: list[Job]
+    timestamp: str | None
+    terms: tuple[str, str]  # due date and penalty for lateness
+
+    def fingerprint(self) -> str:
+        """Return a digest of all that the result depends on."""
+        settled = [[job.key, job.settled and job.settled.to_json()] for job in self.jobs]
+        cells = [[cell["id"], cell.source] for cell in self.notebook.cells]
+        late = self.timestamp and [self.timestamp, *self.terms]
+        content = json.dumps([settled, cells, self.notebook.metadata.get(REMARKS), late])
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+class Records:
+    """What is recorded of a class: nbgrader's gradebook and notebooks, and the judge's `graded/`."""
+
+    def __init__(self, course: Course, folder: Path, seconds: float | None = None):
+        self.course, self.folder, self.seconds = course, folder, seconds
+
+    def config(self, submitted: Path | None = None) -> Config:
+        """Return nbgrader's configuration for this class: the instructor's own, with the course's on top."""
+        config = configure(own_settings(self.course), self.course, classroom=self.folder)
+        config.Judge.seconds = self.seconds
+        if submitted:
+            config.CourseDirectory.submitted_directory = str(submitted)
+        return config
+
+    @contextmanager
+    def gradebook(self) -> Iterator[Any]:
+        """Open nbgrader's gradebook."""
+        from nbgrader.api import Gradebook
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with Gradebook(self.config().CourseDirectory.db_url, self.course.name) as gradebook:
+            yield gradebook
+
+    def deadlines(self) -> dict[tuple[str, str], str]:
+        """Return when a submission in the gradebook is due, by lesson and student; for the student "", any other."""
+        found = {}
+        with self.gradebook() as gradebook:
+            for lesson in gradebook.assignments:
+                found[lesson.name, ""] = str(lesson.duedate)
+                found |= {(lesson.name, each.student_id): str(each.duedate) for each in lesson.submissions}
+        return found
+
+    def penalty(self) -> str:
+        """Return how the instructor has nbgrader take points off for lateness."""
+        config = self.config()
+        return str([config.get("AssignLatePenalties"), config.get("LateSubmissionPlugin")])
+
+    @contextmanager
+    def staged(self, entries: list[Entry]) -> Iterator[Any]:
+        """Write the restored notebooks where nbgrader will find them, and have it know their lessons."""
+        from autograder.classroom.converters import Recorder, shared_connections
+
+        with tempfile.TemporaryDirectory(prefix=".staging-", dir=self.folder) as stage:
+            for entry in entries:
+                name = entry.lesson.name
+                folder = Path(stage) / entry.student / name
+                folder.mkdir(parents=True)
+                nbformat.write(entry.notebook, folder / f"{name}.ipynb")
+                if entry.timestamp:
+                    (folder / "timestamp.txt").write_text(entry.timestamp)
+            config = self.config(Path(stage))
+            config.CourseDirectory.release_directory = str(Path(stage) / ".release")
+            for name in sorted({entry.lesson.name for entry in entries}):
+                register(self.course.lesson(name), config)
+            self._forget_times({(e.lesson.name, e.student) for e in entries if e.timestamp is None})
+            with shared_connections():
+                yield Recorder(config)
+
+    def _forget_times(self, wanted: set[tuple[str, str]]) -> None:
+        """Drop the times of these submissions, by lesson and student; nbgrader would keep what earlier runs entered."""
+        with self.gradebook() as gradebook:
+            for lesson in {lesson for lesson, _ in wanted}:
+                for submission in submissions_of(gradebook, lesson):
+                    if (lesson, submission.student_id) in wanted:
+                        submission.timestamp = None
+            gradebook.db.commit()
+
+    def enter(self, recorder: Any, entry: Entry, verdicts: list[Verdict]) -> Graded:
+        """Have nbgrader enter the verdicts of a staged submission, and note that it has."""
+        result = Graded(entry.student, entry.lesson.name, verdicts, fresh=True)
+        self._record_path(entry).unlink(missing_ok=True)
+        named = {job.name: verdict for job, verdict in zip(entry.jobs, verdicts, strict=True)}
+        answer = recorder.record(entry.lesson.name, entry.student, named)
+        if not answer["success"]:
+            log = str(answer.get("error") or answer.get("log", "")).strip()
+            result.problem = f"nbgrader could not record it: {log.splitlines()[-1] if log else 'no message'}"
+            return result
+        record = {"fingerprint": entry.fingerprint(), "verdicts": [v.to_json() for v in verdicts]}
+        write_atomically(self._record_path(entry), json.dumps(record, indent=1) + "\n")
+        return result
+
+    def entered(self, entry: Entry) -> Graded | None:
+        """Return the result of an earlier run, which the gradebook has, if it still holds."""
+        try:
+            record = json.loads(self._record_path(entry).read_text())
+            verdicts = [Verdict.from_json(v) for v in record["verdicts"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        name = entry.lesson.name
+        notebook = self.folder / "autograded" / entry.student / name / f"{name}.ipynb"
+        faults = any(v.outcome is Outcome.FAULT for v in verdicts)
+        if faults or record["fingerprint"] != entry.fingerprint() or not notebook.exists():
+            return None
+        return Graded(entry.student, name, verdicts)
+
+    def _record_path(self, entry: Entry) -> Path:
+        return self.folder / "graded" / entry.lesson.name / f"{entry.student}.json"
+
+    def count(self, results: list[Graded]) -> None:
+        """Set what counts in the gradebook for each result."""
+        with self.gradebook() as gradebook:
+            found = {
+                (submission.student_id, lesson): score_of(grades_of(submission), submission.late_submission_penalty)[0]
+                for lesson in {result.lesson for result in results}
+                for submission in submissions_of(gradebook, lesson)
+            }
+        for result in results:
+            result.counts = found.get((result.student, result.lesson))
+
+
+def submissions_of(gradebook: Any, lesson: str) -> list[Any]:
+    """Return the submissions of a lesson in nbgrader's gradebook."""
+    from nbgrader.api import MissingEntry
+
+    try:
+        return list(gradebook.find_assignment(lesson).submissions)
+    except MissingEntry:
+        return []
+
+
+def grades_of(submission: Any) -> list[Any]:
+    """Return the grades of a submission, a cell each."""
+    return [grade for notebook in submission.notebooks for grade in notebook.grades]
+
+
+def score_of(grades: Sequence[Any], penalty: float | None = None) -> tuple[float | None, float, str]:
+    """Return the score, the maximum and the status of some grades in nbgrader's gradebook."""
+    top = sum(grade.max_score for grade in grades)
+    if any(grade.auto_score is None and grade.manual_score is None for grade in grades):
+        return None, top, "needs manual grading"
+    status = "graded"
+    if any(grade.manual_score is not None for grade in grades):
+        stale = any(grade.needs_manual_grade for grade in grades)
+        status = "set by hand before the last grading: look again" if stale else "set by hand"
+    if penalty:
+        status += f", {penalty:g} off for lateness"
+    return max(0.0, sum(grade.score for grade in grades) - (penalty or 0.0)), top, status

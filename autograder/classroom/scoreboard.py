@@ -1,0 +1,82 @@
+"""Show a class's results in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from autograder.classroom.grader import PENDING
+from autograder.classroom.record import Graded
+from autograder.classroom.report import number
+from autograder.judging.verdict import Outcome
+
+
+def as_rows(results: Sequence[Graded]) -> list[dict[str, Any]]:
+    """Return the results as plain data."""
+    return [
+        {
+            "student": result.student,
+            "lesson": result.lesson,
+            "score": result.score,
+            "counts": result.counts,
+            "points": result.points,
+            "fresh": result.fresh,
+            "problem": result.problem,
+            "verdicts": [verdict.to_json() for verdict in result.verdicts],
+        }
+        for result in results
+    ]
+
+
+def print_scoreboard(console: Console, results: Sequence[Graded], everything: bool = True) -> None:
+    """Print why points are missing, an exercise a line, then a table of students by lessons.
+
+    Unless `everything`, print reasons only for what this run has graded.
+    """
+    if not results:
+        return
+    told = [result for result in results if everything or result.fresh]
+    reasons = [
+        f"{result.lesson} {result.student}: {line}"
+        for result in sorted(told, key=lambda r: (r.lesson, r.student))
+        for line in _reasons(result)
+    ]
+    if reasons:
+        console.print("Why points are missing", style="bold")
+    for line in reasons:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    lessons = sorted({result.lesson for result in results})
+    table = Table(title="Scores", title_justify="left")
+    table.add_column("student")
+    for lesson in lessons:
+        points = next(result.points for result in results if result.lesson == lesson)
+        table.add_column(f"{lesson}\n(of {number(points)})", justify="right")
+    by_student: dict[str, dict[str, Graded]] = {}
+    for result in results:
+        by_student.setdefault(result.student, {})[result.lesson] = result
+    for student in sorted(by_student):
+        row = by_student[student]
+        table.add_row(student, *(_shown(row[lesson]) if lesson in row else "" for lesson in lessons))
+    console.print(table)
+    if any(result.changed for result in results):
+        console.print("* what counts: set by hand, with extra credit, or late", markup=False, highlight=False)
+
+
+def _shown(result: Graded) -> str:
+    """Return the score that counts, with a mark where it is not the judge's."""
+    return f"{number(result.counts)}*" if result.changed else number(result.score)
+
+
+def _reasons(result: Graded) -> list[str]:
+    """Return a line for each exercise that lost points, or one line where all lost them for the same reason."""
+    told = [verdict for verdict in result.verdicts if verdict.reason != PENDING]
+    lost = [verdict for verdict in told if verdict.outcome is not Outcome.PASSED]
+    if result.problem:
+        return [result.problem]
+    if len(lost) > 1 and len({(verdict.outcome, verdict.reason) for verdict in lost}) == 1:
+        names = "all" if len(lost) == len(told) else ", ".join(verdict.exercise for verdict in lost)
+        return [f"{names}: {lost[0].outcome}: {lost[0].reason}"]
+    return [f"{v.exercise} {number(v.score)}/{number(v.points)}, {v.outcome}: {v.reason}" for v in lost]

@@ -1,0 +1,1 @@
+"""What an instructor writes: lessons, exercises, figures, a sample class."""

@@ -1,0 +1,104 @@
+"""A digest of the code that decides a verdict: some files, what they import of ours, and what that imports in turn.
+
+Comments and layout decide nothing and do not count. Other people's packages count by their versions, elsewhere.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib
+import importlib.util
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+OWN = ("autograder", "mla_ref")
+
+
+def digest(files: Iterable[Path], packages: Sequence[str] = OWN) -> str:
+    """Return a digest of these files and all that they import of these packages, directly or not."""
+    found = transitive(files, packages)
+    return hashlib.sha256("".join(_content(path, path.stat().st_mtime_ns) for path in sorted(found)).encode()).hexdigest()
+
+
+def transitive(files: Iterable[Path], packages: Sequence[str] = OWN) -> set[Path]:
+    """Return the files, and those of the packages, or beside them, that they import, directly or not."""
+    packages, found = tuple(packages), set()
+    waiting = [path.resolve() for path in files]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            if path.suffix == ".py":
+                waiting += _imports(path, path.stat().st_mtime_ns, packages)
+    return found
+
+
+@functools.cache
+def _content(path: Path, _modified: int) -> str:
+    """Return a digest of one file's content."""
+    text = path.read_text()
+    return hashlib.sha256((ast.dump(ast.parse(text)) if path.suffix == ".py" else text).encode()).hexdigest()
+
+
+@functools.cache
+def _imports(path: Path, _modified: int, packages: tuple[str, ...]) -> tuple[Path, ...]:
+    return imported(path.read_text(), packages, path)
+
+
+@functools.lru_cache(4096)
+def imported(source: str, packages: tuple[str, ...], path: Path | None = None) -> tuple[Path, ...]:
+    """Return the files of these packages that a source imports itself; and those beside it, if it lies at `path`."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+    found: list[Path] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                found += _module(alias.name, packages)
+                for module in set(_lazily(alias.name, packages).values()):  # any of them may be asked for
+                    found += _module(f"{alias.name}.{module}", packages)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            for alias in node.names:
+                found += _member(node.module or "", alias.name, packages)
+        elif isinstance(node, ast.ImportFrom) and path is not None:
+            folder = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            for alias in node.names:
+                found += [*_file(folder), *_file(folder / alias.name)]
+    return tuple(dict.fromkeys(found))
+
+
+def _member(module: str, name: str, packages: tuple[str, ...]) -> Iterator[Path]:
+    """Yield the files behind `from module import name`."""
+    lazily = _lazily(module, packages)
+    yield from _module(module, packages)
+    where = f"{module}.{lazily[name]}" if name in lazily else f"{module}.{name}"
+    yield from _module(where, packages)
+
+
+def _lazily(name: str, packages: tuple[str, ...]) -> dict[str, str]:
+    """Return, of a package that loads names when they are used, the module of each."""
+    if name not in packages or importlib.util.find_spec(name) is None:
+        return {}
+    return getattr(importlib.import_module(name), "_MODULE_OF", {})
+
+
+def _module(name: str, packages: tuple[str, ...]) -> Iterator[Path]:
+    """Yield the files that `import name` runs: the module's own, and those of the packages above it."""
+    top, *rest = name.split(".")
+    spec = importlib.util.find_spec(top) if top in packages else None
+    if spec is None or spec.origin is None:
+        return
+    origin = Path(spec.origin).resolve()
+    yield origin
+    for depth in range(1, len(rest) + 1) if origin.name == "__init__.py" else ():
+        yield from _file(origin.parent.joinpath(*rest[:depth]))
+
+
+def _file(path: Path) -> list[Path]:
+    """Return the file of a module or package at that path without its suffix; none if there is none."""
+    candidates = (path / "__init__.py", path.with_name(f"{path.name}.py"))
+    return [each.resolve() for each in candidates if each.is_file()]

@@ -1,0 +1,419 @@
+"""Start the fork server in a sandbox and send it work: the judge's end of `isolation/worker/server.py`."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autograder.isolation.worker import wire
+
+STAGE = "mla-stage-"
+START_SECONDS = 120.0
+GRACE_SECONDS = 5.0
+MAX_TEXT = 4 << 20  # bytes of JSON in all messages of a reply
+GPU_SETTINGS = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CC")
+ROOMS = Path(__file__).parents[1]
+IGNORED = shutil.ignore_patterns("__pycache__")
+SCRATCH = str(128 << 20)  # bytes that may be written to /tmp, and to /dev/shm
+
+
+class SandboxError(RuntimeError):
+    """The sandbox itself failed: a fault of the grader or its machine, not of the code that ran in it."""
+
+
+class ServerLost(SandboxError):
+    """The fork server went away in the middle of a request."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one exercise may use: wall-clock seconds, bytes of memory beyond torch itself (0: any), bytes of reply."""
+
+    seconds: float = 10.0
+    memory: int = 512 << 20
+    reply_bytes: int = 128 << 20
+
+
+@dataclass
+class Reply:
+    """How a child ended ("exit", "time", "flood", "crowd"; the signal that killed it, or 0) and what it sent."""
+
+    ended: str
+    signal: int
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    malformed: str | None = None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a server is for.
+
+    Attributes
+    ----------
+    tasks : str
+        Module of what its processes do beside running a program: `warm_up()`, `perform(request, out, send)` and
+        `record(request, message, entry, arguments)`. Empty for none.
+    environment : mapping
+        Further variables of its environment.
+    gpu : bool
+        Whether it sees the GPUs.
+    """
+
+    tasks: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    gpu: bool = False
+
+
+PLAIN = Kind()
+
+
+class Ended(RuntimeError):
+    """A conversation ended before the answer: `how` is "exit", "time" or "flood"."""
+
+    def __init__(self, how: str):
+        super().__init__(how)
+        self.how = how
+
+
+class Talk:
+    """A conversation with a fresh process, a message and an answer at a time. Made by `Sandbox.talk`."""
+
+    def __init__(self, channel: socket.socket):
+        self._channel = channel
+
+    def ask(self, message: dict[str, Any], seconds: float, files: Sequence[int] = ()) -> dict[str, Any]:
+        """Return the answer to a message; open files may go along, behind it.
+
+        Raises
+        ------
+        Ended
+            The process is gone, or said nothing in time, or too much.
+        wire.WireError
+            The answer is no message.
+        """
+        deadline = time.monotonic() + seconds
+        data = bytearray()
+        try:
+            self._channel.settimeout(seconds)
+            self._channel.sendall(wire.encode(message))
+            if files:
+                socket.send_fds(self._channel, [b"."], list(files))
+            while (size := wire.message_size(data)) is None or len(data) < size:
+                if size is not None and size > MAX_TEXT:
+                    raise Ended("flood")
+                self._channel.settimeout(max(1e-3, deadline - time.monotonic()))
+                chunk = self._channel.recv((size or wire.PREFIX.size) - len(data))
+                if not chunk:
+                    raise Ended("exit")
+                data += chunk
+        except TimeoutError:
+            raise Ended("time") from None
+        except (BrokenPipeError, ConnectionResetError):
+            raise Ended("exit") from None
+        answer = wire.decode(data)
+        if not isinstance(answer, dict):
+            raise wire.WireError("a message that is not a table")
+        return answer
+
+
+class Sandbox:
+    """A fork server, isolated by bubblewrap where that works, and by process limits alone where it does not.
+
+    Use as a context manager, from one thread. The server starts on the first request and again after it was lost.
+    `helpers` are packages that the code may import (see `autograder.course.course.Course`).
+    """
+
+    def __init__(self, isolation: str | None = None, kind: Kind = PLAIN, helpers: Sequence[str] = ()):
+        self.isolation = isolation or default_isolation()
+        self.kind = kind
+        self.helpers = tuple(helpers)
+        self._process: subprocess.Popen | None = None
+        self._socket: socket.socket | None = None
+        self._stage: tempfile.TemporaryDirectory | None = None
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def run(self, request: dict[str, Any], limits: Limits) -> Reply:
+        """Run one request (`program`, `entry`, `driver`, `forbidden`, `cases`) in a fresh process.
+
+        Raises ServerLost if the server dies or does not answer in time, SandboxError if it cannot be started.
+        """
+        try:
+            message = wire.encode(request)
+        except wire.WireError as error:
+            raise SandboxError(f"the request cannot be sent: {error}") from error
+        if self._process is None:
+            self._start()
+        try:
+            return self._exchange(message, limits)
+        except (OSError, wire.WireError) as error:
+            self.close()
+            raise ServerLost(f"the worker's server was lost: {error}") from error
+        except BaseException:  # a later request must not find the answer to this one
+            self.close()
+            raise
+
+    @contextlib.contextmanager
+    def talk(self, limits: Limits) -> Iterator[Talk]:
+        """Start a fresh process for the body of a `with`, to talk with; afterwards nothing of it is left.
+
+        Raises as `run` does.
+        """
+        if self._process is None:
+            self._start()
+        try:
+            channel = self._fork(limits)
+        except OSError as error:
+            self.close()
+            raise ServerLost(f"the worker's server was lost: {error}") from error
+        try:
+            with channel:
+                yield Talk(channel)
+        finally:
+            self._finish("time")
+
+    def _fork(self, limits: Limits) -> socket.socket:
+        """Start a child; return the socket to talk with it."""
+        channel, theirs = socket.socketpair()
+        with theirs:
+            terms = wire.encode({"seconds": limits.seconds, "memory": limits.memory})
+            self._socket.settimeout(GRACE_SECONDS)
+            socket.send_fds(self._socket, [terms], [theirs.fileno()])
+        return channel
+
+    def _exchange(self, message: bytes, limits: Limits) -> Reply:
+        deadline = time.monotonic() + limits.seconds
+        with self._fork(limits) as channel:
+            data, ended = _converse(channel, message, deadline, limits.reply_bytes)
+        answer = self._finish(ended)
+        return _read_reply(data, "crowd" if answer["crowded"] else ended, answer["signal"])
+
+    def _finish(self, ended: str) -> dict[str, Any]:
+        """End the child and say how it went."""
+        try:
+            self._socket.sendall(b".")
+            answer = wire.receive(self._socket)
+            if answer is None:
+                raise OSError("it ended in the middle of a request")
+        except OSError:
+            if ended == "exit":  # perhaps not of the program's making
+                raise
+            answer = {"signal": 0, "crowded": False, "clean": False}
+        if not answer["clean"]:
+            self.close()
+        return answer
+
+    def _start(self) -> None:
+        self._stage = tempfile.TemporaryDirectory(prefix=STAGE)
+        stage = Path(self._stage.name)
+        self._lock = os.open(stage, os.O_RDONLY)  # for as long as this process lives
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        _sweep(stage.parent)
+        stage_packages(stage, self.helpers)
+        ours, theirs = socket.socketpair()
+        fd = theirs.fileno()
+        command = [sys.executable, "-B", "-P", "-m", "autograder.isolation.worker.server", str(fd)]
+        environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "PYTHONPATH": str(stage),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "LANG": "C.UTF-8",
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            **self.kind.environment,
+        }
+        if self.kind.tasks:
+            environment["MLA_TASKS"] = self.kind.tasks
+        if self.kind.gpu:
+            environment |= {name: os.environ[name] for name in GPU_SETTINGS if name in os.environ}
+        if self.isolation == "bubblewrap":
+            environment["MLA_PRIVATE"] = "1"
+            command = _bubblewrap(stage, environment, self.helpers, gpu=self.kind.gpu) + command
+        self._process = subprocess.Popen(
+            command, pass_fds=[fd], cwd=stage, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        theirs.close()
+        self._socket = ours
+        ours.settimeout(START_SECONDS)
+        try:
+            ready = wire.receive(ours)
+        except (OSError, wire.WireError):
+            ready = None
+        if ready is None:
+            self._process.kill()
+            message = self._process.stderr.read().decode(errors="replace").strip()
+            self.close()
+            raise SandboxError(f"the worker's server did not start: {message or 'no message'}")
+
+    def close(self) -> None:
+        """End the server and everything it started."""
+        if self._socket is not None:
+            self._socket.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process.stderr.close()
+        if self._stage is not None:
+            self._stage.cleanup()
+            os.close(self._lock)
+        self._process = self._socket = self._stage = None
+
+
+def _converse(channel: socket.socket, message: bytes, deadline: float, limit: int) -> tuple[bytearray, str]:
+    """Send a message; return what comes back until the other end closes, time runs out, or it is too much."""
+    data = bytearray()
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        channel.settimeout(GRACE_SECONDS)
+        channel.sendall(message)
+        while (left := deadline - time.monotonic()) > 0:
+            channel.settimeout(left)
+            try:
+                chunk = channel.recv(1 << 20)
+            except TimeoutError:
+                break
+            data += chunk
+            if not chunk:
+                return data, "exit"
+            if len(data) > limit:
+                return data[:limit], "flood"
+        return data, "time"
+    return data, "exit"
+
+
+def _read_reply(data: bytes | bytearray, ended: str, killed: int) -> Reply:
+    reply, rest, headers = Reply(ended, killed), memoryview(data), 0
+    try:
+        while rest:
+            size = wire.message_size(rest)
+            if size is None or size > len(rest):
+                break  # cut short by a limit
+            headers += wire.header_size(rest)
+            if headers > MAX_TEXT:
+                raise wire.WireError("more text than an answer needs")
+            message = wire.decode(rest[:size])
+            if not isinstance(message, dict):
+                raise wire.WireError("a message that is not a table")
+            reply.messages.append(message)
+            rest = rest[size:]
+    except wire.WireError as error:
+        reply.malformed = str(error)
+    return reply
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the stages of judges that were killed: theirs alone are not locked."""
+    for stage in folder.glob(f"{STAGE}*"):
+        with contextlib.suppress(OSError):
+            found = stage.lstat()
+            if found.st_uid != os.getuid() or time.time() - found.st_mtime < START_SECONDS:
+                continue  # another's, or about to be locked
+            handle = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(stage, ignore_errors=True)
+            finally:
+                os.close(handle)
+
+
+def stage_packages(stage: Path, helpers: Sequence[str] = ()) -> None:
+    """Copy what may be imported beside a student's code: helpers, the worker, a stub of `check`.
+
+    Raises SandboxError for a helper that cannot be found.
+    """
+    for name in dict.fromkeys(("mla_ref", *helpers)):
+        _stage_helper(stage, name, everything=name in helpers)
+    for room in ("isolation", "kernels"):
+        target = stage / "autograder" / room
+        shutil.copytree(ROOMS / room / "worker", target / "worker", ignore=IGNORED)
+        (target / "__init__.py").touch()
+    shutil.copy(ROOMS / "isolation" / "worker" / "stub.py", stage / "autograder" / "__init__.py")
+
+
+def _stage_helper(stage: Path, name: str, everything: bool) -> None:
+    """Copy a helper: its `HELPER_MODULES` alone if it names any, else all of it.
+
+    Unless `everything`, copy `hardware` alone: what the worker needs of `mla_ref` where that is no helper.
+    """
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise SandboxError(f"the course's helper {name!r} is not installed: see helpers in solutions/course.toml")
+    source = Path(spec.origin)
+    if source.name != "__init__.py":
+        shutil.copy(source, stage)
+        return
+    package = importlib.import_module(name)
+    modules = getattr(package, "HELPER_MODULES", None) if everything else ("hardware",)
+    if modules is None:
+        shutil.copytree(source.parent, stage / name, ignore=IGNORED)
+        return
+    (stage / name).mkdir()
+    shutil.copy(source, stage / name)
+    for module in modules:
+        folder = source.parent / module
+        if folder.is_dir():
+            shutil.copytree(folder, stage / name / module, ignore=IGNORED)
+        else:
+            shutil.copy(folder.with_suffix(".py"), stage / name)
+
+
+def _bubblewrap(stage: Path, environment: dict[str, str], helpers: Sequence[str], gpu: bool = False) -> list[str]:
+    """Return the prefix that hides the network, other processes, and every file but the interpreter's and the stage.
+
+    With `gpu` it shows NVIDIA's devices, and what the driver reads of the system.
+    """
+    command = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+    command += ["--as-pid-1"]  # no signal of a descendant ends or stops the first process of a namespace
+    command += ["--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--clearenv"]
+    for key, value in environment.items():
+        command += ["--setenv", key, value]
+    command += ["--proc", "/proc", "--dev", "/dev", "--size", SCRATCH, "--tmpfs", "/tmp"]
+    if gpu:
+        for device in sorted(Path("/dev").glob("nvidia*")):
+            command += ["--dev-bind", str(device), str(device)]
+        for path in ("/sys", "/sbin", "/usr/local/nvidia"):  # Triton asks /sbin/ldconfig where libcuda is
+            command += ["--ro-bind-try", path, path]
+    command += ["--size", SCRATCH, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    system = ["/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"]
+    own = {sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parent.parent)}
+    for path in [*system, *sorted(own), str(stage)]:
+        command += ["--ro-bind-try", path, path]
+    for hidden in _installed_copies(helpers):
+        command += ["--tmpfs", str(hidden), "--remount-ro", str(hidden)]
+    return [*command, "--remount-ro", "/", "--chdir", "/tmp", "--"]
+
+
+def _installed_copies(helpers: Sequence[str]) -> list[Path]:
+    """Return the folders inside the bound interpreter in which oracles and answers would be read."""
+    site = Path(sysconfig.get_path("purelib"))
+    return [site / name for name in sorted({"autograder", "mla_ref", *helpers}) if (site / name).is_dir()]
+
+
+@functools.cache
+def default_isolation() -> str:
+    """Return "bubblewrap" if it can start a process here, else "process"."""
+    if sys.platform != "linux" or shutil.which("bwrap") is None:
+        return "process"
+    probe = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--ro-bind", "/", "/", "true"]
+    try:
+        works = subprocess.run(probe, capture_output=True, timeout=20, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        works = False
+    return "bubblewrap" if works else "process"

@@ -1,0 +1,218 @@
+"""Run a student's program and call what it defines. The same code serves the notebook and the sandbox."""
+
+from __future__ import annotations
+
+import builtins
+import linecache
+import re
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autograder.isolation.worker import wire
+from autograder.isolation.worker.trees import mapped
+
+CELL = "<cell {}>"
+REFERENCE = " (reference)"  # ends the names of cells with supplied solutions
+
+
+def new_namespace() -> dict[str, Any]:
+    """Return the namespace of a fresh `__main__` with what a notebook adds to Python's own names."""
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    vars(module).update(display=print, get_ipython=lambda: None)
+    return vars(module)
+
+
+def run_cell(name: str, source: str, namespace: dict[str, Any]) -> None:
+    """Execute a cell in `namespace`, with its lines known to tracebacks and `inspect` (so to `@triton.jit`)."""
+    filename = CELL.format(name)
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    exec(builtins.compile(source, filename, "exec"), namespace)
+
+
+def call(entry: Callable, arguments: dict[str, Any]) -> Any:
+    """Call a function with the arguments in order."""
+    return entry(*arguments.values())
+
+
+def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
+    """Build an object and call methods on it in turn: `{"init": [...], "steps": [[method, [argument, ...]], ...]}`.
+
+    Returns one result a step. A step that raises ValueError gives the string "ValueError", so that refusals can be
+    asked for.
+    """
+    instance = entry(*arguments["init"])
+    results = []
+    for method, values in arguments["steps"]:
+        try:
+            results.append(getattr(instance, method)(*values))
+        except ValueError:
+            results.append("ValueError")
+    return results
+
+
+DRIVERS: dict[str, Callable[[Callable, dict[str, Any]], Any]] = {"call": call, "session": session}
+
+
+def entry_of(request: dict[str, Any], send: Callable[[bytes], None]) -> Callable | None:
+    """Run the program and return what it defines as the entry; None, and a message sent, if there is none."""
+    namespace = new_namespace()
+    apart: dict[str, Any] | None = None
+    for cell in request["program"]:
+        try:
+            if cell["gives"]:
+                apart = dict(namespace) if apart is None else apart
+                run_cell(cell["name"], cell["source"], apart)
+                namespace[cell["gives"]] = apart[cell["gives"]]
+            else:
+                run_cell(cell["name"], cell["source"], namespace)
+        except BaseException as error:
+            send(wire.encode({"event": "cell", "cell": cell["name"], "error": describe_error(error)}))
+            if cell["required"]:
+                return None
+    entry = namespace.get(request["entry"])
+    if not callable(entry):
+        send(wire.encode({"event": "missing"}))
+        return None
+    return entry
+
+
+def case(request: dict[str, Any], message: dict[str, Any], entry: Callable, arguments: dict[str, Any]) -> bytes:
+    """Call the entry; return the message of the case: its result and what changed, or what was raised."""
+    given = copied(arguments)
+    try:
+        with forbidding(request["forbidden"]):
+            result = DRIVERS[request["driver"]](entry, arguments)
+        return wire.encode({**message, "result": result, "changed": changed(given, arguments)})
+    except wire.WireError as error:
+        return wire.encode({**message, "unsupported": str(error)})
+    except BaseException as error:
+        return wire.encode({**message, "error": describe_error(error)})
+
+
+class ForbiddenCall(RuntimeError):
+    """An operation that the exercise asks the student to write was called instead."""
+
+
+def _refuse(name: str, forbidden: tuple[str, ...]) -> None:
+    if any(word in name for word in forbidden):
+        raise ForbiddenCall(f"this exercise may not call {name.strip('_')}: write it out")
+
+
+class _ForbidFunction(TorchFunctionMode):
+    """Sees functions as they are called in Python, before torch takes them apart."""
+
+    def __init__(self, forbidden: tuple[str, ...]):
+        super().__init__()
+        self.forbidden = forbidden
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        _refuse(getattr(func, "__name__", ""), self.forbidden)
+        return func(*args, **(kwargs or {}))
+
+
+class _ForbidOperator(TorchDispatchMode):
+    """Sees operators as they run, however they were reached."""
+
+    def __init__(self, forbidden: tuple[str, ...]):
+        super().__init__()
+        self.forbidden = forbidden
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        _refuse(func.overloadpacket.__name__, self.forbidden)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def forbidding(words: list[str] | tuple[str, ...]) -> Iterator[None]:
+    """Raise ForbiddenCall when a torch function or operator whose name contains one of `words` is called."""
+    if not words:
+        yield
+        return
+    with _ForbidFunction(tuple(words)), _ForbidOperator(tuple(words)):
+        yield
+
+
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """Let memory that torch hands out hold NaN, so that what a kernel does not write shows."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of nested arguments, tensors included. Of gapped ones (see `layout`) the copy is dense."""
+    return mapped(value, torch.clone)
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Return the names of the arguments with a tensor that a call changed in place."""
+    return [name for name, value in before.items() if not _same(value, after[name])]
+
+
+def _same(before: Any, after: Any) -> bool:
+    if type(before) is not type(after):
+        return False
+    if isinstance(before, torch.Tensor):
+        if before.shape != after.shape or before.dtype != after.dtype:
+            return False
+        return bool(((before == after) | (before != before) & (after != after)).all())  # NaN is the same as NaN
+    if isinstance(before, dict):
+        return before.keys() == after.keys() and all(_same(v, after[k]) for k, v in before.items())
+    if isinstance(before, list | tuple):
+        return len(before) == len(after) and all(map(_same, before, after))
+    return True
+
+
+# What to do about errors of Triton's interpreter that speak of its insides, by what they and their line say.
+HINTS = (
+    (r"must be Tensor, not tensor", "torch's functions take no blocks: a kernel uses those of tl"),
+    (r"neither true nor false.*(?<![.\w])(min|max)\(", "of blocks these are tl.minimum and tl.maximum"),
+    (r"AssertionError: .*\bsplit\(", "tl.split takes a block whose last axis has 2 elements, and returns two blocks"),
+    (r"no attribute 'grid_idx'", "a kernel is launched on a grid, kernel[(programs,)](...)"),
+    (r"can only convert an array of size 1", "the bounds of a loop are numbers, not blocks"),
+    (r"\bactive drivers\b", "autotune and the like ask a GPU, and none grades here: settle on one configuration"),
+    (r"CUDA enabled|NVIDIA driver", "no GPU grades here: use the device of the arguments"),
+    (
+        r"element -\d+ of .*, which holds \d{10}",
+        "Offsets from 2³¹ on do not fit into 32 bits: make an index tl.int64 before it is multiplied",
+    ),
+)
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """Return the type, message and place of an exception: the last line of the student's own that it passed through."""
+    where = None
+    for frame in traceback.extract_tb(error.__traceback__):
+        if is_theirs(frame.filename) and not frame.filename.endswith(
+            f"{REFERENCE}>"
+        ):  # a supplied solution is not shown
+            where = _place(frame.filename, frame.lineno, frame.line)
+    if where is None and isinstance(error, SyntaxError):
+        where = _place(error.filename, error.lineno, error.text)
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    said = f"{type(error).__name__}: {message} {where['source'] if where else ''}"
+    hint = next((hint for pattern, hint in HINTS if re.search(pattern, said)), "")
+    message = (" " if message.endswith("?") else ": ").join(filter(None, (message.removesuffix("."), hint)))
+    return {"type": type(error).__name__, "message": message[:2000], "where": where}
+
+
+def is_theirs(filename: str) -> bool:
+    """Return whether code is a cell's."""
+    return filename.startswith("<cell ") or "ipykernel_" in filename
+
+
+def _place(filename: str | None, line: int | None, source: str | None) -> dict[str, Any]:
+    cell = filename[6:-1] if filename and filename.startswith("<cell ") else ""
+    return {"cell": cell, "line": line or 0, "source": (source or "").strip()[:200]}

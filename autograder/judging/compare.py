@@ -1,0 +1,207 @@
+"""Compare what a student's code returned with the oracle, and say in one sentence what is wrong."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from autograder.judging.exercise import Arguments, Exercise, relative_tolerance, upcast
+
+ROW_FACTOR = 10.0
+REFUSED = "ValueError"  # what a session (see `isolation.worker.running`) gives for a step that raised it
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Why an output is not the expected one.
+
+    `reason` is a sentence for the student; `mistake` the name of the known mistake it matches; `error` the relative
+    error where the shapes agree; `where` the name of the output.
+    """
+
+    reason: str
+    mistake: str | None = None
+    error: float | None = None
+    where: str | None = None
+
+
+def assess(exercise: Exercise, arguments: Arguments, result: Any) -> Difference | None:
+    """Return None if `result` is right, else the difference, named if it is a known mistake."""
+    tolerance = relative_tolerance(exercise, arguments)
+    expected = exercise.oracle(**upcast(arguments))
+    found = difference(result, expected, exercise.returns, tolerance)
+    if found is None:
+        return _other_dtype(exercise, arguments, result)
+    for mistake in exercise.mistakes:
+        if difference(result, mistake.oracle(**upcast(arguments)), exercise.returns, tolerance) is None:
+            return Difference(mistake.message, mistake.name, found.error, found.where)
+    return found
+
+
+def _other_dtype(exercise: Exercise, arguments: Arguments, result: Any) -> Difference | None:
+    values = result if isinstance(result, tuple | list) else (result,)
+    for value, name, like in zip(values, exercise.returns, exercise.like, strict=False):
+        if like is None or not isinstance(value, torch.Tensor):
+            continue
+        wanted = arguments[like].dtype if isinstance(like, str) else like
+        if value.dtype != wanted:
+            got, wanted = (str(dtype).removeprefix("torch.") for dtype in (value.dtype, wanted))
+            why = f", as {like} is" if isinstance(like, str) else ""
+            return Difference(f"{name} is {got}, expected {wanted}{why}", where=name)
+    return None
+
+
+def difference(result: Any, expected: Any, names: tuple[str, ...], tolerance: float) -> Difference | None:
+    """Return the first difference between two nested values of the same form. Where None is expected, anything goes."""
+    if isinstance(expected, tuple):
+        if len(names) == len(expected):
+            return _sequence(result, expected, list(names), tolerance, f"{len(names)} values ({', '.join(names)})")
+        return _sequence(result, expected, [f"value {i}" for i in range(len(expected))], tolerance, "a tuple")
+    return _value(result, expected, names[0] if names else "the result", tolerance)
+
+
+def _value(result: Any, expected: Any, name: str, tolerance: float) -> Difference | None:
+    if isinstance(result, str) and result == REFUSED and not isinstance(expected, str):
+        return Difference(f"{name} raised ValueError, which it should not", error=math.inf, where=name)
+    if isinstance(expected, torch.Tensor):
+        return _tensor(result, expected, name, tolerance)
+    if isinstance(expected, dict):
+        if not isinstance(result, dict):
+            return Difference(f"{name} is {_kind(result)}, expected a dict with the keys {', '.join(expected)}")
+        for key, value in expected.items():
+            if key not in result:
+                keys = ", ".join(str(k)[:40] for k in list(result)[:8])
+                return Difference(f"{name} has no entry {key!r}; it has {keys or 'none'}")
+            if found := _value(result[key], value, f"{name}[{key!r}]", tolerance):
+                return found
+        return None
+    if isinstance(expected, list | tuple):
+        item = "step" if isinstance(expected, list) else "value"
+        names = [f"{name}, {item} {i + 1}" for i in range(len(expected))]
+        return _sequence(result, expected, names, tolerance, f"{len(expected)} values")
+    if isinstance(expected, str):
+        if result == expected:
+            return None
+        if expected == REFUSED:
+            reason = f"{name} should have raised ValueError and returned {_kind(result)}"
+            return Difference(reason, error=math.inf, where=name)
+        return Difference(f"{name} is {_short(result)}, expected {expected!r}", where=name, error=math.inf)
+    if expected is None:
+        return None
+    return _number(result, expected, name, tolerance)
+
+
+def _sequence(result: Any, expected: Any, names: list[str], tolerance: float, form: str) -> Difference | None:
+    if not isinstance(result, list | tuple):
+        return Difference(f"the function returned {_kind(result)}, expected {form}")
+    if len(result) != len(expected):
+        return Difference(f"the function returned {len(result)} values, expected {form}")
+    for value, wanted, name in zip(result, expected, names, strict=True):
+        if found := _value(value, wanted, name, tolerance):
+            return found
+    return None
+
+
+def _number(result: Any, expected: float | bool, name: str, tolerance: float) -> Difference | None:
+    if isinstance(result, torch.Tensor | np.ndarray | np.generic) and math.prod(result.shape) == 1:
+        result = result.item()
+    if isinstance(result, bool) != isinstance(expected, bool) or not isinstance(result, bool | int | float):
+        kind = "True or False" if isinstance(expected, bool) else "a number"
+        return Difference(f"{name} is {_kind(result)}, expected {kind}")
+    if isinstance(result, int) and result.bit_length() > 900:  # no float is as large
+        return Difference(f"{name} is an integer of {result.bit_length()} bits", error=math.inf, where=name)
+    if not math.isfinite(result):
+        return Difference(f"{name} is {result}, expected a finite number")
+    if math.isclose(result, expected, rel_tol=tolerance, abs_tol=1e-12):
+        return None
+    error = abs(result - expected) / abs(expected) if expected else math.inf
+    return Difference(f"{name} is {_short(result)}, which is not the right number", error=error, where=name)
+
+
+def _tensor(result: Any, expected: torch.Tensor, name: str, tolerance: float) -> Difference | None:
+    if not isinstance(result, torch.Tensor):
+        return Difference(f"{name} is {_kind(result)}, expected a tensor of shape {list(expected.shape)}")
+    if result.shape != expected.shape:
+        return Difference(f"{name} has shape {list(result.shape)}, expected {list(expected.shape)}")
+    if expected.is_floating_point() and not result.is_floating_point():
+        return Difference(f"{name} has dtype {result.dtype}, expected a floating-point type")
+    if not expected.is_floating_point():
+        wrong = int((result != expected).sum())
+        return (
+            Difference(f"{wrong} of {expected.numel()} entries of {name} are wrong", error=math.inf, where=name)
+            if wrong
+            else None
+        )
+    result, expected = result.double(), expected.double()
+    if strange := _not_finite(result, expected, name):
+        return strange
+    finite = expected.isfinite()
+    result, expected = result.where(finite, 0.0), expected.where(finite, 0.0)
+    return _error(result, expected, name, tolerance)
+
+
+def _not_finite(result: torch.Tensor, expected: torch.Tensor, name: str) -> Difference | None:
+    wanted = ~expected.isfinite()
+    if result.isnan().any() and not expected.isnan().any():
+        count = int(result.isnan().sum())
+        return Difference(f"{name} has NaN in {count} of {result.numel()} entries", error=math.inf, where=name)
+    if (result.isinf() & ~wanted).any():
+        count = int((result.isinf() & ~wanted).sum())
+        return Difference(f"{name} is infinite in {count} of {result.numel()} entries", error=math.inf, where=name)
+    same = (result == expected) | (result.isnan() & expected.isnan())
+    if (wanted & ~same).any():
+        value = expected[wanted & ~same][0].item()
+        return Difference(f"{name} should be {value} for rows that attend to nothing", error=math.inf, where=name)
+    return None
+
+
+def _error(result: torch.Tensor, expected: torch.Tensor, name: str, tolerance: float) -> Difference | None:
+    if expected.numel() == 0:
+        return None
+    delta = result - expected
+    size = expected.norm().item()
+    error = delta.norm().item() / size if size else delta.norm().item()
+    rows = expected.reshape(-1, expected.shape[-1] if expected.dim() else 1)
+    row_delta = delta.reshape(rows.shape).norm(dim=-1)
+    scale = rows.norm(dim=-1).clamp_min(max(size / math.sqrt(len(rows)), 1e-30))
+    bad = row_delta > ROW_FACTOR * tolerance * scale
+    if error <= tolerance and not bad.any():
+        return None
+    reason = f"{name} has a relative error of {error:.2g}, allowed {tolerance:.0e}"
+    if hint := _pattern(result, expected, bad.reshape(expected.shape[:-1]) if expected.dim() else bad, tolerance):
+        reason += f"; {hint}"
+    return Difference(reason, error=error, where=name)
+
+
+def _pattern(result: torch.Tensor, expected: torch.Tensor, bad: torch.Tensor, tolerance: float) -> str | None:
+    """Return what the error looks like: a constant factor, or confined to some indices of one axis."""
+    factor = (result * expected).sum() / (expected * expected).sum().clamp_min(1e-300)
+    rest = (result - factor * expected).norm() / expected.norm().clamp_min(1e-300)
+    if abs(factor) > 1e-6 and rest <= tolerance * max(1.0, abs(factor)):
+        return f"it is {factor:.4g} times the expected one throughout"
+    for axis in range(bad.dim()):
+        others = [d for d in range(bad.dim()) if d != axis]
+        wrong = bad.any(dim=others) if others else bad
+        if 0 < int(wrong.sum()) < len(wrong):
+            indices = wrong.nonzero().flatten().tolist()
+            listed = ", ".join(map(str, indices[:4])) + (", …" if len(indices) > 4 else "")
+            noun, verb = ("index", "is") if len(indices) == 1 else ("indices", "are")
+            return f"only {noun} {listed} of axis {axis} (size {len(wrong)}) {verb} wrong"
+    return None
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "None"
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {list(value.shape)}"
+    article = "an" if type(value).__name__[0] in "aeiou" else "a"
+    return f"{article} {type(value).__name__}"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else repr(value)[:80]

@@ -1,0 +1,252 @@
+"""Reach a verdict on one exercise: draw the cases, run the student's program elsewhere, compare, say why.
+
+This is the trusted side. It holds the seed, the oracle and the clock, and sees of the student's code only bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from autograder.isolation.sandbox import Reply, Sandbox, SandboxError, ServerLost
+from autograder.isolation.worker.layout import packed
+from autograder.isolation.worker.trees import tensors_in
+from autograder.judging.cases import Case, draw_cases
+from autograder.judging.compare import assess
+from autograder.judging.exercise import Exercise
+from autograder.judging.program import Cell
+from autograder.judging.verdict import Outcome, PartVerdict, Verdict
+
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "cannot allocate memory")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a case was not passed."""
+
+    outcome: Outcome
+    reason: str
+    mistake: str | None = None
+    case: str = ""
+
+
+Prove = Callable[[Sequence[Case], dict[int, dict[str, Any]]], dict[int, Failure]]
+
+
+def judge(
+    exercise: Exercise, program: Sequence[Cell], seed: str, sandbox: Sandbox, prove: Prove | None = None
+) -> Verdict:
+    """Run `program` in the sandbox on cases drawn from `seed` and return the verdict.
+
+    With `prove`, which an exercise on kernels needs, launches are recorded and what was sent of the right cases is
+    handed to it; it returns those that fail all the same.
+
+    Never raises for what the program does. A fault of the grader is a verdict too, without a score.
+    """
+    started = time.monotonic()
+    try:
+        cases = draw_cases(exercise, seed)
+    except Exception as error:
+        return fault(exercise, f"its cases cannot be drawn: {error!r}")
+    if untested := set(range(len(exercise.parts))) - {case.part for case in cases}:
+        return fault(exercise, f"part {exercise.parts[min(untested)].name!r} has no case")
+    request = {
+        "program": [dataclasses.asdict(cell) for cell in program],
+        "entry": exercise.name,
+        "driver": exercise.driver,
+        "forbidden": list(exercise.forbidden),
+        "cases": [packed(case.arguments) for case in cases],
+        **({"record": "execution"} if prove else {}),
+    }
+    try:
+        reply = _run(sandbox, request, exercise)
+    except ServerLost:
+        reply = Reply("exit", 9)
+    except Exception as error:
+        return fault(exercise, str(error) if isinstance(error, SandboxError) else repr(error))
+    try:
+        failures, notes = read_reply(exercise, cases, reply)
+        if prove:
+            right = {n: message for n, message in first_answers(cases, reply).items() if n not in failures}
+            failures |= prove(cases, right)
+    except SandboxError as error:
+        return fault(exercise, str(error))
+    except Exception as error:  # whatever the comparison trips over, it is not the student's zero
+        return fault(exercise, f"the comparison failed: {error!r}")
+    verdict = verdict_from(exercise, cases, failures, notes)
+    return replace(verdict, seconds=round(time.monotonic() - started, 4))
+
+
+def _run(sandbox: Sandbox, request: dict[str, Any], exercise: Exercise) -> Reply:
+    """Run the request; if the server is lost, once more on a fresh one. ServerLost then lies with the program."""
+    try:
+        return sandbox.run(request, exercise.limits)
+    except ServerLost:
+        pass
+    try:
+        return sandbox.run(request, exercise.limits)
+    except ServerLost:
+        idle = {"program": [], "entry": "none", "driver": "call", "forbidden": [], "cases": []}
+        try:
+            sandbox.run(idle, exercise.limits)
+        except ServerLost as error:
+            raise SandboxError(f"the sandbox fails without any student code: {error}") from error
+        raise
+
+
+def fault(exercise: Exercise, reason: str, of_speed: bool = False) -> Verdict:
+    """Return the verdict for a fault of the grader, on the answers or on their speed: no score."""
+    return Verdict(*exercise.graded(of_speed), None, Outcome.FAULT, f"the grader failed: {reason}")
+
+
+def zero(exercise: Exercise, outcome: Outcome, reason: str, of_speed: bool = False) -> Verdict:
+    """Return a verdict of no points, on the answers or on their speed, reached without running anything."""
+    parts = () if of_speed else tuple(PartVerdict(part.name, part.points, 0.0, reason) for part in exercise.parts)
+    return Verdict(*exercise.graded(of_speed), 0.0, outcome, reason, parts=parts)
+
+
+def read_reply(exercise: Exercise, cases: Sequence[Case], reply: Reply) -> tuple[dict[int, Failure], list[str]]:
+    """Return the failed cases by number and remarks for the feedback. Whatever the reply holds, a case without a
+    right answer has failed."""
+    failures: dict[int, Failure] = {}
+    notes: list[str] = []
+    stop: Failure | None = None
+    answers = first_answers(cases, reply)
+    for index, message in answers.items():
+        if failure := read_case(exercise, cases[index], message):
+            again = exercise.kernel and any(_equal(message, answers[n]) for n in range(index) if n in answers)
+            failures[index] = replace(failure, reason="the result is that of an earlier call") if again else failure
+    for message in reply.messages:
+        if message.get("event") == "missing":
+            stop = Failure(Outcome.MISSING, f"the cell defines no function or class called {exercise.name}")
+        elif message.get("event") == "cell":
+            failure = _read_error(exercise, message.get("error"))
+            if str(message.get("cell")) == exercise.name:
+                stop = failure
+            else:
+                notes.append(f"a cell that {exercise.name} needs failed: {failure.reason}")
+    stop = stop or _how_it_ended(exercise, reply)
+    for index in range(len(cases)):
+        if index not in answers:
+            failures[index] = stop
+    return failures, notes
+
+
+def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    pairs = list(zip(tensors_in(one.get("result")), tensors_in(other.get("result")), strict=False))
+    return bool(pairs) and all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs)
+
+
+def first_answers(cases: Sequence[Case], reply: Reply) -> dict[int, dict[str, Any]]:
+    """Return the first message about each case; the student's process may send others."""
+    found: dict[int, dict[str, Any]] = {}
+    for message in reply.messages:
+        index = message.get("index")
+        if message.get("event") == "case" and type(index) is int and 0 <= index < len(cases):
+            found.setdefault(index, message)
+    return found
+
+
+def _how_it_ended(exercise: Exercise, reply: Reply) -> Failure:
+    limits = exercise.limits
+    if reply.malformed:
+        return Failure(Outcome.ENDED, f"the worker's reply could not be read: {reply.malformed}")
+    if reply.ended == "time" or reply.signal == 24:  # SIGXCPU
+        return Failure(Outcome.TIME, f"no answer within {limits.seconds:g} s: is there a loop that does not end?")
+    if reply.ended == "crowd":
+        return Failure(Outcome.MEMORY, "it started more processes than an answer needs")
+    if reply.ended == "flood":
+        return Failure(Outcome.MEMORY, f"the results exceed {limits.reply_bytes >> 20} MiB")
+    if reply.signal:
+        return Failure(Outcome.ENDED, f"the process died (signal {reply.signal}) before it gave an answer")
+    return Failure(Outcome.ENDED, "the process ended before it gave an answer: does the code call exit?")
+
+
+def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failure | None:
+    """Return what is wrong with the message about one case, or None."""
+    if "error" in message:
+        return replace(_read_error(exercise, message["error"]), case=str(case))
+    if "unsupported" in message:
+        names = ", ".join(exercise.returns)
+        reason = f"the result is {_text(message['unsupported'], 200)}, expected {names}"
+        return Failure(Outcome.WRONG, reason, case=str(case))
+    touched = message.get("changed")
+    touched = {str(name) for name in touched} if isinstance(touched, list) else set()
+    touched = sorted(touched.intersection(case.arguments).difference(exercise.may_change))
+    if touched:
+        return Failure(Outcome.WRONG, f"it changed its argument {', '.join(touched)} in place", case=str(case))
+    found = assess(exercise, case.arguments, message.get("result"))
+    if not found:
+        return None
+    empty = exercise.kernel and "has NaN in" in found.reason
+    hint = ": what a kernel does not write holds NaN here, and so do 0/0 and inf - inf" if empty else ""
+    return Failure(Outcome.WRONG, _text(found.reason, 1000) + hint, found.mistake, str(case))
+
+
+def broken_terms(exercise: Exercise, case: Case, launches: int, owners: Sequence[str | None]) -> Failure | None:
+    """Return which of its terms a right call of kernels breaks, or None: the number of launches, results in place.
+
+    `owners` names for each returned tensor the argument that it shares memory with.
+    """
+    reason = ""
+    if not launches:
+        reason = "no Triton kernel was launched"
+    elif exercise.launches is not None and launches > exercise.launches:
+        reason = f"{launches} launches, expected {exercise.launches}"
+    for name, owner in zip(exercise.returns, owners, strict=False):
+        if name in exercise.may_change and case.arguments.get(name) is not None and owner != name:
+            reason = f"{name} is returned as a tensor of its own: write into the one that is passed, and return that"
+    return Failure(Outcome.WRONG, reason, case=str(case)) if reason else None
+
+
+def _read_error(exercise: Exercise, error: Any) -> Failure:
+    """Turn a reported exception into a sentence. The report comes from the student's process, so nothing in it is
+    taken for granted."""
+    error = error if isinstance(error, dict) else {}
+    kind, text = _text(error.get("type", "error"), 80), _text(error.get("message", ""), 500)
+    where = error.get("where")
+    place = source = ""
+    if isinstance(where, dict):
+        line, cell, source = (_text(where.get(key, ""), n) for key, n in (("line", 8), ("cell", 80), ("source", 120)))
+        place = f" in line {line}"
+        place += f" of cell {cell}" if cell not in ("", exercise.name) else ""
+        place += f" (`{source}`)" if source else ""
+    if kind == "MemoryError" or any(mark in text.lower() for mark in OUT_OF_MEMORY):
+        return Failure(Outcome.MEMORY, f"more than {exercise.limits.memory >> 20} MiB of memory were asked for{place}")
+    if kind == "NotImplementedError" and "raise NotImplementedError" in source:
+        return Failure(Outcome.UNFINISHED, f"not finished: NotImplementedError{place}")
+    if kind in ("ForbiddenCall", "OutOfBounds"):
+        return Failure(Outcome.WRONG, text)
+    return Failure(Outcome.ERROR, f"{kind}{place}: {text}" if text else f"{kind}{place}")
+
+
+def verdict_from(
+    exercise: Exercise, cases: Sequence[Case], failures: dict[int, Failure], notes: Sequence[str] = ()
+) -> Verdict:
+    """Add up the parts: each is earned when none of its cases failed."""
+    parts = []
+    for index, part in enumerate(exercise.parts):
+        first = next((failures[n] for n, case in enumerate(cases) if case.part == index and n in failures), None)
+        parts.append(
+            PartVerdict(part.name, part.points, 0.0, first.reason, first.case)
+            if first
+            else PartVerdict(part.name, part.points, part.points)
+        )
+    score = sum(part.score for part in parts)
+    if not failures:
+        return Verdict(exercise.name, exercise.points, score, Outcome.PASSED, parts=tuple(parts))
+    worst = failures[min(failures)]
+    outcome = Outcome.PARTIAL if score and worst.outcome is Outcome.WRONG else worst.outcome
+    reason = f"{worst.reason} (at {worst.case})" if worst.case else worst.reason
+    return Verdict(exercise.name, exercise.points, score, outcome, reason, worst.mistake, tuple(parts), tuple(notes))
+
+
+def _text(value: Any, limit: int) -> str:
+    """Return text from the student's process as one line, cut, without what a terminal or a file trips over."""
+    shown = (c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in str(value)[:limit])
+    return "".join(shown)

@@ -1,0 +1,58 @@
+"""Compile launches for a named GPU, in a worker of their own: no GPU is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autograder.kernels import cost_model
+from autograder.kernels.cost_model import DoesNotFit
+from autograder.kernels.record import Recording
+from autograder.kernels.workers import KernelFailure, KernelWorkers, ended, refused
+from mla_ref.hardware.devices import DEVICES
+
+
+def compile_launches(workers: KernelWorkers, source: str, recording: Recording, device: str) -> list[dict[str, Any]]:
+    """Compile each launch for a device and return what the compiler says of it.
+
+    Raises KernelFailure for a kernel that does not compile or does not fit.
+    """
+    found = _compile(workers, source, recording.launches, device)
+    for launch, compiled in zip(recording.launches, found, strict=True):
+        try:
+            cost_model.resident_blocks(compiled, DEVICES[device])
+        except DoesNotFit as error:
+            raise KernelFailure(f"{launch['kernel']}: {error}") from None
+    return found
+
+
+def check_compiles(workers: KernelWorkers, source: str, launches: Sequence[Mapping[str, Any]], device: str) -> None:
+    """Raise KernelFailure unless the compiler takes the launches for Triton: the interpreter runs any Python."""
+    _compile(workers, source, launches, device, only_check=True)
+
+
+def _compile(
+    workers: KernelWorkers, source: str, launches: Sequence[Mapping[str, Any]], device: str, only_check: bool = False
+) -> list[dict[str, Any]]:
+    backend, number, warp_size = DEVICES[device].target
+    request = {
+        "task": "compile",
+        "source": source,
+        "launches": [_bare(launch) for launch in launches],
+        "target": {"backend": backend, "arch": number, "warp_size": warp_size},
+        "only_check": only_check,
+    }
+    reply, limits = workers.perform(workers.compiler, request, workers.limits.seconds)
+    if not reply.messages:
+        raise ended(reply, limits, "compiling")
+    if reply.messages[0].get("event") == "failed":
+        raise refused(reply.messages[0]["error"])
+    found = reply.messages[0]["launches"]
+    for launch, compiled in zip(launches, found, strict=True):
+        if "error" in compiled:
+            raise KernelFailure(f"{launch['kernel']} does not compile for {DEVICES[device].name}: {compiled['error']}")
+    return found
+
+
+def _bare(launch: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: launch[key] for key in ("kernel", "args", "options")}

@@ -1,0 +1,349 @@
+"""Predict the time of launches on a named GPU from what a replay counted and a compiler reported.
+
+A launch takes the longest of several times, softened where two of them compete: bytes that must come from DRAM or go
+there, requests to the L2 cache, instructions, matrix products, blocks to hand out, and the chain of waits that a block
+cannot shorten, once for every round of blocks that the GPU holds at a time. All of it is arithmetic on integers and
+constants: the same input gives the same bits.
+
+What it cannot see: conflicts between the banks of shared memory (a float32 `tl.dot` without matrix units takes three
+times what is predicted), many atomics on one address, the work of `while` loops without access to global memory, the
+host's own time between launches, and clocks that sink under load. `benchmarks/model_validation.json` has the figures.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from mla_ref.hardware.devices import Device
+
+SECTOR = 32
+NEW = 39  # the bin of what a program had not touched before: see `kernels.worker.replaying`
+FITTED = Path(__file__).parent / "cost_constants.json"
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What no data sheet says, fitted to kernels measured on an H100. Times in seconds, rates relative to the device.
+
+    Attributes
+    ----------
+    dram
+        Share of the data sheet's bandwidth that a long stream reaches.
+    sector, request
+        Time of the L2 for one sector of 32 bytes, and for one request (up to four sectors of a line), as a multiple of
+        the time that 32 bytes take at the L2's bandwidth.
+    partial
+        Further such time for a sector written in part.
+    atomic
+        The same for a sector of an atomic operation.
+    dram_wait, l2_wait, l1_wait
+        From a load to its value, by where the value is; with the arithmetic that hangs on it.
+    start
+        From a block's first instruction to its first load, and from its last store to the next block.
+    exchange
+        One exchange between the warps of a block, for each doubling of their number.
+    step
+        Cycles from one instruction of a warp to its next.
+    issue
+        Share of the issue slots that a busy multiprocessor uses.
+    tensor
+        Share of the data sheet's matrix rate.
+    host
+        Share of what a kernel can get from DRAM that a pass of torch gets.
+    block
+        Cycles to hand out one block.
+    launch, next_launch
+        The first launch, and each further one.
+    keep
+        Share of the L2 in which data still lies when it is read again.
+    sharpness
+        The power with which competing times are joined: high takes the longest alone.
+    """
+
+    dram: float = 0.92
+    sector: float = 1.0
+    request: float = 0.8
+    partial: float = 2.0
+    atomic: float = 3.0
+    dram_wait: float = 0.7e-6
+    l2_wait: float = 0.3e-6
+    l1_wait: float = 0.08e-6
+    start: float = 0.4e-6
+    exchange: float = 0.05e-6
+    step: float = 3.0
+    issue: float = 0.7
+    tensor: float = 0.5
+    host: float = 0.75
+    block: float = 1.2
+    launch: float = 3.4e-6
+    next_launch: float = 1.3e-6
+    keep: float = 0.5
+    sharpness: float = 3.0
+
+    @classmethod
+    def load(cls) -> Constants:
+        """Return the fitted constants; `benchmarks/model_validation.py` writes them."""
+        if not FITTED.exists():
+            return cls()
+        stored = json.loads(FITTED.read_text())["constants"]
+        return cls(**{field.name: stored[field.name] for field in fields(cls)})
+
+
+@dataclass(frozen=True)
+class LaunchTime:
+    """One launch or pass of the host: its seconds, and the times that competed for them."""
+
+    name: str
+    seconds: float
+    parts: Mapping[str, float]
+    bound: str
+    resident: int = 0
+    host: bool = False
+
+
+class DoesNotFit(ValueError):
+    """A launch asks for more than the GPU has: a sentence."""
+
+
+def resident_blocks(compiled: Mapping[str, Any], device: Device) -> int:
+    """Return how many blocks of a kernel a multiprocessor holds at once.
+
+    Raises
+    ------
+    DoesNotFit
+        Not one: shared memory or threads.
+    """
+    warps, shared, sm = compiled["warps"], compiled["shared"], device.sm
+    if device.shared_bytes is not None and shared > device.shared_bytes:
+        raise DoesNotFit(
+            f"it needs {shared / 1024:.0f} KiB of shared memory, and a block on {device.name} can have "
+            f"{device.shared_bytes / 1024:.0f} KiB: take smaller blocks or fewer stages"
+        )
+    if warps * sm.warp_size > 1024:
+        raise DoesNotFit(f"{warps} warps are {warps * sm.warp_size} threads, and a block can have 1024")
+    unit = 8 * sm.warp_size
+    per_warp = -(-max(compiled["registers"], 16) * sm.warp_size // unit) * unit
+    by_registers = 4 * (sm.registers // 4 // per_warp) // warps
+    by_shared = sm.shared_bytes // (shared + sm.reserved_bytes) if shared else sm.blocks
+    found = min(by_registers, by_shared, sm.warps // warps, sm.blocks)
+    if found < 1:
+        raise DoesNotFit(
+            f"{compiled['registers']} registers × {warps} warps exceed the {sm.registers} of a multiprocessor of "
+            f"{device.name}"
+        )
+    return found
+
+
+Span = tuple[float, float]
+WHOLE: Span = (0.0, math.inf)
+
+
+class L2:
+    """What an L2 cache holds of the storages, in the order in which launches touch them.
+
+    The clock starts, as in `mla_ref.hardware.timing.bench`, with a cache full of lines that someone else wrote. They
+    must go to DRAM before ours find room.
+    """
+
+    FOREIGN = 0.7
+
+    def __init__(self, size: float):
+        self.size = size
+        self.clock = 0.0
+        self.foreign = self.FOREIGN * size
+        self.last: dict[int, tuple[float, Span]] = {}
+
+    def bytes_moved(
+        self, reads: Mapping[int, float], writes: Mapping[int, float], spans: Mapping[int, Span] | None = None
+    ) -> tuple[float, float]:
+        """Return the bytes that one launch moves to or from DRAM, and those of them that it reads.
+
+        `spans` are the first and the last sector that it touches of a storage; by default it reaches all of it.
+        """
+        started, read, spans = self.clock, 0.0, spans or {}
+        for number, size in sorted(reads.items()):
+            held = 0.0
+            if number in self.last:
+                before, seen = self.last[number]
+                held = _held(started - before, self.size) * _shared(spans.get(number, WHOLE), seen)
+            read += size * (1.0 - held)
+        written = sum(writes.values())
+        room = read + written
+        evicted = min(self.foreign, room)
+        self.foreign -= evicted
+        self.clock += room
+        back = written * max(0.0, 1.0 - self.size / self.clock) if self.clock else 0.0
+        for number in {**reads, **writes}:  # a pass in the same order comes round to a byte when all else has been seen
+            now, (_, seen) = spans.get(number, WHOLE), self.last.get(number, (0.0, spans.get(number, WHOLE)))
+            self.last[number] = started, (min(now[0], seen[0]), max(now[1], seen[1]))
+        return read + evicted + back, read
+
+
+def _shared(now: Span, seen: Span) -> float:
+    """Return the share of the sectors from `now[0]` to `now[1]` that lie among those seen."""
+    if now == WHOLE or (seen[0] <= now[0] and now[1] <= seen[1]):
+        return 1.0
+    return max(0.0, min(now[1], seen[1]) - max(now[0], seen[0]) + 1) / (now[1] - now[0] + 1)
+
+
+def _held(between: float, size: float) -> float:
+    """Return the share of what was touched `between` bytes ago that a cache of `size` still holds."""
+    return min(1.0, max(0.0, 1.5 - between / size))
+
+
+def launch_time(
+    name: str,
+    counts: Mapping[str, Any],
+    compiled: Mapping[str, Any],
+    device: Device,
+    k: Constants,
+    l2: L2,
+) -> LaunchTime:
+    """Return the modelled time of one launch, without the cost of launching."""
+    programs, warps, sm = counts["programs"], compiled["warps"], device.sm
+    resident = resident_blocks(compiled, device)
+    used = min(programs, device.sms)
+    per_sm = -(-programs // device.sms)
+    steps = -(-per_sm // resident)
+    here = min(resident, per_sm)
+    l2_bandwidth = device.l2_bandwidth or 2.3 * device.dram_bandwidth
+    tick = SECTOR / l2_bandwidth
+
+    reads = {int(n): marks.get("read", 0) for n, marks in counts["distinct"].items() if marks.get("read")}
+    writes = {int(n): marks.get("write", 0) for n, marks in counts["distinct"].items() if marks.get("write")}
+    moved, read = l2.bytes_moved(reads, writes, {int(n): span for n, span in counts["spans"].items()})
+
+    # Where re-reads are found: in the L1 as long as all that the resident blocks touched in between still fits there.
+    l1 = sm.l1_bytes - here * compiled["shared"]
+    fetched, beyond = counts["fetched"], 0.0
+    for level in range(len(fetched["sectors"])):
+        between = 2.0 ** (level - 0.5) * here
+        if level == NEW or between > l1:
+            beyond += k.sector * fetched["sectors"][level] + k.request * fetched["requests"][level]
+        if level != NEW and between > l1:
+            lost = 1.0 - _held(between * used, k.keep * l2.size)
+            moved += lost * fetched["sectors"][level] * SECTOR
+    new = fetched["sectors"][NEW] * SECTOR
+    share = min(1.0, read / new) if new else 0.0
+    waits = 0.0
+    for level, rounds in enumerate(counts["rounds"]):
+        if level == NEW:
+            wait = share * k.dram_wait + (1.0 - share) * k.l2_wait
+        else:
+            wait = k.l1_wait if 2.0 ** (level - 0.5) * here <= l1 else k.l2_wait
+        waits += rounds / programs * wait
+
+    store, atomic = counts["access"]["store"], counts["access"]["atomic"]
+    beyond += k.sector * store["sectors"] + k.request * store["lines"] + k.partial * store["partial"]
+    beyond += k.atomic * atomic["sectors"]
+    instructions, spilled, shared = executed(counts, compiled)
+    threads = warps * sm.warp_size
+    spilled *= threads * programs
+    kept = compiled["stack_bytes"] * threads * here
+    reload_wait = spilled / (16 * threads * programs) * (k.l1_wait if kept <= l1 else k.l2_wait) / 4
+    if kept > l1:
+        beyond += k.sector * spilled / SECTOR
+        moved += spilled * (1.0 - _held(kept * used, k.keep * l2.size))
+    cache = beyond * max(tick, SECTOR / (64 * used * sm.clock))
+    dram = moved / (k.dram * device.dram_bandwidth)
+
+    balance = per_sm * device.sms / programs if programs > device.sms else 1.0
+    slots = used * 4 * sm.clock * k.issue
+    issue = instructions * warps * programs * balance / slots
+    waves = counts["access"]["load"]["lines"] + store["lines"] + store["partial"] + atomic["sectors"]
+    waves += (shared * threads * programs + spilled) / 128
+    pipe = waves * balance / (used * sm.clock)
+    matrix = 0.0
+    if compiled["instructions"].get("tensor"):
+        for dtype, flops in sorted(counts["dots"].items()):
+            matrix += flops / (k.tensor * _matrix_rate(device, dtype) * used / device.sms)
+    exchanges = counts["barriers"] / programs * k.exchange * math.log2(2 * warps) if warps > 1 else 0.0
+    chain = k.start + waits + exchanges + reload_wait + instructions * k.step / sm.clock
+    parts = {
+        "DRAM": dram,
+        "L2": cache,
+        "load and store units": pipe,
+        "instructions": issue,
+        "matrix units": matrix,
+        "waiting": steps * chain,
+        "handing out blocks": programs * k.block / sm.clock,
+    }
+    seconds = math.fsum(t**k.sharpness for t in parts.values() if t > 0) ** (1.0 / k.sharpness)
+    return LaunchTime(name, seconds, parts, max(parts, key=parts.get), resident)
+
+
+def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Return the instructions a warp executes on average, and a thread's bytes of spills and of shared memory.
+
+    A loop turns as often as its accesses to global memory were executed in the replay, less those outside the loop.
+    """
+    once: dict[str, int] = {}
+    looped: dict[str, int] = {}
+    for region in compiled["regions"]:
+        counted = looped if region["loop"] else once
+        for key, count in region["lines"].items():
+            counted[key] = counted.get(key, 0) + count
+    turns = {
+        key: max(0.0, counts["executions"].get(key, 0) / counts["programs"] - once.get(key, 0)) / count
+        for key, count in looped.items()
+    }
+    deepest = max(turns.values(), default=1.0)
+    total = spilled = shared = 0.0
+    for region in compiled["regions"]:
+        times = 1.0
+        if region["loop"]:
+            times = max((turns[key] for key in region["lines"]), default=deepest if region["tensor"] else 1.0)
+        total += region["count"] * times
+        spilled += region["spill"] * times
+        shared += region["shared"] * times
+    return total, spilled, shared
+
+
+def _matrix_rate(device: Device, dtype: str) -> float:
+    names = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+    name = names.get(dtype, next((n for n in device.flops if n.startswith("float8")), "float16"))
+    if name == "float32":  # tf32 where matrix units have it: half the rate of 16 bits
+        half = device.flops.get("float16", 0.0)
+        return half / 2 if "bfloat16" in device.flops else device.flops["float32"]
+    return device.flops.get(name) or device.flops["float16"]
+
+
+def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2) -> LaunchTime:
+    """Return the modelled time of one operation of torch: a pass over what it reads and writes."""
+    reads: dict[int, float] = {}
+    writes: dict[int, float] = {}
+    for target, pairs in ((reads, event["reads"]), (writes, event["writes"])):
+        for number, size in pairs:
+            target[number] = max(target.get(number, 0.0), float(size))
+    moved, _ = l2.bytes_moved(reads, writes)
+    parts = {"DRAM": moved / (k.host * k.dram * device.dram_bandwidth), "waiting": k.start + k.dram_wait}
+    if event.get("flops"):
+        parts["matrix units"] = event["flops"] / (k.tensor * device.rate())
+    seconds = math.fsum(t**k.sharpness for t in parts.values()) ** (1.0 / k.sharpness)
+    return LaunchTime(str(event["op"]), seconds, parts, max(parts, key=parts.get), host=True)
+
+
+def total_time(
+    events: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any] | None]],
+    device: Device,
+    k: Constants,
+) -> tuple[float, list[LaunchTime]]:
+    """Return the modelled seconds of a call and its steps.
+
+    Parameters
+    ----------
+    events
+        `(kernel, counts, compiled)` for a launch, `(op, event, None)` for an operation of the host, in order.
+    """
+    l2 = L2(device.l2_bytes or 1.0)
+    steps = []
+    for name, what, compiled in events:
+        step = host_time(what, device, k, l2) if compiled is None else launch_time(name, what, compiled, device, k, l2)
+        steps.append(step)
+    overhead = k.launch + k.next_launch * max(0, len(steps) - 1)
+    return math.fsum([overhead, *(step.seconds for step in steps)]), steps

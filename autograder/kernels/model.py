@@ -1,0 +1,241 @@
+"""The modelled time of a call: record its launches, compile them, replay them, add up. No GPU is needed.
+
+    with KernelWorkers() as workers:
+        modelled = model_call(workers, program, "rms_norm", arguments, floor=cost, device="h100")
+    modelled.seconds, modelled.fraction, modelled.table()
+
+No step runs where the judge's secrets are. The student's own code runs in the first step only, and what it says about
+itself is not believed: the kernels that it names are cut from the notebook's source, compiled, and replayed in a clean
+process on the judge's own inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autograder.judging.program import Cell
+from autograder.kernels import cost_model
+from autograder.kernels.compile import compile_launches
+from autograder.kernels.cost_model import Constants, LaunchTime
+from autograder.kernels.record import Execution, Recording, kernels_of, record
+from autograder.kernels.replay import Replayed, replay, replay_request, replays
+from autograder.kernels.workers import KernelFailure, KernelWorkers, Unchecked
+from mla_ref.hardware.cost import Cost
+from mla_ref.hardware.devices import DEVICES
+
+SAMPLE = 24  # programs of a launch that are run to count what it does
+NEARLY = 0.9  # of the compulsory work: what is counted from a sample of programs may be a little off
+ROUGHLY = 0.85  # of it, where the programs of a sample are not alike
+
+
+class Timed:
+    """A time beside its floor, the least there can be, and beside an eager baseline's if there is one. In seconds."""
+
+    seconds: float
+    floor: float
+    baseline: float
+
+    @property
+    def fraction(self) -> float:
+        """The floor's share of the time: 1 is a kernel at the limit."""
+        return min(1.0, self.floor / self.seconds) if self.seconds else 0.0
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast as the baseline it is."""
+        return self.baseline / self.seconds
+
+
+@dataclass(frozen=True)
+class Modelled(Timed):
+    """The modelled time of a call.
+
+    Attributes
+    ----------
+    seconds, floor
+        Modelled, and the least that the compulsory bytes and FLOPs take on the device's data sheet.
+    steps
+        Each launch and each pass of the host, in order.
+    counts, compiled
+        What the replay and the compiler reported of each launch.
+    notes
+        What the reader should know: sampled launches, passes on the host, spills.
+    dtype
+        Whose rate the floor takes: None for the device's 16-bit one, of the matrix units.
+    """
+
+    device: str
+    seconds: float
+    floor: float
+    steps: tuple[LaunchTime, ...]
+    counts: tuple[Mapping[str, Any], ...]
+    compiled: tuple[Mapping[str, Any], ...]
+    notes: tuple[str, ...]
+    dtype: str | None = None
+
+    @property
+    def overhead(self) -> float:
+        """Seconds that launching takes, apart from the steps."""
+        return self.seconds - math.fsum(step.seconds for step in self.steps)
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return a row for each step: name, microseconds, what bounds it, and of launches what explains it."""
+        rows, launches = [], iter(zip(self.counts, self.compiled, strict=True))
+        for step in self.steps:
+            row = {"step": step.name, "us": round(step.seconds * 1e6, 3), "bound": step.bound}
+            if not step.host:
+                counts, compiled = next(launches)
+                moved = counts["distinct"].values()
+                row |= {
+                    "programs": counts["programs"],
+                    "distinct_bytes": sum(sum(marks.values()) for marks in moved),
+                    "issued_bytes": sum(counts["access"][kind]["bytes"] for kind in counts["access"]),
+                    "registers": compiled["registers"],
+                    "spill_bytes": compiled["stack_bytes"],
+                    "shared_bytes": compiled["shared"],
+                    "tensor_instructions": compiled["instructions"].get("tensor", 0),
+                    "load_widths": dict(compiled["widths"]["load"]),
+                    "blocks_per_sm": step.resident,
+                }
+            rows.append(row)
+        return rows
+
+
+def model_call(
+    workers: KernelWorkers,
+    program: Sequence[Cell],
+    entry: str,
+    arguments: Mapping[str, Any],
+    floor: Cost,
+    device: str = "h100",
+    forbidden: Sequence[str] = (),
+    compared: Sequence[Execution] = (),
+) -> Modelled:
+    """Return the modelled time of one call on a device of `mla_ref.hardware.devices.DEVICES`.
+
+    Tensors of device "meta" among the arguments stand for a shape: full sizes cost nothing, and kernels read zeros.
+    Given executions whose answers were `compared`, the kernels may do nothing that they did in none of them.
+
+    Raises
+    ------
+    KernelFailure, LimitReached
+        The student's, with a sentence. Failures of the workers themselves raise SandboxError.
+    """
+    recording = record(workers, program, entry, arguments, execute=False, forbidden=forbidden)
+    source = kernels_of(program, recording, *(each for each, _ in compared))
+    compiled = compile_launches(workers, source, recording, device)
+    replayed = replay(workers, source, recording, arguments, compiled, sample=SAMPLE, trace=bool(compared))
+    found = add_up(recording, replayed, compiled, floor, device)
+    if reason := shortfall(found, floor):
+        raise KernelFailure(reason)
+    if compared:
+        known = replays(workers, source, [replay_request(each, given, trace=True) for each, given in compared])
+        _check_compared(source, (recording, replayed), [(r, k) for (r, _), k in zip(compared, known, strict=True)])
+    return found
+
+
+def add_up(
+    recording: Recording,
+    replayed: Replayed,
+    compiled: Sequence[Mapping[str, Any]],
+    floor: Cost,
+    device: str = "h100",
+    constants: Constants | None = None,
+) -> Modelled:
+    """Return the modelled time of recorded, compiled and replayed launches."""
+    target = DEVICES[device]
+    events, notes, number = [], [], 0
+    made = {n for event in recording.events if event["kind"] == "host" for n, _ in event["writes"]}
+    for event in recording.events:
+        if event["kind"] == "host":
+            events.append((event["op"], event, None))
+            continue
+        counts = replayed.counts[number]
+        for storage in counts["unwritten"]:
+            if "input" not in recording.storages[storage] and storage not in made:
+                made.add(storage)
+                events.append(_made_on_host(storage, recording))
+        events.append((event["kernel"], counts, compiled[number]))
+        number += 1
+    written = {int(n) for counts in replayed.counts for n, marks in counts["distinct"].items() if "write" in marks}
+    for view in recording.result:
+        storage = view["storage"]
+        if storage not in written | made and "input" not in recording.storages[storage]:
+            made.add(storage)
+            events.append(_made_on_host(storage, recording))
+    seconds, steps = cost_model.total_time(events, target, constants or Constants.load())
+    hosts = [name for name, _, what in events if what is None]
+    if hosts:
+        notes.append(f"{len(hosts)} passes on the host: {', '.join(hosts[:6])}")
+    for event, counts, report in zip(recording.launches, replayed.counts, compiled, strict=True):
+        if not counts["exact"]:
+            how = "alike" if counts["alike"] else "not alike, so the figures are estimates"
+            notes.append(
+                f"{event['kernel']}: {counts['sampled']} of {counts['programs']} programs were run; they are {how}"
+            )
+        if report["stack_bytes"]:
+            notes.append(f"{event['kernel']} spills: {report['stack_bytes']} bytes of stack a thread")
+    dtype = floor_dtype(any(each["dots"] for each in replayed.counts), device)
+    least = floor.time(target, dtype=dtype)
+    return Modelled(device, seconds, least, tuple(steps), tuple(replayed.counts), tuple(compiled), tuple(notes), dtype)
+
+
+def shortfall(found: Modelled, floor: Cost) -> str | None:
+    """Return what of the compulsory work the launches leave out, or None.
+
+    No result is computed at full size, so a function could do less there than where its answers were compared.
+    """
+    enough = NEARLY if all(counts["alike"] or counts["exact"] for counts in found.counts) else ROUGHLY
+    moved = sum(sum(marks.values()) for counts in found.counts for marks in counts["distinct"].values())
+    if moved < enough * floor.bytes:
+        return f"the kernels touch {moved / 1e6:.4g} MB, and the work takes {floor.bytes / 1e6:.4g} MB at least"
+    products = sum(sum(counts["dots"].values()) for counts in found.counts)
+    if not products:  # multiplied and added outside the matrix units, two halves at a time
+        products = sum(
+            4
+            * cost_model.executed(counts, compiled)[0]
+            * compiled["warps"]
+            * DEVICES[found.device].sm.warp_size
+            * counts["programs"]
+            for counts, compiled in zip(found.counts, found.compiled, strict=True)
+        )
+    if products < enough * floor.flops:
+        return f"the products in the kernels are {products / 1e9:.4g} GFLOP, and the work takes {floor.flops / 1e9:.4g}"
+    return None
+
+
+def _check_compared(
+    source: str, full: tuple[Recording, Replayed], compared: Sequence[tuple[Recording, Replayed | Exception]]
+) -> None:
+    """Raise Unchecked if an operation of a kernel runs at full size that ran in no call whose answer was compared."""
+
+    def places(recording: Recording, replayed: Replayed) -> set[tuple[str, int, int]]:
+        pairs = zip(recording.launches, replayed.counts, strict=True)
+        return {(launch["kernel"], *place) for launch, counts in pairs for place in counts["ran"]}
+
+    known = set().union(*(places(r, found) for r, found in compared if isinstance(found, Replayed)))
+    if new := sorted(places(*full) - known):
+        kernel, line, _ = new[0]
+        text = source.splitlines()[line - 1].strip() if line else ""
+        raise Unchecked(
+            f"{kernel} runs `{text}` here, and ran it in no call whose answer was compared: kernels are timed for what "
+            f"was found right"
+        )
+
+
+def _made_on_host(storage: int, recording: Recording) -> tuple[str, dict[str, Any], None]:
+    """Return an event for a storage whose making was not noted.
+
+    It is charged as a pass that reads as many bytes from elsewhere as it writes.
+    """
+    size = recording.storages[storage]["bytes"]
+    event = {"op": "made on the host", "reads": [[-1 - storage, size]], "writes": [[storage, size]]}
+    return event["op"], event, None
+
+
+def floor_dtype(dots: bool, device: str) -> str | None:
+    """Return the type whose rate a floor takes: None, the matrix units' 16 bits, for `tl.dot` where it runs on them."""
+    return None if dots and DEVICES[device].sm.matrix_units else "float32"

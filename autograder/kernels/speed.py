@@ -1,0 +1,242 @@
+"""The verdict on a kernel's speed: its time beside the least a GPU can take and beside an eager baseline.
+
+Where there is no GPU the time is modelled (see `kernels.model`). Where there is one it is measured (see
+`kernels.measure`). Both say so.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from autograder.isolation.sandbox import SandboxError
+from autograder.judging import judge
+from autograder.judging.cases import Case
+from autograder.judging.exercise import Exercise, Part
+from autograder.judging.program import Cell
+from autograder.judging.verdict import Outcome, PartVerdict, Verdict
+from autograder.kernels import cost_model, prove
+from autograder.kernels.cost_model import Constants
+from autograder.kernels.measure import BAND, GpuWorker
+from autograder.kernels.model import Modelled, Timed, floor_dtype, model_call
+from autograder.kernels.record import Execution, checked
+from autograder.kernels.worker import recording
+from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, Unchecked
+from mla_ref.hardware.devices import DEVICES, find_device
+
+
+@dataclass(frozen=True)
+class Attained(Timed):
+    """A time and what to hold it against, in seconds.
+
+    Attributes
+    ----------
+    how, device
+        "modelled" or "measured", and on what: a name for people.
+    seconds, noise
+        Of a call; measured, with the 20th and 80th percentile.
+    floor, baseline
+        The least by the device's bandwidth and rate, and what the eager baseline takes.
+    bytes, flops, bandwidth, rate
+        Of the work, and the device's ceilings in bytes and FLOP a second: the roofline picture needs them.
+    steps
+        A row for each launch and each pass of torch.
+    slack
+        The share of a bar that noise may hide: within it a bar is reached.
+    unequal_units
+        Whether the baseline has units that Triton does not use on this device: then it is no bar.
+    """
+
+    how: str
+    device: str
+    seconds: float
+    floor: float
+    baseline: float
+    bytes: float
+    flops: float
+    bandwidth: float
+    rate: float
+    steps: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+    noise: tuple[float, float] | None = None
+    slack: float = 0.0
+    unequal_units: bool = False
+
+
+def judge_speed(
+    exercise: Exercise, program: Sequence[Cell], worker: KernelWorkers | GpuWorker, seed: str = ""
+) -> Verdict:
+    """Return the verdict on the speed of a program whose answers are right, modelled or measured as the worker does.
+
+    Never raises for what the program does. What is modelled is compared in a small call, on data drawn from `seed`.
+    """
+    started = time.monotonic()
+    try:
+        on_gpu = isinstance(worker, GpuWorker)
+        found = measure(exercise, program, worker) if on_gpu else model(exercise, program, worker, seed)
+        verdict = verdict_on(exercise, found)
+    except KernelFailure as error:
+        verdict = judge.zero(exercise, Outcome.ERROR, str(error), of_speed=True)
+    except LimitReached as error:
+        verdict = judge.zero(exercise, Outcome.TIME, str(error), of_speed=True)
+    except SandboxError as error:
+        verdict = judge.fault(exercise, str(error), of_speed=True)
+    except Exception as error:  # whatever the model trips over, it is not the student's zero
+        verdict = judge.fault(exercise, repr(error), of_speed=True)
+    return replace(verdict, seconds=round(time.monotonic() - started, 4))
+
+
+def model(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, seed: str = "") -> Attained:
+    """Return the modelled time of the exercise's case at full size.
+
+    The model computes no result there, so what the kernels do is held against calls of which the answer is compared.
+
+    Raises KernelFailure, LimitReached, SandboxError.
+    """
+    speed = exercise.speed
+    arguments = exercise.inputs(None, **speed.case)
+    floor = speed.floor(**speed.case)
+
+    @_at_full_size()
+    def timed(compared: Sequence[Execution]) -> Modelled:
+        return model_call(
+            workers, program, exercise.name, arguments, floor, speed.device, exercise.forbidden, compared=compared
+        )
+
+    if speed.small is None:
+        return attained(exercise, timed(()))
+    small = replace(exercise, parts=(Part("small", speed.points, [{**speed.case, **speed.small}]),))
+    compared = _compared(small, program, workers, seed)
+    try:
+        return attained(exercise, timed(compared))
+    except Unchecked:  # unless the cases of the parts go where the small call does not
+        return attained(exercise, timed(compared + _compared(exercise, program, workers, seed)))
+
+
+@contextmanager
+def _at_full_size() -> Iterator[None]:
+    """Say of what fails in the body that it did at full size."""
+    try:
+        yield
+    except (KernelFailure, LimitReached) as error:
+        raise type(error)(f"at full size: {error}") from None
+
+
+def _compared(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, seed: str) -> list[Execution]:
+    """Return calls on the exercise's cases, all found right and proven to come from kernels.
+
+    Raises KernelFailure, LimitReached, SandboxError.
+    """
+    calls: dict[int, Execution] = {}  # one for each case's parameters: its second draw takes its place
+
+    def prove_and_keep(cases: Sequence[Case], messages: Mapping[int, Mapping[str, Any]]) -> dict[int, judge.Failure]:
+        failures = prove.prove(exercise, program, workers, cases, messages)
+        for n in messages.keys() - failures.keys():
+            calls[id(cases[n].params)] = checked(messages[n]["notes"]), cases[n].arguments
+        return failures
+
+    found = judge.judge(exercise, program, seed, workers.interpreter, prove_and_keep)
+    if found.outcome is Outcome.FAULT:
+        raise SandboxError(found.reason)
+    if found.outcome is not Outcome.PASSED:
+        kind = LimitReached if found.outcome is Outcome.TIME else KernelFailure
+        raise kind(f"before it is timed: {found.reason}")
+    return list(calls.values())
+
+
+def measure(exercise: Exercise, program: Sequence[Cell], worker: GpuWorker) -> Attained:
+    """Return the measured time of the exercise's case at full size.
+
+    Raises KernelFailure, LimitReached, SandboxError.
+    """
+    with _at_full_size():
+        found = worker.measure(program, exercise)
+    work = exercise.speed.floor(**exercise.speed.case)
+    key = find_device(found.device)
+    known = DEVICES[key] if key else None
+    bandwidth = known.bandwidth() if known else work.bytes / found.floor
+    return Attained(
+        how="measured",
+        device=found.device,
+        seconds=found.seconds,
+        floor=found.floor,
+        baseline=found.baseline,
+        bytes=work.bytes,
+        flops=work.flops,
+        bandwidth=bandwidth,
+        rate=known.rate(floor_dtype(found.dots, key)) if known else max(work.flops / found.floor, 200 * bandwidth),
+        steps=tuple(found.table()),
+        notes=(f"{found.calls} calls were timed, each on data of its own", *found.notes),
+        noise=found.noise,
+        slack=BAND,
+        unequal_units=bool(known and found.dots and not known.sm.matrix_units),
+    )
+
+
+def attained(exercise: Exercise, found: Modelled) -> Attained:
+    """Return a modelled time beside the floor and the baseline."""
+    speed, device = exercise.speed, DEVICES[found.device]
+    floor = speed.floor(**speed.case)
+    return Attained(
+        how="modelled",
+        device=device.name,
+        seconds=found.seconds,
+        floor=found.floor,
+        baseline=baseline_seconds(exercise),
+        bytes=floor.bytes,
+        flops=floor.flops,
+        bandwidth=device.bandwidth(),
+        rate=device.rate(found.dtype),
+        steps=(*found.table(), {"step": "launching", "us": round(found.overhead * 1e6, 3)}),
+        notes=found.notes,
+        unequal_units=not device.sm.matrix_units and any(counts["dots"] for counts in found.counts),
+    )
+
+
+def baseline_seconds(exercise: Exercise) -> float:
+    """Return the modelled time of the exercise's baseline: a pass over memory for each operation of torch."""
+    speed = exercise.speed
+    arguments = exercise.inputs(None, **speed.case)
+    with recording.recording(arguments, execute=False) as recorder:
+        result = speed.baseline(*arguments.values())
+    events = [(event["op"], event, None) for event in recorder.notes(result)["events"]]
+    seconds, _ = cost_model.total_time(events, DEVICES[speed.device], Constants.load())
+    return seconds
+
+
+def verdict_on(exercise: Exercise, found: Attained) -> Verdict:
+    """Hold an attained time against the exercise's bars."""
+    speed, parts, before = exercise.speed, [], 0.0
+    if found.unequal_units and speed.ratio > 1:
+        note = f"on {found.device} the baseline may use matrix units, and Triton does not: it is no bar"
+        found = replace(found, notes=(*found.notes, note))
+    for number, (fraction, share) in enumerate(speed.bars):
+        last = number == len(speed.bars) - 1
+        needs_ratio = last and speed.ratio > 1 and not found.unequal_units
+        name = f"{fraction:.0%} of the floor's speed" + (f", {speed.ratio:g}× the baseline's" if needs_ratio else "")
+        points = speed.points * (share - before)
+        reached = found.fraction >= fraction * (1 - found.slack)
+        reached &= not needs_ratio or found.ratio >= speed.ratio * (1 - found.slack)
+        reason = "" if reached else f"{found.fraction:.0%} of the floor's speed, {found.ratio:.2g}× the baseline's"
+        parts.append(PartVerdict(name, points, points if reached else 0.0, reason))
+        before = share
+    score = sum(part.score for part in parts)
+    missed = next((part for part in parts if not part.score), None)
+    outcome = Outcome.PASSED if missed is None else Outcome.PARTIAL if score else Outcome.SLOW
+    reason = ""
+    if missed:
+        reason = f"{found.how} on {found.device}: {missed.reason}; the next points take {missed.name}"
+        reason += "".join(f"; {note}" for note in found.notes if "spills" in note)
+    return Verdict(
+        *exercise.graded(of_speed=True), score, outcome, reason, None, tuple(parts), found.notes, as_dict(found)
+    )
+
+
+def as_dict(found: Attained) -> dict[str, Any]:
+    """Return an attained time as plain data."""
+    data = {**asdict(found), "fraction": found.fraction, "ratio": found.ratio}
+    return json.loads(json.dumps(data))  # as the store will give it back

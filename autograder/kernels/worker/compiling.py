@@ -1,0 +1,429 @@
+"""Compile kernels for GPUs that are not here, and read from the result what costs time.
+
+Registers, spills and shared memory come from the compiler's tables; instruction counts, loops and access widths from
+the machine code; and from Triton's intermediate form, which thread of the block touches which element.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import tempfile
+from typing import Any
+
+from autograder.isolation.worker import running
+
+UNITS = {"load": "load", "async": "load", "store": "store", "atomic": "atomic"}
+KINDS = {
+    "tt.load": "load",
+    "tt.store": "store",
+    "tt.atomic_rmw": "atomic",
+    "tt.atomic_cas": "atomic",
+    "ttg.async_copy_global_to_local": "async",
+    "tt.descriptor_load": "load",
+    "tt.descriptor_store": "store",
+    "ttng.async_tma_copy_global_to_local": "async",
+    "ttng.async_tma_copy_local_to_global": "store",
+}
+ALIGNED = [["tt.divisibility", 16]]
+
+
+def compile_launches(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Compile each of `request["launches"]` in `request["source"]` for `request["target"]`; return what was found.
+
+    A launch that does not compile gives `{"error": sentence}`. With `request["only_check"]` the compiler's front end
+    alone runs, which refuses whatever is not Triton, in milliseconds; then others give `{}`. Launches that are one
+    kernel to the compiler are compiled once.
+    """
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="triton-")
+    namespace: dict[str, Any] = {"__name__": "kernels"}
+    running.run_cell("kernels", request["source"], namespace)
+    step = _check if request.get("only_check") else _compile
+    target = request["target"]
+    gpu = GPUTarget(target["backend"], target["arch"], target["warp_size"])
+    known: dict[str, dict[str, Any]] = {}
+    found = []
+    for launch in request["launches"]:
+        function, options = namespace[launch["kernel"]], dict(launch["options"])
+        try:
+            signature, constants, attributes = specialise(function, launch["args"])
+            key = repr((launch["kernel"], signature, constants, attributes, sorted(options.items())))
+            if key not in known:
+                source = ASTSource(function, signature=signature, constexprs=constants, attrs=attributes)
+                known[key] = step(source, gpu, options)
+            found.append(known[key])
+        except Exception as error:
+            found.append({"error": _sentence(error)})
+    return found
+
+
+def _check(source: Any, gpu: Any, options: dict[str, Any]) -> dict[str, Any]:
+    from triton._C.libtriton import ir
+    from triton.compiler import make_backend
+
+    backend = make_backend(gpu)
+    parsed = backend.parse_options(options)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    source.make_ir(gpu, parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context)
+    return {}
+
+
+def _compile(source: Any, gpu: Any, options: dict[str, Any]) -> dict[str, Any]:
+    from triton.compiler import compile
+
+    kernel = compile(source, target=gpu, options=options)
+    warps = kernel.metadata.num_warps
+    sites = _sites(kernel.asm["ttgir"])
+    read = _read_cuda if gpu.backend == "cuda" else _read_amd
+    found = read(kernel, {f"{site['kind']}:{site['line']}" for site in sites})
+    found |= {"shared": kernel.metadata.shared, "warps": warps, "sites": sites}
+    widths = found.pop("widths_by_line")
+    for site in sites:
+        here = widths.get((site["kind"], site["line"]), {})
+        site["width"] = max(here, key=lambda width: (here[width], width), default=0)
+    for site in found["sites"]:
+        site["unroll"] = _unroll(site, found)
+    return found
+
+
+def _unroll(site: dict[str, Any], found: dict[str, Any]) -> int:
+    """Return how many executions of an access stand side by side in the machine code, in a loop or out of one."""
+    if site["bases"] is None or not site["width"]:
+        return 1
+    key = f"{site['kind']}:{site['line']}"
+    together = max((region["lines"].get(key, 0) for region in found["regions"]), default=0)
+    here = [s for s in found["sites"] if (s["kind"], s["line"]) == (site["kind"], site["line"]) and s["bases"]]
+    each = sum(
+        max(1, (1 << len(s["bases"]["register"])) * s["itemsize"] // max(s["width"], s["itemsize"])) for s in here
+    )
+    return max(1, together // max(1, each))
+
+
+def specialise(function: Any, args: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any], dict[tuple, list]]:
+    """Return signature, constants and attributes, as a launch on a GPU with these arguments would have them."""
+    import triton.language as tl
+
+    signature, constants, attributes = {}, {}, {}
+    for index, parameter in enumerate(function.params):
+        name, arg = parameter.name, args[parameter.name]
+        plain = not parameter.do_not_specialize
+        if "tensor" in arg:
+            tensor = arg["tensor"]
+            signature[name] = "*" + tensor["dtype"]
+            size = tl.core.dtype(_triton_name(tensor["dtype"])).primitive_bitwidth // 8 or 1
+            aligned = tensor["offset"] * size % 16 == 0
+            if aligned and not parameter.do_not_specialize_on_alignment and plain:
+                attributes[(index,)] = ALIGNED
+            continue
+        value = tl.core.dtype(arg["dtype"]) if "dtype" in arg else arg.get("constant", arg.get("value"))
+        if parameter.is_constexpr or value is None or "dtype" in arg or isinstance(value, str):
+            signature[name], constants[name] = "constexpr", value
+        elif isinstance(value, bool):
+            signature[name] = "i1" if plain else "u1"
+        elif isinstance(value, float):
+            signature[name] = "fp32"
+        elif value == 1 and plain:
+            signature[name], constants[name] = "constexpr", value
+        else:
+            signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64" if value < 2**63 else "u64"
+            if value % 16 == 0 and plain and not parameter.do_not_specialize_on_alignment:
+                attributes[(index,)] = ALIGNED
+    return signature, constants, attributes
+
+
+def _triton_name(short: str) -> str:
+    return {"i": "int", "u": "uint"}.get(short[0], "") + short[1:] if short[0] in "iu" else short
+
+
+def _sentence(error: BaseException) -> str:
+    """Return the innermost message of a compilation error, without paths."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = str(error).strip() or type(error).__name__
+    if shown := re.match(r"at \d+:\d+:\n(?:.*\n)?(.*)\n *\^\n?(.*)", text, re.DOTALL):  # the lines up to the place
+        line, said = shown[1].rpartition("\n")[2].strip(), shown[2].strip()
+        inner = re.fullmatch(r"\w+\((['\"])(.*)\1\)", said, re.DOTALL)
+        text = f"`{line}`: {inner[2] if inner else said}"
+    return re.sub(r"/[\w./-]*/", "", f"{type(error).__name__}: {text}")[:1000]
+
+
+# The machine code of NVIDIA's GPUs
+
+
+def _read_cuda(kernel: Any, places: set[str]) -> dict[str, Any]:
+    from triton import knobs
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        usage = _output([knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name])
+        code = _output([knobs.nvidia.nvdisasm.path, "-g", "-c", file.name])
+    table = {k: int(v) for k, v in re.findall(r"\b(REG|STACK|SHARED|LOCAL):(\d+)", usage.split("Function")[-1])}
+    lines, labels = _instructions(code)
+    found = _summary(lines, labels, _cuda_class, places)
+    return found | {"registers": table.get("REG", 0), "stack_bytes": table.get("STACK", 0) + table.get("LOCAL", 0)}
+
+
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def _instructions(code: str) -> tuple[list[tuple[str, int]], dict[str, int]]:
+    """Return `(instruction, source line)` in order, and the position of each label."""
+    found: list[tuple[str, int]] = []
+    labels: dict[str, int] = {}
+    line, inlined = 0, False
+    for text in code.splitlines():
+        if match := re.match(r"\s*//## File .*?, line (\d+)(.*)", text):
+            if not inlined:  # else it is the caller of the line before
+                line = int(match[1])
+            inlined = "inlined at" in match[2]
+        elif match := re.match(r"(\.L_\w+):", text):
+            labels[match[1]] = len(found)
+        elif match := re.match(r"\s*/\*[0-9a-f]+\*/\s+(.*?)\s*;", text):
+            found.append((match[1], line))
+    return found, labels
+
+
+def _cuda_class(instruction: str) -> tuple[str, int]:
+    """Return the class of an instruction, and the bytes that a thread moves with it."""
+    name = re.sub(r"^@!?U?P\w+\s+", "", instruction).split()[0]
+    parts = name.split(".")
+    width = next((int(p) // 8 for p in parts if p in ("128", "64")), 4)
+    if parts[0] in ("LDSM", "STSM"):
+        width = 4 * int(parts[-1]) if parts[-1] in "124" else 4
+    width = 2 if "U16" in parts or "S16" in parts else 1 if "U8" in parts or "S8" in parts else width
+    kinds = {"LDG": "load", "LDGSTS": "load", "STG": "store", "RED": "atomic", "REDG": "atomic", "ATOM": "atomic"}
+    kinds |= {
+        "ATOMG": "atomic",
+        "LDL": "spill",
+        "STL": "spill",
+        "BAR": "barrier",
+        "UTMALDG": "load",
+        "UTMASTG": "store",
+    }
+    kinds |= {
+        "HMMA": "tensor",
+        "HGMMA": "tensor",
+        "IMMA": "tensor",
+        "QGMMA": "tensor",
+        "IGMMA": "tensor",
+        "MUFU": "mufu",
+    }
+    kinds |= {"LDS": "shared", "STS": "shared", "LDSM": "shared", "STSM": "shared", "ATOMS": "shared"}
+    kinds |= {"UTCHMMA": "tensor", "UTCQMMA": "tensor", "QMMA": "tensor", "OMMA": "tensor"}
+    return kinds.get(parts[0], "other"), width
+
+
+def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any, places: set[str]) -> dict[str, Any]:
+    """Return instructions by loop and class, and the widths of global accesses.
+
+    `places` are the accesses that the kernel itself makes. A loop that reads a table of the compiler's into a local
+    array is the reduction of large angles for sine and cosine: where it can be jumped over, it is left out with the
+    code that only leads there.
+    """
+    loops, skips = [], []
+    for position, (text, _) in enumerate(lines):
+        for label in re.findall(r"\.L_\w+|\bLBB\w+", text):
+            to = labels.get(label, position)
+            if to < position - 1:
+                loops.append((to, position))
+            elif to > position + 1 and not text.startswith("BRA"):
+                skips.append((position + 1, to - 1))
+    last_real = max(
+        (n for n, (text, _) in enumerate(lines) if re.search(r"\bEXIT\b|s_endpgm", text)), default=len(lines)
+    )
+    loops = sorted(set(loops))
+    kinds = [f"{classify(text)[0]}:{line}" for text, line in lines]
+    own = [n for n, kind in enumerate(kinds) if kind in places]
+    tables = [
+        (first, last)
+        for first, last in loops
+        if {"load", "spill"} <= {kind.split(":")[0] for kind in kinds[first : last + 1]}
+    ]
+    rare: set[int] = set()
+    for first, last in skips:
+        if any(first <= a and b <= last for a, b in tables) and not any(first <= n <= last for n in own):
+            rare |= set(range(first, last + 1))
+    lines = _rehomed(lines, kinds, places, rare)
+    regions: dict[int, dict[str, Any]] = {}
+    widths: dict[str, dict[str, int]] = {"load": {}, "store": {}, "atomic": {}}
+    by_line: dict[tuple[str, int], dict[int, int]] = {}
+    total: dict[str, int] = {}
+    for position, (text, line) in enumerate(lines):
+        if text.startswith(("NOP", "s_nop", "s_code_end")) or (position > last_real and "BRA" in text):
+            continue
+        if position in rare:
+            continue
+        inside = [n for n, (first, last) in enumerate(loops) if first <= position <= last]
+        region = min(inside, key=lambda n: loops[n][1] - loops[n][0], default=-1)
+        counts = regions.setdefault(region, {"count": 0, "spill": 0, "tensor": 0, "shared": 0, "lines": {}})
+        kind, width = classify(text)
+        counts["count"] += 1
+        total[kind] = total.get(kind, 0) + 1
+        if kind in ("spill", "tensor", "shared"):
+            counts[kind] += 1 if kind == "tensor" else width
+        if kind in widths:
+            widths[kind][str(width)] = widths[kind].get(str(width), 0) + 1
+            at = by_line.setdefault((kind, line), {})
+            at[width] = at.get(width, 0) + 1
+            key = f"{kind}:{line}"
+            counts["lines"][key] = counts["lines"].get(key, 0) + 1
+    return {
+        "regions": [{"loop": region >= 0, **counts} for region, counts in sorted(regions.items())],
+        "widths": widths,
+        "instructions": total,
+        "widths_by_line": by_line,
+    }
+
+
+def _rehomed(lines: list[tuple[str, int]], kinds: list[str], places: set[str], rare: set[int]) -> list[tuple[str, int]]:
+    """Return the lines with the source lines of moved accesses mended.
+
+    The compiler may give an access another line than the kernel has it on. It then gets the first line of the kernel
+    that has an access of its kind in the source and none in the machine code.
+    """
+    bare = sorted(places.difference(kinds))
+    homes = {place.split(":")[0]: int(place.split(":")[1]) for place in reversed(bare)}
+    stray = {n for n, kind in enumerate(kinds) if kind not in places and kind.split(":")[0] in homes} - rare
+    return [(text, homes[kinds[n].split(":")[0]] if n in stray else line) for n, (text, line) in enumerate(lines)]
+
+
+# AMD: the assembly text that the compiler writes
+
+
+def _read_amd(kernel: Any, places: set[str]) -> dict[str, Any]:
+    text = kernel.asm["amdgcn"]
+    fields = {
+        k: int(v) for k, v in re.findall(r"\.(vgpr_count|vgpr_spill_count|private_segment_fixed_size):\s+(\d+)", text)
+    }
+    found: list[tuple[str, int]] = []
+    labels: dict[str, int] = {}
+    line = 0
+    for row in text.split("; -- End function")[0].splitlines():
+        if match := re.match(r"\s*\.loc\s+\d+\s+(\d+)", row):
+            line = int(match[1])
+        elif match := re.match(r"\.?(LBB\w+):", row):
+            labels[match[1]] = len(found)
+        elif match := re.match(r"\t([a-z]\w+.*)", row):
+            found.append((match[1], line))
+    summary = _summary(found, labels, _amd_class, places)
+    return summary | {
+        "registers": fields.get("vgpr_count", 0),
+        "stack_bytes": fields.get("private_segment_fixed_size", 0) or 4 * fields.get("vgpr_spill_count", 0),
+    }
+
+
+def _amd_class(instruction: str) -> tuple[str, int]:
+    name = instruction.split()[0]
+    width = 4 * int(match[1]) if (match := re.search(r"dwordx(\d)", name)) else 4
+    width = 2 if "short" in name or "_u16" in name or "d16" in name else 1 if "byte" in name else width
+    for prefix, kind in (("load", "load"), ("store", "store"), ("atomic", "atomic")):
+        if re.match(rf"(global|buffer|flat)_{prefix}", name):
+            return kind, width
+    if name.startswith("scratch_"):
+        return "spill", width
+    if name.startswith("ds_"):
+        return "shared", 16 if "128" in name else 8 if "64" in name else 4
+    return ("tensor" if "mfma" in name else "barrier" if name == "s_barrier" else "other"), width
+
+
+# Which thread touches which element
+
+
+def _sites(ttgir: str) -> list[dict[str, Any]]:
+    """Return the accesses to global memory by kind, line and column, with the layout of their block.
+
+    A layout is given by its bases: the coordinates of register 1, 2, 4, …, of lane 1, 2, 4, … and of warp 1, 2, 4, ….
+    """
+    places, bases = _places(ttgir), iter(_bases(ttgir))
+    found: dict[tuple, dict[str, Any]] = {}
+    for text in ttgir.splitlines():
+        operation = next((name for name in KINDS if re.search(rf"(?:^|= ){re.escape(name)}\b", text.strip())), None)
+        if operation is None:
+            continue
+        layout = next(bases)  # the operations come in the order of the text
+        place = re.search(r"loc\((#loc\d*)\)\s*(\{.*)?$", text)
+        line, column = places.get(place[1], (0, 0)) if place else (0, 0)
+        kind = KINDS[operation]
+        tensor = re.search(r"tensor<([\dx]+)x!tt\.ptr<(\w+)>", text)
+        shape = [int(n) for n in tensor[1].split("x")] if tensor else []
+        unit = UNITS[kind]
+        key = (unit, line, column, tuple(shape))
+        if key not in found or kind == "async":
+            found[key] = {
+                "kind": unit,
+                "line": line,
+                "column": column,
+                "shape": shape,
+                "bases": layout,
+                "itemsize": _itemsize(tensor[2]) if tensor else 0,
+                "async": kind == "async",
+            }
+    return [found[key] for key in sorted(found)]
+
+
+def _itemsize(name: str) -> int:
+    """Return the bytes of a type of the intermediate form: bf16, f32, i8, i1, f8E4M3FN."""
+    return max(1, int(re.search(r"\d+", name)[0]) // 8)
+
+
+def _places(ttgir: str) -> dict[str, tuple[int, int]]:
+    """Return line and column of each location, of the innermost function where it was inlined."""
+    raw = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", ttgir, re.MULTILINE))
+
+    def resolve(text: str, depth: int = 0) -> tuple[int, int]:
+        if match := re.match(r'".*?":(\d+):(\d+)', text):
+            return int(match[1]), int(match[2])
+        inner = re.search(r"#loc\d*", text)
+        return resolve(raw.get(inner[0], ""), depth + 1) if inner and depth < 20 else (0, 0)
+
+    return {name: resolve(text) for name, text in raw.items()}
+
+
+def _bases(ttgir: str) -> list[dict[str, list[list[int]]] | None]:
+    """Return the bases of each access to global memory, in order; None where its block has no layout of threads.
+
+    Triton's own reading of its layouts: through Gluon's builder to a linear layout.
+    """
+    from triton._C.libtriton import gluon_ir, ir
+
+    context = ir.context()
+    ir.load_dialects(context)
+    for backend in ("nvidia", "amd"):
+        importlib.import_module(f"triton._C.libtriton.{backend}").load_dialects(context)
+    builder = gluon_ir.GluonOpBuilder(context)
+    with tempfile.NamedTemporaryFile("w", suffix=".ttgir") as file:
+        file.write(ttgir)
+        file.flush()
+        module = ir.parse_mlir_module(file.name, context)
+    found: list[dict[str, list[list[int]]] | None] = []
+
+    def visit(operation: Any) -> None:
+        if operation.get_name() not in KINDS:
+            return
+        pointers = operation.get_operand(0)
+        shape = _shape(str(pointers.get_type()))
+        if not shape:
+            found.append(None)
+            return
+        layout = builder.get_gluon_layout_from_tensor(pointers)._to_ir(builder)
+        linear = builder.to_linear_layout(layout, shape)
+        register = [base for base in linear.reg_bases if any(base)]
+        found.append({"register": register, "lane": linear.lane_bases, "warp": linear.warp_bases})
+
+    module.walk(visit)
+    return found
+
+
+def _shape(kind: str) -> list[int]:
+    """Return the shape of a type of the intermediate form that is a block of pointers; none for others."""
+    match = re.match(r"tensor<([\dx]+)x!tt\.ptr<", kind)
+    return [int(n) for n in match[1].split("x")] if match else []

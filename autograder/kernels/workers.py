@@ -1,0 +1,106 @@
+"""The two workers that kernels need where there is no GPU: one interprets them, one compiles them.
+
+They are processes apart, as Triton's interpreter and its compiler cannot share one, and neither holds a secret.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autograder.isolation.sandbox import Kind, Limits, Reply, Sandbox
+from autograder.isolation.worker import wire
+from autograder.isolation.worker.trees import tensors_in
+
+TASKS = "autograder.kernels.worker.tasks"
+INTERPRETER = Kind(TASKS, {"TRITON_INTERPRET": "1"})
+COMPILER = Kind(TASKS, {"TRITON_INTERPRET": "0"})
+REPLY_BYTES = 1 << 30
+KEPT, KEPT_BYTES = 256, 1 << 20  # replies that are kept for the next who asks the same, and the bytes of one's tensors
+ADDRESSES = 64 << 30  # bytes that a replay may map: large storages are touched in few places
+
+
+class KernelFailure(RuntimeError):
+    """The kernels cannot be modelled, and why: a sentence for the student."""
+
+
+class Unchecked(KernelFailure):
+    """The kernels do something that they did in no call whose answer was compared."""
+
+
+class LimitReached(RuntimeError):
+    """A step took more time or memory than it may."""
+
+
+class KernelWorkers:
+    """An interpreter and a compiler, each in a sandbox; they start on first use. For one thread."""
+
+    def __init__(self, isolation: str | None = None, limits: Limits | None = None, helpers: Sequence[str] = ()):
+        self.limits = limits or Limits(seconds=60.0, memory=8 << 30)
+        self.interpreter = Sandbox(isolation, INTERPRETER, helpers)
+        self.compiler = Sandbox(isolation, COMPILER, helpers)
+        self._kept: dict[bytes, Reply] = {}
+
+    def __enter__(self) -> KernelWorkers:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers."""
+        self.interpreter.close()
+        self.compiler.close()
+
+    def forget(self) -> None:
+        """Drop the replies that are kept."""
+        self._kept.clear()
+
+    def perform(self, sandbox: Sandbox, request: dict[str, Any], seconds: float) -> tuple[Reply, Limits]:
+        """Have a task done that runs no code of the student's but kernels; return the reply and the limits it had.
+
+        The reply depends on the request alone, which holds the kernels' source, so for the same one it is kept.
+        """
+        limits = dataclasses.replace(self.limits, seconds=seconds, memory=ADDRESSES, reply_bytes=REPLY_BYTES)
+        key = hashlib.sha256(wire.encode(request)).digest()
+        reply = self._kept.pop(key, None) or sandbox.run(request, limits)
+        if _worth_keeping(request, reply):
+            self._kept[key] = reply  # the latest last
+            if len(self._kept) > KEPT:
+                del self._kept[next(iter(self._kept))]
+        return reply, limits
+
+
+def _worth_keeping(request: Mapping[str, Any], reply: Reply) -> bool:
+    """Return whether a reply is whole, tells of no error, and is small."""
+    parts = [part for message in reply.messages for part in (message, *message.get("launches", []))]
+    whole = reply.ended == "exit" and len(reply.messages) == len(request.get("replays", [None]))
+    small = sum(tensor.nbytes for tensor in tensors_in(reply.messages)) <= KEPT_BYTES
+    return whole and small and not any("error" in part for part in parts)
+
+
+def refused(error: Mapping[str, Any]) -> KernelFailure:
+    """Return the failure for an error that a task met."""
+    return KernelFailure(error["message"] if error["type"] == "OutOfBounds" else sentence(error))
+
+
+def sentence(error: Any) -> str:
+    """Return an error that a worker described as one sentence."""
+    if isinstance(error, dict):
+        where = error.get("where")
+        line = f" in line {where.get('line')} (`{str(where.get('source'))[:120]}`)" if isinstance(where, dict) else ""
+        return f"{str(error.get('type', 'error'))[:80]}{line}: {str(error.get('message', ''))[:500]}"
+    return str(error)[:500]
+
+
+def ended(reply: Reply, limits: Limits, what: str) -> Exception:
+    """Return the failure for a reply that ended before its answer."""
+    if reply.malformed:
+        return KernelFailure(f"the worker's reply could not be read: {reply.malformed}")
+    if reply.ended == "time" or reply.signal == 24:
+        return LimitReached(f"{what} took more than {limits.seconds:g} s")
+    if reply.ended in ("flood", "crowd"):
+        return LimitReached(f"{what} gave more than {limits.reply_bytes >> 20} MiB or too many processes")
+    return KernelFailure(f"{what} ended without an answer (signal {reply.signal})")

@@ -1,0 +1,343 @@
+"""Lesson 00: bytes, FLOPs and the roofline, on exercises easy enough to learn the grader by."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from random import Random
+
+import torch
+
+from autograder.judging.exercise import Exercise, Mistake, Part
+from mla_ref.hardware.cost import Cost
+from mla_ref.hardware.devices import DEVICES
+
+from ..drawing import as_given
+
+
+def _size(shape: tuple[int, ...], itemsize: int) -> int:
+    return torch.empty(shape, dtype=torch.uint8, device="meta").numel() * itemsize
+
+
+def _only(right: dict[str, float], **wrong: float) -> dict[str, float | None]:
+    """Expect these wrong entries and anything in the others; match nothing where they are right after all."""
+    if all(right[entry] == value for entry, value in wrong.items()):
+        return dict.fromkeys(right, math.nan)
+    return {entry: wrong.get(entry) for entry in right}
+
+
+def _shape(r: Random) -> tuple[int, ...]:
+    return tuple(r.randint(1, 40) for _ in range(r.randint(1, 5)))
+
+
+TENSOR_BYTES = Exercise(
+    name="tensor_bytes",
+    title="bytes of a tensor",
+    parts=(
+        Part(
+            "one byte an element",
+            1,
+            visible=[dict(shape=(2, 3, 5), itemsize=1)],
+            hidden=lambda r: [dict(shape=_shape(r), itemsize=1) for _ in range(3)],
+        ),
+        Part(
+            "two bytes and more",
+            1,
+            visible=[dict(shape=(2, 3, 5), itemsize=4), dict(shape=(7,), itemsize=2)],
+            hidden=lambda r: [
+                *(dict(shape=_shape(r), itemsize=r.choice([2, 4, 8])) for _ in range(3)),
+                dict(shape=(r.randint(64, 128), 131072, 576), itemsize=2),
+            ],
+        ),
+        Part(
+            "no axes, empty axes",
+            1,
+            visible=[dict(shape=(), itemsize=4), dict(shape=(3, 0, 5), itemsize=4)],
+            hidden=lambda r: [dict(shape=(), itemsize=r.choice([2, 8])), dict(shape=(0, *_shape(r)), itemsize=2)],
+        ),
+    ),
+    inputs=as_given,
+    oracle=_size,
+    returns=("the number of bytes",),
+    mistakes=(
+        Mistake(
+            "elements",
+            "these are elements, expected bytes: multiply by itemsize",
+            lambda shape, itemsize: _size(shape, 1),
+        ),
+        Mistake("bits", "these are bits, expected bytes", lambda shape, itemsize: _size(shape, 8 * itemsize)),
+        Mistake(
+            "no axes",
+            "a tensor of shape () is a single number, so it holds one element, not none",
+            lambda shape, itemsize: _size(shape, itemsize) if shape else 0,
+        ),
+    ),
+)
+
+
+def _product(m: int, n: int, k: int, itemsize: int) -> dict[str, float]:
+    dots, moved = m * n, _size((m, k), itemsize) + _size((k, n), itemsize) + _size((m, n), itemsize)
+    return {"flops": dots * 2 * k, "bytes": moved}
+
+
+def _sizes(r: Random, **fixed: int) -> dict[str, int]:
+    return dict(m=r.randint(2, 300), n=r.randint(2, 300), k=r.randint(2, 300), itemsize=r.choice([1, 2, 4])) | fixed
+
+
+MATMUL_COST = Exercise(
+    name="matmul_cost",
+    title="FLOPs and compulsory bytes of a matrix product",
+    parts=(
+        Part(
+            "matrix times matrix",
+            2,
+            visible=[dict(m=3, n=5, k=7, itemsize=2), dict(m=64, n=64, k=64, itemsize=4)],
+            hidden=lambda r: [_sizes(r), _sizes(r), dict(m=8192, n=8192, k=8192, itemsize=2)],
+        ),
+        Part(
+            "one row, one column, one product",
+            1,
+            visible=[dict(m=1, n=6, k=4, itemsize=2), dict(m=6, n=1, k=4, itemsize=2)],
+            hidden=lambda r: [_sizes(r, m=1), _sizes(r, n=1), _sizes(r, k=1)],
+        ),
+    ),
+    inputs=as_given,
+    oracle=_product,
+    returns=("cost",),
+    mistakes=(
+        Mistake(
+            "MACs",
+            "flops counts multiply-accumulates: each is two operations, a multiplication and an addition",
+            lambda **a: _only(_product(**a), flops=a["m"] * a["n"] * a["k"]),
+        ),
+        Mistake(
+            "one addition fewer",
+            "flops counts k − 1 additions an entry: count two for each of the k multiply-accumulates, as is the custom",
+            lambda **a: _only(_product(**a), flops=a["m"] * a["n"] * (2 * a["k"] - 1)),
+        ),
+        Mistake(
+            "elements",
+            "bytes counts elements: multiply by itemsize",
+            lambda **a: _only(_product(**a), bytes=_product(**a | {"itemsize": 1})["bytes"]),
+        ),
+        Mistake(
+            "output left out",
+            "bytes counts the two inputs only: the output [m, n] is written, and that moves bytes too",
+            lambda **a: _only(_product(**a), bytes=a["itemsize"] * a["k"] * (a["m"] + a["n"])),
+        ),
+        Mistake(
+            "no reuse",
+            "bytes reads both factors again for every product: compulsory traffic reads each input once",
+            lambda **a: _only(_product(**a), bytes=a["itemsize"] * a["m"] * a["n"] * (2 * a["k"] + 1)),
+        ),
+    ),
+    needs=("tensor_bytes",),
+)
+
+
+def _times(flops: float, nbytes: float, peak_flops: float, bandwidth: float) -> tuple[Fraction, Fraction]:
+    """Memory and compute time, exactly."""
+    return Fraction(nbytes) / Fraction(bandwidth), Fraction(flops) / Fraction(peak_flops)
+
+
+def _roofline(**work: float) -> tuple[float, str]:
+    memory, compute = _times(**work)
+    return float(max(memory, compute)), "compute" if compute > memory else "memory"
+
+
+def _upside_down(flops: float, nbytes: float, peak_flops: float, bandwidth: float) -> tuple[float, str]:
+    return _roofline(flops=peak_flops, nbytes=bandwidth, peak_flops=max(flops, 1e-30), bandwidth=max(nbytes, 1e-30))
+
+
+def _swap(bound: str) -> str:
+    return "memory" if bound == "compute" else "compute"
+
+
+def _work(r: Random, ratio: float) -> dict[str, float]:
+    """Work whose compute time is `ratio` times its memory time."""
+    peak_flops, bandwidth, seconds = r.uniform(1e11, 1e15), r.uniform(1e10, 5e12), r.uniform(1e-5, 1e-2)
+    return dict(
+        flops=ratio * seconds * peak_flops, nbytes=seconds * bandwidth, peak_flops=peak_flops, bandwidth=bandwidth
+    )
+
+
+def _tie(r: Random) -> dict[str, float]:
+    """Equal times, in powers of two so that they are equal in any arithmetic."""
+    a, b, c = (2.0 ** r.randint(20, 40) for _ in range(3))
+    return dict(flops=a * c, nbytes=b * c, peak_flops=a * 1024, bandwidth=b * 1024)
+
+
+ROOFLINE_TIME = Exercise(
+    name="roofline_time",
+    title="least time of a piece of work, and what sets it",
+    parts=(
+        Part(
+            "memory-bound",
+            1,
+            visible=[dict(flops=2000, nbytes=1000, peak_flops=100, bandwidth=10)],
+            hidden=lambda r: [_work(r, r.uniform(0.1, 0.9)) for _ in range(3)],
+        ),
+        Part(
+            "compute-bound",
+            1,
+            visible=[dict(flops=30000, nbytes=1000, peak_flops=100, bandwidth=10)],
+            hidden=lambda r: [_work(r, r.uniform(1.1, 10)) for _ in range(3)],
+        ),
+        Part(
+            "both equal, and a copy",
+            1,
+            visible=[
+                dict(flops=1000, nbytes=100, peak_flops=100, bandwidth=10),
+                dict(flops=0, nbytes=1000, peak_flops=100, bandwidth=10),
+            ],
+            hidden=lambda r: [_tie(r), _work(r, 0.0)],
+        ),
+    ),
+    inputs=as_given,
+    oracle=_roofline,
+    returns=("seconds", "bound"),
+    mistakes=(
+        Mistake(
+            "tie",
+            'when both times are equal, bound is "memory"',
+            lambda **a: (_roofline(**a)[0], "memory" if _times(**a)[0] > _times(**a)[1] else "compute"),
+        ),
+        Mistake(
+            "added",
+            "the two times are added: data moves while arithmetic runs, so the longer one decides alone",
+            lambda **a: (float(sum(_times(**a))), _roofline(**a)[1]),
+        ),
+        Mistake(
+            "the shorter time",
+            "this is the shorter of the two times: the work is done when the longer one is over",
+            lambda **a: (float(min(_times(**a))) if len({*_times(**a)}) > 1 else math.nan, None),
+        ),
+        Mistake(
+            "names swapped",
+            'seconds is right and bound is not: it names what takes longer, and is "memory" when both are equal',
+            lambda **a: (_roofline(**a)[0], _swap(_roofline(**a)[1])),
+        ),
+        Mistake(
+            "upside down",
+            "the divisions are upside down: seconds are bytes over bytes/s, and FLOPs over FLOP/s",
+            _upside_down,
+        ),
+    ),
+)
+
+
+def _h100(copied: int, size: int, *, peak: float = 989e12, passes: int = 2, unit: float = 1e6) -> dict[str, float]:
+    """The two times. The keywords make the named mistakes."""
+    product = Cost(bytes=6 * size**2, flops=2 * size**3)
+    bandwidth = DEVICES["h100"].bandwidth()
+    return {
+        "copy_us": unit * passes * copied / bandwidth,
+        "matmul_us": unit * max(product.bytes / bandwidth, product.flops / peak),
+    }
+
+
+PREDICT_H100 = Exercise(
+    name="predict_h100",
+    title="a copy and a matrix product on an H100",
+    parts=(
+        Part(
+            "a large product",
+            2,
+            visible=[dict(copied=2**30, size=8192)],
+            hidden=lambda r: [dict(copied=r.randint(2**28, 2**33), size=r.randint(4000, 16000)) for _ in range(2)],
+        ),
+        Part(
+            "a small product",
+            1,
+            visible=[dict(copied=2**20, size=512)],
+            hidden=lambda r: [dict(copied=r.randint(2**20, 2**28), size=r.randint(64, 700)) for _ in range(2)],
+        ),
+    ),
+    inputs=as_given,
+    oracle=_h100,
+    returns=("prediction",),
+    tolerance=0.01,
+    mistakes=(
+        Mistake(
+            "sparse peak",
+            "the product takes half the time it should: 1979 TFLOP/s holds for sparse matrices, dense ones get half",
+            lambda **a: _only(_h100(**a), matmul_us=_h100(**a, peak=1979e12)["matmul_us"]),
+        ),
+        Mistake(
+            "float32 peak",
+            "67 TFLOP/s is the rate of float32 outside the Tensor Cores: take the line of bfloat16",
+            lambda **a: _only(_h100(**a), matmul_us=_h100(**a, peak=67e12)["matmul_us"]),
+        ),
+        Mistake(
+            "one way",
+            "the copy takes half the time it should: every byte is read and written, which makes two",
+            lambda **a: _only(_h100(**a), copy_us=_h100(**a, passes=1)["copy_us"]),
+        ),
+        Mistake("seconds", "these are seconds, expected microseconds", lambda **a: _h100(**a, unit=1.0)),
+        Mistake(
+            "always compute",
+            "a product this small is memory-bound on an H100: take the longer of both times",
+            lambda **a: _only(_h100(**a), matmul_us=2e6 * a["size"] ** 3 / 989e12),
+        ),
+    ),
+    needs=("tensor_bytes", "matmul_cost", "roofline_time"),
+)
+
+
+def _crossing(n: int, k: int, itemsize: int, peak_flops: float, bandwidth: float) -> int:
+    """The m at which 2·m·n·k/peak overtakes (m·k + k·n + m·n)·itemsize/bandwidth, solved for m and rounded up."""
+    ridge = Fraction(peak_flops) / Fraction(bandwidth) * itemsize
+    return math.floor(ridge * n * k / (2 * n * k - ridge * (n + k))) + 1
+
+
+def _layer(r: Random, itemsize: int, ridge: float) -> dict[str, float]:
+    bandwidth = r.uniform(1e10, 4e12)
+    n, k = r.randint(1024, 8192), r.randint(1024, 8192)
+    return dict(n=n, k=k, itemsize=itemsize, peak_flops=ridge * bandwidth, bandwidth=bandwidth)
+
+
+RIDGE_ROWS = Exercise(
+    name="ridge_rows",
+    title="rows from which a layer is compute-bound",
+    parts=(
+        Part(
+            "a CPU in 32 bits",
+            1,
+            visible=[dict(n=1024, k=768, itemsize=4, peak_flops=320 * 10**9, bandwidth=27 * 10**9)],
+            hidden=lambda r: [_layer(r, 4, r.uniform(4, 40)) for _ in range(2)],
+        ),
+        Part(
+            "a GPU in 16 and 8 bits",
+            2,
+            visible=[
+                dict(n=7168, k=2048, itemsize=1, peak_flops=1979 * 10**12, bandwidth=3350 * 10**9),
+                dict(n=7168, k=7168, itemsize=2, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),
+            ],
+            hidden=lambda r: [_layer(r, 2, r.uniform(50, 300)), _layer(r, 1, r.uniform(100, 600))],
+        ),
+    ),
+    inputs=as_given,
+    oracle=_crossing,
+    returns=("the number of rows",),
+    mistakes=(
+        Mistake(
+            "one too few",
+            "this is the last number of rows that is memory-bound, expected the first that is compute-bound",
+            lambda **a: _crossing(**a) - 1,
+        ),
+        Mistake(
+            "weights only",
+            "this counts the bytes of the weights only: the m rows are read and the m results written too",
+            lambda itemsize, peak_flops, bandwidth, **_: math.ceil(peak_flops / bandwidth * itemsize / 2),
+        ),
+        Mistake(
+            "the ridge itself",
+            "this is the ridge in FLOP/byte, expected rows: the intensity of m rows depends on itemsize, n and k too",
+            lambda itemsize, peak_flops, bandwidth, **_: math.ceil(peak_flops / bandwidth),
+        ),
+    ),
+    needs=("tensor_bytes", "matmul_cost", "roofline_time"),
+)
+
+
+EXERCISES = (TENSOR_BYTES, MATMUL_COST, ROOFLINE_TIME, PREDICT_H100, RIDGE_ROWS)

@@ -1,0 +1,425 @@
+"""The sample class of lesson 01."""
+
+from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, unfinished
+from autograder.judging.verdict import Outcome
+
+from .troublesome import TROUBLESOME
+
+PARTIAL, ERROR, UNFINISHED = Outcome.PARTIAL, Outcome.ERROR, Outcome.UNFINISHED
+
+SUBMISSIONS = (
+    Submission("ada", "the solution as it stands"),
+    Submission(
+        "ben",
+        "another style: matmul in place of einsum, copied key heads, one storage for keys and values",
+        patches=(
+            rewrite(
+                "predict_cache_bytes",
+                """
+def predict_cache_bytes(num_layers, num_heads, num_kv_heads, head_dim, itemsize):
+    heads = dict(mha=num_heads, gqa=num_kv_heads, mqa=1)
+    return {kind: float(2 * num_layers * h * head_dim * itemsize) for kind, h in heads.items()}
+""",
+            ),
+            rewrite(
+                "attention",
+                """
+def attention(q, k, v):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    S, T = scores.shape[-2:]
+    scores = scores + torch.full((S, T), -torch.inf).triu(T - S + 1)
+    peak = scores.amax(-1, keepdim=True)
+    weights = torch.exp(scores - peak)
+    total = weights.sum(-1, keepdim=True)
+    out = (weights / total) @ v
+    return out.transpose(1, 2), (peak + total.log()).squeeze(-1).transpose(1, 2)
+""",
+            ),
+            rewrite(
+                "grouped_attention",
+                """
+def grouped_attention(q, k, v):
+    copies = q.shape[2] // k.shape[2]
+    return attention(q, *(x.repeat_interleave(copies, dim=2) for x in (k, v)))
+""",
+            ),
+            rewrite(
+                "KVCache",
+                """
+class KVCache:
+    def __init__(self, batch, capacity, num_kv_heads, head_dim):
+        self.storage = torch.empty(2, batch, capacity, num_kv_heads, head_dim)
+        self.n, self.capacity = 0, capacity
+
+    def length(self):
+        return self.n
+
+    def append(self, k, v):
+        if self.n + k.shape[1] > self.capacity:
+            raise ValueError("full")
+        target = self.storage.narrow(2, self.n, k.shape[1])
+        target[0].copy_(k)
+        target[1].copy_(v)
+        self.n += k.shape[1]
+        return tuple(self.storage[:, :, : self.n])
+""",
+            ),
+            rewrite(
+                "CachedAttention",
+                """
+class CachedAttention(torch.nn.Module):
+    def __init__(self, w_q, w_k, w_v, w_o, head_dim, batch, capacity):
+        super().__init__()
+        self.weights, self.head_dim = (w_q, w_k, w_v, w_o), head_dim
+        self.cache = KVCache(batch, capacity, len(w_k) // head_dim, head_dim)
+
+    def forward(self, x):
+        B, S, _ = x.shape
+        w_q, w_k, w_v, w_o = self.weights
+        q, k, v = (torch.nn.functional.linear(x, w).view(B, S, -1, self.head_dim) for w in (w_q, w_k, w_v))
+        out, lse = grouped_attention(q, *self.cache.append(k, v))
+        return torch.nn.functional.linear(out.reshape(B, S, -1), w_o)
+""",
+            ),
+        ),
+    ),
+    Submission(
+        "chloe",
+        "helpers in a cell of her own",
+        patches=(
+            add_cell(
+                "attention",
+                """
+from math import sqrt
+
+def scaled(q, k):
+    return torch.einsum('bshd,bthd->bsht', q, k) / sqrt(q.shape[-1])
+
+def room_for(cache, tokens):
+    return cache.k.shape[1] - cache.used >= tokens
+""",
+            ),
+            replace("attention", 'torch.einsum("bshd,bthd->bsht", q, k) / math.sqrt(q.shape[-1])', "scaled(q, k)"),
+            replace("KVCache", "if total > self.k.shape[1]:", "if not room_for(self, k.shape[1]):"),
+        ),
+    ),
+    Submission(
+        "dev",
+        "warns and prints",
+        patches=(
+            replace(
+                "attention",
+                "    S, T =",
+                '    import warnings\n    warnings.warn("careful")\n    print(q.shape)\n    S, T =',
+            ),
+            replace(
+                "predict_decode_cost", "    read =", "    import sys\n    print(batch, file=sys.stderr)\n    read ="
+            ),
+        ),
+    ),
+    Submission(
+        "eli",
+        "forgets the scale, the values, and to cut the storage",
+        patches=(
+            replace("attention", " / math.sqrt(q.shape[-1])", ""),
+            replace("predict_cache_bytes", "2 * num_layers", "num_layers"),
+            replace("KVCache", "return self.k[:, :total], self.v[:, :total]", "return self.k, self.v"),
+        ),
+        expect={
+            "attention": Expected(0, says="not scaled"),
+            "predict_cache_bytes": Expected(0, says="half the bytes"),
+            "KVCache": Expected(0, says="whole storage"),
+        },
+    ),
+    Submission(
+        "fay",
+        "divides by the head width, counts elements, tiles the key heads, refuses the last place",
+        patches=(
+            replace("attention", "math.sqrt(q.shape[-1])", "q.shape[-1]"),
+            replace("predict_cache_bytes", " * itemsize", ""),
+            rewrite(
+                "grouped_attention",
+                """
+def grouped_attention(q, k, v):
+    n = q.shape[2] // k.shape[2]
+    return attention(q, k.repeat(1, 1, n, 1), v.repeat(1, 1, n, 1))
+""",
+            ),
+            replace("KVCache", "if total > self.k.shape[1]:", "if total >= self.k.shape[1]:"),
+            replace("predict_decode_cost", "4 * batch", "2 * batch"),
+        ),
+        expect={
+            "attention": Expected(0, says="1/Dh"),
+            "predict_cache_bytes": Expected(0, says="multiply by itemsize"),
+            "grouped_attention": Expected(2, PARTIAL, "consecutive query heads share"),
+            "KVCache": Expected(1, PARTIAL, "fills the cache exactly"),
+            "predict_decode_cost": Expected(0, says="half the FLOPs"),
+        },
+    ),
+    Submission(
+        "gus",
+        "no mask, one layer only, drops what does not fit, forgets the batch",
+        patches=(
+            replace("attention", "    scores = scores.masked_fill(future[:, None, :], -math.inf)\n", ""),
+            replace("predict_cache_bytes", "2 * num_layers * head_dim", "2 * head_dim"),
+            replace(
+                "KVCache",
+                """        if total > self.k.shape[1]:
+            raise ValueError(f"no room for {k.shape[1]} tokens beside the {self.used} held")
+""",
+                """        total = min(total, self.k.shape[1])
+        k, v = k[:, : total - self.used], v[:, : total - self.used]
+""",
+            ),
+            replace("predict_decode_cost", "read = 2 * batch * context", "read = 2 * context"),
+        ),
+        expect={
+            "attention": Expected(2, PARTIAL, "no causal mask"),
+            "predict_cache_bytes": Expected(1, PARTIAL, "multiply by num_layers"),
+            "KVCache": Expected(2, PARTIAL, "dropped silently"),
+            "predict_decode_cost": Expected(0, says="cache of its own"),
+        },
+    ),
+    Submission(
+        "lena",
+        "mask from the top left, groups for group size, key head 0 for all, the cache not used",
+        patches=(
+            replace(
+                "attention", "torch.arange(T) > torch.arange(S)[:, None] + (T - S)", "~torch.ones(S, T).tril().bool()"
+            ),
+            replace("predict_cache_bytes", '"gqa": num_kv_heads', '"gqa": num_heads // num_kv_heads'),
+            rewrite(
+                "grouped_attention",
+                """
+def grouped_attention(q, k, v):
+    shape = (*k.shape[:2], q.shape[2], k.shape[3])
+    return attention(q, k[:, :, :1].expand(shape), v[:, :, :1].expand(shape))
+""",
+            ),
+            replace("CachedAttention", "grouped_attention(q, k_all, v_all)", "grouped_attention(q, k, v)"),
+            replace("predict_decode_cost", "flops / read", "read / flops"),
+        ),
+        expect={
+            "attention": Expected(0, says="aligned top-left"),
+            "predict_cache_bytes": Expected(0, says="query heads of a group"),
+            "grouped_attention": Expected(1, PARTIAL, "reads key head 0"),
+            "CachedAttention": Expected(1, PARTIAL, "sees only its own tokens"),
+            "predict_decode_cost": Expected(0, says="FLOPs per byte"),
+        },
+    ),
+    Submission(
+        "mona",
+        "hides a query's own token, returns heads in another order, counts before refusing",
+        patches=(
+            replace("attention", "torch.arange(T) > torch.arange(S)", "torch.arange(T) >= torch.arange(S)"),
+            replace("grouped_attention", "q = q.unflatten(2, (G, -1))", "q = q.unflatten(2, (G, -1)).contiguous()"),
+            replace(
+                "grouped_attention",
+                "return out.flatten(2, 3), lse.flatten(2, 3)",
+                "return out.transpose(2, 3).flatten(2, 3), lse.transpose(2, 3).flatten(2, 3)",
+            ),
+            replace(
+                "KVCache",
+                "        total = self.used + k.shape[1]\n        if total > self.k.shape[1]:\n",
+                "        first = self.used\n        self.used += k.shape[1]\n        if self.used > self.k.shape[1]:\n",
+            ),
+            replace("KVCache", "self.k[:, self.used : total] = k", "self.k[:, first : self.used] = k"),
+            replace("KVCache", "self.v[:, self.used : total] = v", "self.v[:, first : self.used] = v"),
+            replace("KVCache", "        self.used = total\n", ""),
+            replace(
+                "KVCache", "self.k[:, :total], self.v[:, :total]", "self.k[:, : self.used], self.v[:, : self.used]"
+            ),
+            replace("CachedAttention", ".unflatten(-1, (-1, self.head_dim))", ""),
+            replace(
+                "CachedAttention",
+                "        k_all, v_all",
+                "        B, S, _ = x.shape\n"
+                "        q, k, v = (y.view(B, -1, S, self.head_dim).transpose(1, 2) for y in (q, k, v))\n"
+                "        k_all, v_all",
+            ),
+            replace("predict_decode_cost", "2 * batch * context * num_kv_heads", "batch * context * num_kv_heads"),
+        ),
+        expect={
+            "attention": Expected(0, says="own token"),
+            "grouped_attention": Expected(2, PARTIAL, "come out in another order"),
+            "KVCache": Expected(2, PARTIAL, "before it refuses"),
+            "CachedAttention": Expected(2, PARTIAL, "mixes tokens and heads"),
+            "predict_decode_cost": Expected(0, says="the values as well"),
+        },
+    ),
+    Submission(
+        "nico",
+        "lse to base 2, only the new tokens, no output projection, bytes of the query heads",
+        patches=(
+            replace("attention", "return out, lse", "return out, lse * math.log2(math.e)"),
+            replace("KVCache", "return self.k[:, :total], self.v[:, :total]", "return k, v"),
+            replace("CachedAttention", "return out.flatten(2) @ self.w_o.T", "return out.flatten(2)"),
+            replace("predict_decode_cost", "context * num_kv_heads * head_dim", "context * num_heads * head_dim"),
+        ),
+        expect={
+            "attention": Expected(0, says="base 2"),
+            "KVCache": Expected(0, says="only the tokens it was given"),
+            "CachedAttention": Expected(0, says="output projection w_o is missing"),
+            "predict_decode_cost": Expected(1, PARTIAL, "read once for its group"),
+        },
+    ),
+    Submission(
+        "omar",
+        "forgets to add the maximum back, multiplies by weights that are not transposed",
+        patches=(
+            replace(
+                "attention",
+                "lse = torch.logsumexp(scores, dim=-1)",
+                "scores = scores - scores.amax(-1, keepdim=True)\n    lse = scores.exp().sum(-1).log()",
+            ),
+            replace("CachedAttention", "x @ w.T", "x @ w"),
+            replace("CachedAttention", "self.w_o.T", "self.w_o"),
+            replace("predict_decode_cost", "context * num_heads * head_dim", "context * num_kv_heads * head_dim"),
+        ),
+        expect={
+            "attention": Expected(0, says="add the maximum back"),
+            "CachedAttention": Expected(0, says="[out, in]"),
+            "predict_decode_cost": Expected(1, PARTIAL, "scores of its own"),
+        },
+    ),
+    Submission(
+        "pia",
+        "divides by a sum of exponentials that overflows; no refusal of her own",
+        patches=(
+            replace("attention", "torch.logsumexp(scores, dim=-1)", "torch.log(torch.exp(scores).sum(-1))"),
+            replace(
+                "attention", "torch.exp(scores - lse[..., None])", "torch.exp(scores) / torch.exp(scores).sum(-1, True)"
+            ),
+            replace("KVCache", "if total > self.k.shape[1]:", "if total < 0:"),
+        ),
+        expect={
+            "attention": Expected(4, PARTIAL, "exp overflows"),
+            "KVCache": Expected(2, ERROR, "RuntimeError"),
+        },
+    ),
+    Submission(
+        "quinn",
+        "computes the log-sum-exp by hand",
+        patches=(replace("attention", "torch.logsumexp(scores, dim=-1)", "scores.exp().sum(-1).log()"),),
+        expect={"attention": Expected(4, PARTIAL, "exp overflows")},
+    ),
+    Submission(
+        "rosa",
+        "a stable softmax beside a log-sum-exp by hand",
+        patches=(
+            replace("attention", "torch.logsumexp(scores, dim=-1)", "scores.exp().sum(-1).log()"),
+            replace("attention", "torch.exp(scores - lse[..., None])", "torch.softmax(scores, dim=-1)"),
+        ),
+        expect={"attention": Expected(4, PARTIAL, "lse overflows")},
+    ),
+    Submission(
+        "sven",
+        "a mask one place too far, no mask in groups, fills the cache before refusing, w_o not transposed, elements",
+        patches=(
+            replace(
+                "attention",
+                "torch.arange(T) > torch.arange(S)[:, None] + (T - S)",
+                "~torch.ones(S, T).tril(T - S + 1).bool()",
+            ),
+            replace("grouped_attention", ".masked_fill(future[:, None, None, :], -math.inf)", ""),
+            rewrite(
+                "KVCache",
+                """
+class KVCache:
+    def __init__(self, batch, capacity, num_kv_heads, head_dim):
+        self.k = torch.zeros(batch, capacity, num_kv_heads, head_dim)
+        self.v = torch.zeros(batch, capacity, num_kv_heads, head_dim)
+        self.used = 0
+
+    def length(self):
+        return self.used
+
+    def append(self, k, v):
+        for t in range(k.shape[1]):
+            if self.used == self.k.shape[1]:
+                raise ValueError("full")
+            self.k[:, self.used], self.v[:, self.used] = k[:, t], v[:, t]
+            self.used += 1
+        return self.k[:, : self.used], self.v[:, : self.used]
+""",
+            ),
+            replace("CachedAttention", "self.w_o.T", "self.w_o"),
+            replace("predict_decode_cost", " * itemsize", ""),
+        ),
+        expect={
+            "attention": Expected(2, PARTIAL, "one place too far right"),
+            "grouped_attention": Expected(0, says="no causal mask"),
+            "KVCache": Expected(2, PARTIAL, "still fit"),
+            "CachedAttention": Expected(0, says="expected w_o.T"),
+            "predict_decode_cost": Expected(0, says="multiply by itemsize"),
+        },
+    ),
+    Submission(
+        "tara",
+        "zeros for what is hidden, queries, keys and values by weights that are not transposed",
+        patches=(
+            replace("attention", "-math.inf", "0.0"),
+            replace("CachedAttention", "x @ w.T", "x @ w"),
+        ),
+        expect={
+            "attention": Expected(2, PARTIAL, "a weight like any other"),
+            "CachedAttention": Expected(0, says="for queries, keys and values"),
+        },
+    ),
+    Submission(
+        "theo",
+        "calls what may not be called",
+        patches=(
+            rewrite(
+                "grouped_attention",
+                """
+def grouped_attention(q, k, v):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    return out.transpose(1, 2), out.new_zeros(out.shape[:3]).transpose(1, 2)
+""",
+            ),
+            rewrite(
+                "KVCache",
+                """
+class KVCache:
+    def __init__(self, batch, capacity, num_kv_heads, head_dim):
+        self.capacity = capacity
+        self.k = self.v = torch.zeros(batch, 0, num_kv_heads, head_dim)
+
+    def length(self):
+        return self.k.shape[1]
+
+    def append(self, k, v):
+        if self.length() + k.shape[1] > self.capacity:
+            raise ValueError
+        self.k, self.v = torch.cat((self.k, k), 1), torch.cat((self.v, v), 1)
+        return self.k, self.v
+""",
+            ),
+        ),
+        expect={
+            "grouped_attention": Expected(0, says="may not call scaled_dot_product"),
+            "KVCache": Expected(0, says="may not call cat"),
+        },
+    ),
+    Submission(
+        "hana",
+        "hands in unfinished cells",
+        (unfinished("attention"), unfinished("KVCache"), unfinished("CachedAttention")),
+        {
+            "attention": Expected(0, UNFINISHED),
+            "KVCache": Expected(0, UNFINISHED),
+            "CachedAttention": Expected(0, UNFINISHED),
+        },
+    ),
+    Submission(
+        "ivan",
+        "a syntax error in one cell",
+        patches=(replace("attention", "def attention(q, k, v):", "def attention(q, k, v)"),),
+        expect={"attention": Expected(0, ERROR, "SyntaxError in line 1")},
+    ),
+    *TROUBLESOME,
+)
+DEMO = ("ada", "eli", *(each.student for each in TROUBLESOME))

@@ -1,0 +1,410 @@
+"""The sample class of lesson 02: every named mistake of its exercises is shown by someone."""
+
+from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, unfinished
+from autograder.judging.verdict import Outcome
+
+RMS = "    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps)\n"
+TURN = "    return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)"
+LATENT = "    return rms_normalize(c_kv, norm_weight), rotate_pairs(k_rope[:, :, None], cos, sin)[:, :, 0]"
+ROPE_SCORES = '    scores = scores + torch.einsum("bshd,btd->bsht", q_rope, k_rope)\n'
+SCALE = "math.sqrt(q_nope.shape[-1] + q_rope.shape[-1])"
+LSE = "    lse = torch.logsumexp(scores, dim=-1)\n"
+WRITE = "    c_cache[:, now] = c_new\n    k_cache[:, now] = k_new\n"
+FILLED = "    c_kv, k_rope = c_cache[:, : position + 1], k_cache[:, : position + 1]\n"
+
+SUBMISSIONS = (
+    Submission("ada", "the solution as it stands"),
+    Submission(
+        "ben",
+        "another style: norms, complex numbers, concatenated keys, matmul in place of einsum",
+        patches=(
+            rewrite(
+                "predict_latent_cache",
+                """
+def predict_latent_cache(num_heads, qk_nope_head_dim, qk_rope_head_dim, v_head_dim, kv_lora_rank, itemsize):
+    words = {
+        "expanded_bytes": num_heads * (qk_nope_head_dim + qk_rope_head_dim) + num_heads * v_head_dim,
+        "latent_bytes": kv_lora_rank + qk_rope_head_dim,
+    }
+    answer = {name: itemsize * count for name, count in words.items()}
+    answer["ratio"] = words["expanded_bytes"] / words["latent_bytes"]
+    return answer
+""",
+            ),
+            rewrite(
+                "rms_normalize",
+                """
+def rms_normalize(x, weight, eps=1e-6):
+    n = x.shape[-1]
+    wide = x.double()
+    length = torch.sqrt(torch.linalg.vector_norm(wide, dim=-1, keepdim=True) ** 2 / n + eps)
+    return (wide / length * weight.double()).to(x.dtype)
+""",
+            ),
+            rewrite(
+                "rotate_pairs",
+                """
+def rotate_pairs(x, cos, sin):
+    pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2).contiguous())
+    turn = torch.complex(cos, sin)[None, :, None, :]
+    return torch.view_as_real(pairs * turn).reshape(x.shape)
+""",
+            ),
+            rewrite(
+                "latent_kv",
+                """
+def latent_kv(h, w_dkv, norm_weight, cos, sin):
+    rank = len(norm_weight)
+    latent = torch.nn.functional.linear(h, w_dkv[:rank])
+    key = torch.nn.functional.linear(h, w_dkv[rank:]).unsqueeze(2)
+    return rms_normalize(latent, norm_weight, 1e-6), rotate_pairs(key, cos, sin).squeeze(2)
+""",
+            ),
+            rewrite(
+                "naive_mla_attention",
+                """
+def naive_mla_attention(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv):
+    heads = w_uk.shape[0]
+    q = torch.cat((q_nope, q_rope), -1).transpose(1, 2)  # [B, H, S, Dn + Dr]
+    k_nope = c_kv[:, None] @ w_uk.mT  # [B, H, T, Dn]
+    k = torch.cat((k_nope, k_rope[:, None].expand(-1, heads, -1, -1)), -1)
+    v = c_kv[:, None] @ w_uv.mT
+    scores = (q * q.shape[-1] ** -0.5) @ k.mT
+    S, T = scores.shape[-2:]
+    scores = scores + torch.full((S, T), -torch.inf).triu(T - S + 1)
+    peak = scores.amax(-1, keepdim=True)
+    weights = torch.exp(scores - peak)
+    total = weights.sum(-1, keepdim=True)
+    return ((weights / total) @ v).transpose(1, 2), (peak + total.log()).squeeze(-1).transpose(1, 2)
+""",
+            ),
+            rewrite(
+                "mla_decode_step",
+                """
+def mla_decode_step(h, weights, c_cache, k_cache, position, cos, sin):
+    here, length = [position], position + 1
+    query = mla_query(h, *(weights[name] for name in ("w_dq", "q_norm", "w_uq")), cos[here], sin[here])
+    c_cache[:, here], k_cache[:, here] = latent_kv(h, weights["w_dkv"], weights["kv_norm"], cos[here], sin[here])
+    out = naive_mla_attention(*query, c_cache[:, :length], k_cache[:, :length], weights["w_uk"], weights["w_uv"])[0]
+    return torch.nn.functional.linear(out.reshape(len(h), 1, -1), weights["w_o"]), c_cache, k_cache
+""",
+            ),
+        ),
+    ),
+    Submission(
+        "chloe",
+        "helpers in cells of her own",
+        patches=(
+            add_cell(
+                "rotate_pairs",
+                "def halves(x):\n    return x[..., 0::2], x[..., 1::2]\n\nprint(halves(torch.arange(6)))",
+            ),
+            replace("rotate_pairs", "a, b = x[..., 0::2], x[..., 1::2]", "a, b = halves(x)"),
+            add_cell(
+                "naive_mla_attention",
+                'from math import sqrt\n\ndef expand(c_kv, w):\n    return torch.einsum("btr,hdr->bthd", c_kv, w)',
+            ),
+            replace("naive_mla_attention", 'torch.einsum("btr,hdr->bthd", c_kv, w_uk)', "expand(c_kv, w_uk)"),
+            replace("naive_mla_attention", 'torch.einsum("btr,hvr->bthv", c_kv, w_uv)', "expand(c_kv, w_uv)"),
+            replace("naive_mla_attention", "math.sqrt", "sqrt"),
+        ),
+    ),
+    Submission(
+        "dev",
+        "warns and prints",
+        patches=(
+            replace(
+                "rms_normalize",
+                "    y = x.to(",
+                '    import warnings\n    warnings.warn("careful with half types")\n    print(x.dtype)\n    y = x.to(',
+            ),
+            replace("mla_decode_step", "    w, angle =", '    print("position", position)\n    w, angle ='),
+        ),
+    ),
+    Submission(
+        "eli",
+        "counts elements, subtracts the mean, pairs the halves, caches the raw latent, scales by Dn, rotates one late",
+        patches=(
+            replace("predict_latent_cache", " * itemsize", ""),
+            replace("rms_normalize", RMS, "    y = y - y.mean(-1, keepdim=True)\n" + RMS),
+            replace("rotate_pairs", "x[..., 0::2], x[..., 1::2]", "x.chunk(2, dim=-1)"),
+            replace("rotate_pairs", TURN, "    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)"),
+            replace("latent_kv", "rms_normalize(c_kv, norm_weight)", "c_kv"),
+            replace("naive_mla_attention", SCALE, "math.sqrt(q_nope.shape[-1])"),
+            replace(
+                "mla_decode_step",
+                "(cos[now], sin[now])",
+                "(cos[position + 1 : position + 2], sin[position + 1 : position + 2])",
+            ),
+        ),
+        expect={
+            "predict_latent_cache": Expected(0, says="multiply by itemsize"),
+            "rms_normalize": Expected(0, says="that is LayerNorm"),
+            "rotate_pairs": Expected(0, says="paired with i + Dr/2"),
+            "latent_kv": Expected(0, says="before its RMSNorm"),
+            "naive_mla_attention": Expected(0, says="scaled by 1/√Dn,"),
+            "mla_decode_step": Expected(0, says="rotated for position + 1"),
+        },
+    ),
+    Submission(
+        "fay",
+        "forgets the RoPE key, sums the squares, turns backwards, caches the raw key, scales by R+Dr, rotates at 0",
+        patches=(
+            replace("predict_latent_cache", "(kv_lora_rank + qk_rope_head_dim) * itemsize", "kv_lora_rank * itemsize"),
+            replace("rms_normalize", ".mean(", ".sum("),
+            replace("rotate_pairs", "a * cos - b * sin, a * sin + b * cos", "a * cos + b * sin, b * cos - a * sin"),
+            replace("latent_kv", "rotate_pairs(k_rope[:, :, None], cos, sin)[:, :, 0]", "k_rope"),
+            replace("naive_mla_attention", SCALE, "math.sqrt(c_kv.shape[-1] + k_rope.shape[-1])"),
+            replace("mla_decode_step", "(cos[now], sin[now])", "(cos[: h.shape[1]], sin[: h.shape[1]])"),
+        ),
+        expect={
+            "predict_latent_cache": Expected(0, says="leaves out the rotated key"),
+            "rms_normalize": Expected(0, says="expected their mean"),
+            "rotate_pairs": Expected(0, says="turn backwards"),
+            "latent_kv": Expected(0, says="before its rotation"),
+            "naive_mla_attention": Expected(0, says="scaled by 1/√(R+Dr)"),
+            "mla_decode_step": Expected(0, says="rotated for position 0"),
+        },
+    ),
+    Submission(
+        "gus",
+        "counts K and V, forgets the weight, ends in halves, splits the wrong way, leaves RoPE out, rotates again",
+        patches=(
+            replace(
+                "predict_latent_cache",
+                "(kv_lora_rank + qk_rope_head_dim) * itemsize",
+                "2 * (kv_lora_rank + qk_rope_head_dim) * itemsize",
+            ),
+            replace("rms_normalize", "(y * weight)", "y"),
+            replace("rotate_pairs", TURN, "    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)"),
+            replace(
+                "latent_kv",
+                "projected[..., :R], projected[..., R:]",
+                "projected[..., -R:], projected[..., : projected.shape[-1] - R]",
+            ),
+            replace("naive_mla_attention", ROPE_SCORES, ""),
+            replace(
+                "mla_decode_step",
+                FILLED,
+                FILLED
+                + "    k_rope = rotate_pairs(k_rope[:, :, None], cos[: position + 1], sin[: position + 1])[:, :, 0]\n",
+            ),
+        ),
+        expect={
+            "predict_latent_cache": Expected(0, says="no factor 2"),
+            "rms_normalize": Expected(0, says="not multiplied by weight"),
+            "rotate_pairs": Expected(0, says="laid out as two halves"),
+            "latent_kv": Expected(0, says="split the wrong way round"),
+            "naive_mla_attention": Expected(0, says="RoPE part is missing"),
+            "mla_decode_step": Expected(0, says="rotated a second time"),
+        },
+    ),
+    Submission(
+        "hana",
+        "hands in unfinished cells",
+        patches=(unfinished("latent_kv"), unfinished("naive_mla_attention"), unfinished("mla_decode_step")),
+        expect={
+            "latent_kv": Expected(0, Outcome.UNFINISHED),
+            "naive_mla_attention": Expected(0, Outcome.UNFINISHED),
+            "mla_decode_step": Expected(0, Outcome.UNFINISHED),
+        },
+    ),
+    Submission(
+        "ivan",
+        "a syntax error in one cell; those that call it are judged with the right one",
+        patches=(replace("rotate_pairs", "def rotate_pairs(x, cos, sin):", "def rotate_pairs(x, cos, sin)"),),
+        expect={"rotate_pairs": Expected(0, Outcome.ERROR, "SyntaxError in line 1")},
+    ),
+    Submission(
+        "lena",
+        "counts 2R, forgets the root, tiles the table, norms latent and key together, exchanges the weights, no write",
+        patches=(
+            replace("predict_latent_cache", "(kv_lora_rank + qk_rope_head_dim)", "2 * kv_lora_rank"),
+            replace("rms_normalize", RMS, "    y = y / (y.square().mean(-1, keepdim=True) + eps)\n"),
+            rewrite(
+                "rotate_pairs",
+                """
+def rotate_pairs(x, cos, sin):
+    cos, sin = torch.cat((cos, cos), -1)[:, None], torch.cat((sin, sin), -1)[:, None]
+    swapped = torch.stack((-x[..., 1::2], x[..., 0::2]), dim=-1).flatten(-2)
+    return x * cos + swapped * sin
+""",
+            ),
+            replace(
+                "latent_kv",
+                "    c_kv, k_rope = projected",
+                "    ones = torch.ones(projected.shape[-1] - R)\n"
+                "    projected = rms_normalize(projected, torch.cat((norm_weight, ones)))\n"
+                "    c_kv, k_rope = projected",
+            ),
+            replace("latent_kv", LATENT, "    return c_kv, rotate_pairs(k_rope[:, :, None], cos, sin)[:, :, 0]"),
+            replace(
+                "naive_mla_attention",
+                "    k_nope =",
+                "    w_uv, w_uk = w_uk, w_uv\n    k_nope =",
+            ),
+            replace("mla_decode_step", WRITE, ""),
+            replace(
+                "mla_decode_step",
+                FILLED,
+                "    c_kv = torch.cat((c_cache[:, :position], c_new), 1)\n"
+                "    k_rope = torch.cat((k_cache[:, :position], k_new), 1)\n",
+            ),
+        ),
+        expect={
+            "predict_latent_cache": Expected(0, says="latent_bytes is 2R"),
+            "rms_normalize": Expected(0, says="expected its square root"),
+            "rotate_pairs": Expected(0, says="need the same angle"),
+            "latent_kv": Expected(0, says="over latent and key together"),
+            "naive_mla_attention": Expected(0, says="exchanged"),
+            "mla_decode_step": Expected(0, says="come back without the new token"),
+        },
+    ),
+    Submission(
+        "mona",
+        "a RoPE key per head, eps outside the root, angles by head, values from W_UK, blind to the new token",
+        patches=(
+            replace("predict_latent_cache", "(kv_lora_rank + qk", "(kv_lora_rank + num_heads * qk"),
+            replace("rms_normalize", RMS, "    y = y / (y.square().mean(-1, keepdim=True).sqrt() + eps)\n"),
+            replace("rotate_pairs", "    cos, sin = cos[:, None], sin[:, None]  # [S, 1, Dr/2]\n", ""),
+            replace("naive_mla_attention", 'torch.einsum("btr,hvr->bthv", c_kv, w_uv)', "k_nope"),
+            replace("mla_decode_step", FILLED, "    c_kv, k_rope = c_cache[:, :position], k_cache[:, :position]\n"),
+        ),
+        expect={
+            "predict_latent_cache": Expected(0, says="a rotated key for every head"),
+            "rms_normalize": Expected(2, Outcome.PARTIAL, "eps is added to the root"),
+            "rotate_pairs": Expected(1, Outcome.PARTIAL, "run over the heads"),
+            "naive_mla_attention": Expected(0, says="values come from w_uk"),
+            "mla_decode_step": Expected(0, says="does not attend to itself"),
+        },
+    ),
+    Submission(
+        "nils",
+        "leaves RoPE out of the expanded key, no eps, no mask, attends to the whole cache",
+        patches=(
+            replace("predict_latent_cache", "(qk_nope_head_dim + qk_rope_head_dim + v", "(qk_nope_head_dim + v"),
+            replace("rms_normalize", " + eps", ""),
+            replace("naive_mla_attention", "    scores = scores.masked_fill(future[:, None, :], -math.inf)\n", ""),
+            replace("mla_decode_step", FILLED, "    c_kv, k_rope = c_cache, k_cache\n"),
+        ),
+        expect={
+            "predict_latent_cache": Expected(0, says="leaves out the RoPE part"),
+            "rms_normalize": Expected(2, Outcome.PARTIAL, "eps is missing"),
+            "naive_mla_attention": Expected(3, Outcome.PARTIAL, "no causal mask"),
+            "mla_decode_step": Expected(0, says="rows that are not filled"),
+        },
+    ),
+    Submission(
+        "olga",
+        "the ratio upside down, squares in float16, the mask top-left",
+        patches=(
+            replace("predict_latent_cache", "expanded / latent", "latent / expanded"),
+            replace("rms_normalize", "    y = x.to(torch.promote_types(x.dtype, torch.float32))\n", "    y = x\n"),
+            replace("naive_mla_attention", " + (T - S)", ""),
+        ),
+        expect={
+            "predict_latent_cache": Expected(0, says="upside down"),
+            "rms_normalize": Expected(2, Outcome.PARTIAL, "overflow float16"),
+            "naive_mla_attention": Expected(0, says="aligned top-left"),
+        },
+    ),
+    Submission(
+        "paul",
+        "no scale",
+        patches=(replace("naive_mla_attention", f"    scores = scores / {SCALE}\n", ""),),
+        expect={"naive_mla_attention": Expected(0, says="not scaled")},
+    ),
+    Submission(
+        "rosa",
+        "reports the log-sum-exp in base 2",
+        patches=(replace("naive_mla_attention", "    return out, lse", "    return out, lse / math.log(2)"),),
+        expect={"naive_mla_attention": Expected(0, says="base 2")},
+    ),
+    Submission(
+        "sven",
+        "takes the logarithm of a sum that overflows",
+        patches=(replace("naive_mla_attention", LSE, "    lse = scores.exp().sum(-1).log()\n"),),
+        expect={"naive_mla_attention": Expected(4, Outcome.PARTIAL, "before the logarithm")},
+    ),
+    Submission(
+        "tara",
+        "calls scaled_dot_product_attention",
+        patches=(
+            replace(
+                "naive_mla_attention",
+                "    lse = torch",
+                "    q, k = (x.transpose(1, 2) for x in (q_nope, k_nope))\n"
+                "    torch.nn.functional.scaled_dot_product_attention(q, k, v.transpose(1, 2))\n    lse = torch",
+            ),
+        ),
+        expect={"naive_mla_attention": Expected(0, says="may not call")},
+    ),
+    Submission(
+        "uma",
+        "divides exponentials that overflow",
+        patches=(
+            replace("naive_mla_attention", LSE, "    weights = torch.exp(scores)\n    lse = weights.sum(-1).log()\n"),
+            replace(
+                "naive_mla_attention",
+                "torch.exp(scores - lse[..., None])",
+                "weights / weights.sum(-1, keepdim=True)",
+            ),
+        ),
+        expect={"naive_mla_attention": Expected(4, Outcome.PARTIAL, "subtract each row's maximum")},
+    ),
+    Submission(
+        "vera",
+        "one RoPE part for all heads, one mean for all rows, pairs overwritten as they turn, lse too early, a row late",
+        patches=(
+            replace(
+                "predict_latent_cache",
+                "num_heads * (qk_nope_head_dim + qk_rope_head_dim + v_head_dim) * itemsize",
+                "(num_heads * (qk_nope_head_dim + v_head_dim) + qk_rope_head_dim) * itemsize",
+            ),
+            replace("rms_normalize", ".mean(-1, keepdim=True)", ".mean()"),
+            replace(
+                "rotate_pairs",
+                TURN,
+                "    y = x.clone()\n"
+                "    y[..., 0::2] = y[..., 0::2] * cos - y[..., 1::2] * sin\n"
+                "    y[..., 1::2] = y[..., 0::2] * sin + y[..., 1::2] * cos\n"
+                "    return y",
+            ),
+            replace(
+                "naive_mla_attention", "    return out, lse", f"    return out, torch.logsumexp(scores * {SCALE}, -1)"
+            ),
+            replace(
+                "mla_decode_step", "now = slice(position, position + 1)", "now = slice(position + 1, position + 2)"
+            ),
+            replace("mla_decode_step", "(cos[now], sin[now])", "(cos[[position]], sin[[position]])"),
+        ),
+        expect={
+            "predict_latent_cache": Expected(0, says="each of the H heads holds a copy"),
+            "rms_normalize": Expected(0, says="every row has a mean of its own"),
+            "rotate_pairs": Expected(0, says="after its turn"),
+            "naive_mla_attention": Expected(0, says="before they are scaled"),
+            "mla_decode_step": Expected(0, says="written to row position + 1"),
+        },
+    ),
+    Submission(
+        "wim",
+        "calls PyTorch's RMSNorm, hides a query's own token, writes the latent and forgets the key",
+        patches=(
+            rewrite(
+                "rms_normalize",
+                """
+def rms_normalize(x, weight, eps=1e-6):
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
+""",
+            ),
+            replace("naive_mla_attention", "torch.arange(T) > ", "torch.arange(T) >= "),
+            replace("mla_decode_step", "    k_cache[:, now] = k_new\n", ""),
+        ),
+        expect={
+            "rms_normalize": Expected(0, says="may not call rms_norm"),
+            "naive_mla_attention": Expected(0, says="hides a query's own token"),
+            "mla_decode_step": Expected(0, says="without the new token's key"),
+        },
+    ),
+)
+DEMO = ("ada", "eli")

@@ -1,0 +1,664 @@
+"""Lesson 03: weight absorption. W_UK moves into the query, W_UV behind the softmax; what that costs and saves."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import torch
+
+from autograder.isolation.sandbox import Limits
+from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, randn
+from mla_ref.attention import latent_attention
+from mla_ref.roofline import (
+    absorb_projection_cost,
+    attention_cost,
+    expansion_cost,
+    kv_cache_elements,
+    operand_cost,
+)
+
+from ..drawing import V3, as_given, config, latent_operands, mla_operands, widths
+from ..oracles import base_2_mistake, causal, mask_mistakes, slips
+
+LITE = V3 | dict(H=16)
+
+# Where key and value differ in width, scaled_dot_product_attention runs as several operators, this one among them.
+SDPA = ("scaled_dot_product",)
+
+
+# predict_macs
+
+
+def _macs(H, Dn, Dr, Dv, R):
+    layer = config(H, Dn, Dr, Dv, R)
+    flops = {kind: attention_cost(kind, layer, batch=1, context=1).flops for kind in ("naive", "absorb")}
+    return {
+        "naive_macs": flops["naive"] / 2,
+        "absorb_macs": flops["absorb"] / 2,
+        "naive_words": kv_cache_elements("naive", layer),
+        "absorb_words": kv_cache_elements("absorb", layer),
+    }
+
+
+def _slip(message: str, name: str, slip) -> Mistake:
+    """Return a mistake. What `slip` returns stands in place of some of the right numbers."""
+    return Mistake(name, message, lambda **a: _macs(**a) | slip(**a))
+
+
+PREDICT_MACS = Exercise(
+    name="predict_macs",
+    title="MACs and cached words of both forms",
+    parts=(
+        Part("DeepSeek-V3", 1, visible=[V3]),
+        Part(
+            "any layer",
+            1,
+            visible=[dict(H=3, Dn=16, Dr=8, Dv=12, R=32), LITE],
+            hidden=lambda r: [dict(H=r.randint(2, 96)) | widths(r) for _ in range(3)],
+        ),
+    ),
+    inputs=as_given,
+    oracle=_macs,
+    returns=("costs",),
+    tolerance=1e-6,
+    mistakes=(
+        Mistake(
+            "FLOPs for MACs",
+            "these are FLOPs: one multiply-accumulate is one MAC and two FLOPs, and MACs are asked for",
+            lambda **a: {k: v * (2 if "macs" in k else 1) for k, v in _macs(**a).items()},
+        ),
+        _slip(
+            "the RoPE part is missing: Dr counts once in the width of a query and a key, and is cached too",
+            "RoPE part left out",
+            lambda H, Dn, Dr, Dv, R: {
+                "naive_macs": H * (Dn + Dv),
+                "absorb_macs": H * 2 * R,
+                "naive_words": H * (Dn + Dv),
+                "absorb_words": R,
+            },
+        ),
+        _slip(
+            "the latent cache is counted once per head; all H heads read the same R+Dr words of a token",
+            "latent cached per head",
+            lambda H, Dn, Dr, Dv, R: {"absorb_words": H * (R + Dr)},
+        ),
+        _slip(
+            "the latent is counted twice, as key and as value; it is stored once, and the value is the first R words "
+            "of the key",
+            "latent cached twice",
+            lambda H, Dn, Dr, Dv, R: {"absorb_words": 2 * R + Dr},
+        ),
+        _slip(
+            "only the scores are counted; the weighted sum of the values takes as many MACs as a value is wide, in "
+            "every head",
+            "weighted sum left out",
+            lambda H, Dn, Dr, Dv, R: {"naive_macs": H * (Dn + Dr), "absorb_macs": H * (R + Dr)},
+        ),
+        _slip(
+            "absorb's value is counted as R+Dr wide; the RoPE part belongs to the key alone, so the value is R wide",
+            "value with RoPE part",
+            lambda H, Dn, Dr, Dv, R: {"absorb_macs": H * 2 * (R + Dr)},
+        ),
+        _slip(
+            "absorb's MACs are counted for one head; one key serves all heads, but each of the H query heads "
+            "multiplies with it",
+            "one query head",
+            lambda H, Dn, Dr, Dv, R: {"absorb_macs": 2 * R + Dr},
+        ),
+        _slip(
+            "naive_words counts the RoPE part once; expanded, every head's key is stored whole, Dn+Dr wide",
+            "RoPE part cached once",
+            lambda H, Dn, Dr, Dv, R: {"naive_words": H * (Dn + Dv) + Dr},
+        ),
+        _slip(
+            "absorb's value is counted as Dv wide; what is averaged is the latent itself, R wide, and W_UV comes after "
+            "the sum",
+            "value of width Dv",
+            lambda H, Dn, Dr, Dv, R: {"absorb_macs": H * (R + Dr + Dv)},
+        ),
+        Mistake(
+            "bytes for words",
+            "these are bytes of a 16-bit cache: words are asked for, so leave the 2 out",
+            lambda **a: {k: v * (2 if "words" in k else 1) for k, v in _macs(**a).items()},
+        ),
+    ),
+)
+
+
+# absorb_query and absorb_output
+
+
+def _per_head(x, w):
+    """Multiply each head of x [B, S, H, in] by its own matrix w [H, in, out], one head at a time."""
+    return torch.stack([x[:, :, h] @ w[h] for h in range(w.shape[0])], dim=2)
+
+
+def _by_position(x, w):
+    """What `x @ w` gives where S equals H: the matrix is picked by the query's position, not by its head."""
+    return x @ w if x.shape[1] in (1, w.shape[0]) or w.shape[0] == 1 else torch.zeros(())
+
+
+def _transposed(x, w):
+    return _per_head(x, w.mT) if w.shape[1] == w.shape[2] else torch.zeros(())
+
+
+def _projection_parts(width: str) -> tuple[Part, Part]:
+    """Return the parts of a projection to or from the latent. `width` names the size of a head: "Dn" or "Dv"."""
+
+    def case(B: int, S: int, H: int, size: int, R: int) -> dict[str, int]:
+        return {"B": B, "S": S, "H": H, width: size, "R": R}
+
+    def drawn(r: Random, S: int) -> dict[str, int]:
+        return case(r.randint(1, 3), S, r.randint(1, 6), r.choice([5, 9, 16]), r.choice([7, 12, 33]))
+
+    return (
+        Part("square", 1, visible=[case(2, 3, 3, 8, 8)], hidden=lambda r: [case(r.randint(1, 3), 4, 4, 6, 6)]),
+        Part(
+            "any shape",
+            1,
+            visible=[case(2, 1, 4, 6, 10), case(1, 5, 2, 8, 5)],
+            hidden=lambda r: [drawn(r, S=1), drawn(r, S=r.randint(2, 7)), drawn(r, S=2) | dict(scale=300.0)],
+        ),
+    )
+
+
+def _query_inputs(g: torch.Generator, B: int, S: int, H: int, Dn: int, R: int, scale: float = 1.0) -> Arguments:
+    return {"q_nope": randn(g, B, S, H, Dn, scale=scale), "w_uk": randn(g, H, Dn, R, scale=R**-0.5)}
+
+
+ABSORB_QUERY = Exercise(
+    name="absorb_query",
+    title="W_UK into the query",
+    parts=_projection_parts("Dn"),
+    inputs=_query_inputs,
+    oracle=lambda q_nope, w_uk: _per_head(q_nope, w_uk),
+    returns=("q_latent",),
+    mistakes=(
+        Mistake(
+            "weight by position",
+            "the weight is picked by the query's position, not by its head: `@` lines the H of w_uk up with the S of "
+            "q_nope",
+            lambda q_nope, w_uk: _by_position(q_nope, w_uk),
+        ),
+        Mistake(
+            "transposed",
+            "the wrong axis of w_uk is summed over: it is [H, Dn, R], and the query's Dn meets its Dn",
+            lambda q_nope, w_uk: _transposed(q_nope, w_uk),
+        ),
+        Mistake(
+            "one head's weight",
+            "every head is multiplied by the weight of head 0: each has its own",
+            lambda q_nope, w_uk: q_nope @ w_uk[0],
+        ),
+        Mistake(
+            "summed over heads",
+            "the heads are added up: h has to stay an index of the result, [B, S, H, R]",
+            lambda q_nope, w_uk: _per_head(q_nope, w_uk).sum(2),
+        ),
+    ),
+)
+
+
+def _output_inputs(g: torch.Generator, B: int, S: int, H: int, Dv: int, R: int, scale: float = 1.0) -> Arguments:
+    return {"out_latent": randn(g, B, S, H, R, scale=scale), "w_uv": randn(g, H, Dv, R, scale=R**-0.5)}
+
+
+ABSORB_OUTPUT = Exercise(
+    name="absorb_output",
+    title="W_UV behind the softmax",
+    parts=_projection_parts("Dv"),
+    inputs=_output_inputs,
+    oracle=lambda out_latent, w_uv: _per_head(out_latent, w_uv.mT),
+    returns=("out",),
+    mistakes=(
+        Mistake(
+            "transposed",
+            "the wrong axis of w_uv is summed over: it is [H, Dv, R], and here its last axis, R, goes away",
+            lambda out_latent, w_uv: _transposed(out_latent, w_uv.mT),
+        ),
+        Mistake(
+            "weight by position",
+            "the weight is picked by the query's position, not by its head: `@` lines the H of w_uv up with the S of "
+            "out_latent",
+            lambda out_latent, w_uv: _by_position(out_latent, w_uv.mT),
+        ),
+        Mistake(
+            "summed over heads",
+            "the heads are added up: that is W_O's work, later; here h stays an index of the result, [B, S, H, Dv]",
+            lambda out_latent, w_uv: _per_head(out_latent, w_uv.mT).sum(2),
+        ),
+    ),
+)
+
+
+# latent_attention
+
+
+def _latent_inputs(
+    g: torch.Generator, B: int, S: int, T: int, H: int, Dr: int, R: int, Dn: int = 12, scale: float = 1.0
+) -> Arguments:
+    return {**latent_operands(g, B, S, T, H, Dr, R, scale), "scale": (Dn + Dr) ** -0.5}
+
+
+def _latent(
+    q_latent,
+    q_rope,
+    c_kv,
+    k_rope,
+    scale,
+    *,
+    rope=True,
+    rope_scale=None,
+    rope_value=False,
+    shift=None,
+    lse_scale=1.0,
+    stable=True,
+):
+    """Multi-query attention over keys of R+Dr in float64. The keywords make the named mistakes."""
+    S = q_latent.shape[1]
+    rope_scale = scale if rope_scale is None else rope_scale
+    query = torch.cat((q_latent * scale, q_rope * (rope_scale if rope else 0.0)), -1)
+    key = torch.cat((c_kv, k_rope), -1)
+    scores = query.flatten(1, 2) @ key.mT  # [B, S*H, T]
+    scores = causal(scores.unflatten(1, (S, -1)), shift)
+    value = key if rope_value else c_kv
+    if not stable:
+        weights = scores.float().exp()
+        total = weights.sum(-1, keepdim=True)
+        out = (weights / total).flatten(1, 2) @ value.float()
+        return out.unflatten(1, (S, -1)), total.squeeze(-1).log()
+    out = scores.softmax(-1).flatten(1, 2) @ value
+    return out.unflatten(1, (S, -1)), (scores * lse_scale).logsumexp(-1)
+
+
+def _latent_shape(r: Random, S: int) -> dict[str, int]:
+    return dict(
+        B=r.randint(1, 3), S=S, T=S + r.randint(1, 40), H=r.randint(1, 5), Dr=r.choice([4, 6]), R=r.choice([8, 17, 32])
+    )
+
+
+_latent_slip = slips(_latent)
+
+LATENT_ATTENTION = Exercise(
+    name="latent_attention",
+    title="attention over the latent cache",
+    parts=(
+        Part(
+            "one new token",
+            2,
+            visible=[dict(B=1, S=1, T=7, H=3, Dr=4, R=8), dict(B=2, S=1, T=17, H=2, Dr=6, R=16)],
+            hidden=lambda r: [_latent_shape(r, S=1), dict(B=2, S=1, T=1, H=1, Dr=4, R=8)],
+        ),
+        Part(
+            "several new tokens",
+            2,
+            visible=[dict(B=1, S=4, T=9, H=2, Dr=4, R=8), dict(B=2, S=3, T=3, H=2, Dr=4, R=12)],
+            hidden=lambda r: [_latent_shape(r, S=r.randint(2, 7)), _latent_shape(r, S=r.randint(2, 7))],
+        ),
+        Part(
+            "large scores",
+            1,
+            visible=[dict(B=2, S=8, T=12, H=3, Dr=4, R=32, scale=100.0)],
+            hidden=lambda r: [_latent_shape(r, S=r.randint(4, 7)) | dict(R=32, scale=r.uniform(100, 200))],
+        ),
+    ),
+    inputs=_latent_inputs,
+    oracle=_latent,
+    returns=("out_latent", "lse"),
+    tolerance=2e-4,
+    mistakes=(
+        Mistake(
+            "scale 1/√(R+Dr)",
+            "the scores are scaled by 1/√(R+Dr), the width of the absorbed key; expected the argument `scale`, which "
+            "is 1/√(Dn+Dr)",
+            lambda **a: _latent(**a | dict(scale=(a["c_kv"].shape[-1] + a["k_rope"].shape[-1]) ** -0.5)),
+        ),
+        Mistake("no scale", "the scores are not multiplied by `scale`", lambda **a: _latent(**a | dict(scale=1.0))),
+        Mistake(
+            "divided by scale",
+            "the scores are divided by `scale`, expected times `scale`: it is 1/√(Dn+Dr) already",
+            lambda **a: _latent(**a | dict(scale=1 / a["scale"])),
+        ),
+        _latent_slip(
+            "RoPE term missing",
+            "the scores lack q_rope·k_rope: without it attention does not know positions",
+            rope=False,
+        ),
+        _latent_slip(
+            "RoPE term not scaled",
+            "only the latent term is multiplied by `scale`: scale the sum of both terms",
+            rope_scale=1.0,
+        ),
+        _latent_slip(
+            "value with k_rope",
+            "out_latent is R+Dr wide, with the average of k_rope at its end: the value is c_kv alone, R wide",
+            rope_value=True,
+        ),
+        *mask_mistakes(_latent, "q_latent", "c_kv"),
+        base_2_mistake(_latent),
+        Mistake(
+            "lse not scaled",
+            "out_latent is right, but lse is that of the scores before they are scaled: scale first",
+            lambda **a: _latent(**a, lse_scale=1 / a["scale"]),
+        ),
+        _latent_slip(
+            "overflow",
+            "exp overflows: subtract each row's maximum before the exponent, or use torch.logsumexp",
+            stable=False,
+        ),
+    ),
+    forbidden=SDPA,
+)
+
+
+# absorbed_mla_attention
+
+EXPANDABLE = 1000  # tokens; beyond, expanding takes the oracle seconds, and it absorbs
+
+
+def _mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, *, scale=None, latent_out=False):
+    """The naive form in float64, which expands keys and values of one head at a time."""
+    S, T = q_nope.shape[1], c_kv.shape[1]
+    scale = (q_nope.shape[-1] + q_rope.shape[-1]) ** -0.5 if scale is None else scale
+    if T > EXPANDABLE:
+        out_latent, lse = latent_attention(_per_head(q_nope, w_uk), q_rope, c_kv, k_rope, scale=scale)
+        return out_latent if latent_out else _per_head(out_latent, w_uv.mT), lse
+    seen = torch.ones(S, T, dtype=torch.bool).tril(T - S)
+    outs, lses = [], []
+    for h in range(w_uk.shape[0]):
+        key = torch.cat((c_kv @ w_uk[h].T, k_rope), -1)  # [B, T, Dn+Dr]
+        value = c_kv if latent_out else c_kv @ w_uv[h].T  # [B, T, Dv]
+        scores = torch.cat((q_nope[:, :, h], q_rope[:, :, h]), -1) @ key.mT * scale  # [B, S, T]
+        scores = scores.masked_fill(~seen, -math.inf)
+        outs.append(scores.softmax(-1) @ value)
+        lses.append(scores.logsumexp(-1))
+    return torch.stack(outs, 2), torch.stack(lses, 2)
+
+
+def _mla_shape(r: Random, S: int) -> dict[str, int]:
+    return dict(
+        B=r.randint(1, 3),
+        S=S,
+        T=S + r.randint(0, 30),
+        H=r.randint(1, 5),
+        Dn=r.choice([5, 8, 12]),
+        Dr=r.choice([4, 6]),
+        Dv=r.choice([7, 10]),
+        R=r.choice([9, 16, 24]),
+    )
+
+
+ABSORBED_MLA_ATTENTION = Exercise(
+    name="absorbed_mla_attention",
+    title="the whole absorbed form",
+    parts=(
+        Part(
+            "one new token",
+            1,
+            visible=[
+                dict(B=1, S=1, T=7, H=3, Dn=6, Dr=4, Dv=6, R=9),
+                dict(B=2, S=1, T=13, H=2, Dn=8, Dr=4, Dv=5, R=12),
+            ],
+            hidden=lambda r: [_mla_shape(r, S=1), _mla_shape(r, S=1) | dict(scale=r.uniform(5, 15))],
+        ),
+        Part(
+            "several new tokens",
+            1,
+            visible=[dict(B=2, S=3, T=8, H=2, Dn=6, Dr=4, Dv=5, R=10)],
+            hidden=lambda r: [_mla_shape(r, S=r.randint(2, 6)), _mla_shape(r, S=r.randint(2, 6))],
+        ),
+        Part(
+            "long context, not expanded",
+            1,
+            visible=[dict(B=1, S=1, T=600, H=4, Dn=16, Dr=4, Dv=6, R=8)],
+            hidden=lambda r: [dict(B=1, S=1, T=r.randint(4300, 4600), H=64, Dn=256, Dr=4, Dv=8, R=8)],
+        ),
+    ),
+    inputs=mla_operands,
+    oracle=_mla,
+    returns=("out", "lse"),
+    tolerance=1e-4,
+    mistakes=(
+        Mistake(
+            "scale 1/√(R+Dr)",
+            "the softmax scale is 1/√(R+Dr) (1/√576 in DeepSeek-V3), expected 1/√(Dn+Dr) (1/√192): absorption changes "
+            "the width of the vectors, not the scores",
+            lambda **a: _mla(**a, scale=(a["c_kv"].shape[-1] + a["k_rope"].shape[-1]) ** -0.5),
+        ),
+        Mistake(
+            "scale 1/√Dn",
+            "the softmax scale is 1/√Dn, expected 1/√(Dn+Dr): a head's query is Dn+Dr wide",
+            lambda **a: _mla(**a, scale=a["q_nope"].shape[-1] ** -0.5),
+        ),
+        Mistake(
+            "W_UK on the output",
+            "the output is multiplied by w_uk: keys use w_uk, values use w_uv",
+            lambda **a: _mla(**a | dict(w_uv=a["w_uk"])),
+        ),
+        Mistake(
+            "output left latent",
+            "the output is still latent, R wide: multiply it by w_uv at the end",
+            lambda **a: _mla(**a, latent_out=True),
+        ),
+    ),
+    needs=("absorb_query", "latent_attention", "absorb_output"),
+    forbidden=SDPA,
+    limits=Limits(memory=256 << 20),
+)
+
+
+# absorb_costs and break_even_queries
+
+
+def _cost_stages(B, S, T, H, Dn, Dr, Dv, R, itemsize):
+    layer = config(H, Dn, Dr, Dv, R)
+    call = dict(batch=B, q_len=S, dtype_bytes=itemsize)
+    expand = expansion_cost(layer, tokens=B * T, dtype_bytes=itemsize)
+    naive = attention_cost("naive", layer, context=T, **call) + operand_cost("naive", layer, lse=False, **call)
+    project = absorb_projection_cost(layer, weight_bytes=itemsize, **call)
+    absorb = attention_cost("absorb", layer, context=T, **call) + operand_cost("absorb", layer, lse=False, **call)
+    return expand, naive, project, absorb
+
+
+def _table(naive, absorb):
+    return {
+        "naive_flops": naive.flops,
+        "naive_bytes": naive.bytes,
+        "absorb_flops": absorb.flops,
+        "absorb_bytes": absorb.bytes,
+    }
+
+
+def _costs(**a):
+    expand, naive, project, absorb = _cost_stages(**a)
+    return _table(expand + naive, project + absorb)
+
+
+def _only(**entry):
+    """Return one wrong entry. The other three match anything."""
+    return dict.fromkeys(("naive_flops", "naive_bytes", "absorb_flops", "absorb_bytes")) | entry
+
+
+def _less_bytes(naive=0, absorb=0, **a):
+    right = _costs(**a)
+    return right | {"naive_bytes": right["naive_bytes"] - naive, "absorb_bytes": right["absorb_bytes"] - absorb}
+
+
+def _weight_bytes(a):
+    return a["H"] * a["R"] * (a["Dn"] + a["Dv"]) * a["itemsize"]
+
+
+def _weight_flops(a, tokens):
+    """FLOPs of `tokens` tokens of each sequence with w_uk and w_uv."""
+    return 2 * a["B"] * tokens * a["H"] * a["R"] * (a["Dn"] + a["Dv"])
+
+
+def _token_bytes(a, words):
+    return a["B"] * a["S"] * words * a["itemsize"]
+
+
+def _step(r: Random, S: int, T: int) -> dict[str, int]:
+    return dict(B=r.randint(1, 9), S=S, T=T, H=r.randint(2, 40)) | widths(r) | dict(itemsize=r.choice([1, 2, 4]))
+
+
+ABSORB_COSTS = Exercise(
+    name="absorb_costs",
+    title="FLOPs and bytes of a whole step",
+    parts=(
+        Part(
+            "decode",
+            2,
+            visible=[
+                dict(B=3, S=1, T=50, H=4, Dn=6, Dr=4, Dv=5, R=10, itemsize=4),
+                dict(B=32, S=1, T=4096, **V3, itemsize=2),
+            ],
+            hidden=lambda r: [_step(r, 1, r.randint(1, 5000)) for _ in range(3)],
+        ),
+        Part(
+            "prefill",
+            2,
+            visible=[dict(B=1, S=256, T=512, **LITE, itemsize=4), dict(B=2, S=128, T=4096, **V3, itemsize=2)],
+            hidden=lambda r: [_step(r, s := r.randint(2, 3000), s + r.randint(0, 3000)) for _ in range(3)],
+        ),
+    ),
+    inputs=as_given,
+    oracle=_costs,
+    returns=("costs",),
+    tolerance=1e-6,
+    mistakes=(
+        Mistake(
+            "MACs for FLOPs",
+            "these are MACs: a FLOP count is twice that, one multiplication and one addition",
+            lambda **a: {k: v / (2 if "flops" in k else 1) for k, v in _costs(**a).items()},
+        ),
+        Mistake(
+            "words for bytes",
+            "the traffic is counted in words: multiply by itemsize",
+            lambda **a: {k: v / (a["itemsize"] if "bytes" in k else 1) for k, v in _costs(**a).items()},
+        ),
+        Mistake(
+            "expansion left out",
+            "naive_flops lacks the first stage: the cache holds latents, so keys and values of all T tokens are "
+            "expanded first",
+            lambda **a: _only(naive_flops=_cost_stages(**a)[1].flops),
+        ),
+        Mistake(
+            "expansion of the new tokens",
+            "naive_flops expands the S new tokens only: without a stored expansion all T are expanded at every step",
+            lambda **a: _only(naive_flops=_cost_stages(**a)[1].flops + _weight_flops(a, a["S"])),
+        ),
+        Mistake(
+            "projections left out",
+            "absorb_flops lacks the two projections: W_UK into every query and W_UV into every output",
+            lambda **a: _only(absorb_flops=_cost_stages(**a)[3].flops),
+        ),
+        Mistake(
+            "projections of the context",
+            "absorb_flops projects all T tokens of the context: W_UK and W_UV meet the S new queries and outputs only",
+            lambda **a: _only(absorb_flops=_cost_stages(**a)[3].flops + _weight_flops(a, a["T"])),
+        ),
+        Mistake(
+            "weights not read",
+            "the bytes of w_uk and w_uv are missing: both forms read them once",
+            lambda **a: _less_bytes(naive=_weight_bytes(a), absorb=_weight_bytes(a), **a),
+        ),
+        Mistake(
+            "expanded keys and values moved once",
+            "the expanded keys and values are counted once: the first stage writes them, the second reads them again",
+            lambda **a: _less_bytes(
+                naive=a["B"] * a["T"] * a["H"] * (a["Dn"] + a["Dr"] + a["Dv"]) * a["itemsize"], **a
+            ),
+        ),
+        Mistake(
+            "queries and outputs not moved",
+            "naive_bytes lacks the queries that attention reads and the outputs that it writes",
+            lambda **a: _only(
+                naive_bytes=_costs(**a)["naive_bytes"] - _token_bytes(a, a["H"] * (a["Dn"] + a["Dr"] + a["Dv"]))
+            ),
+        ),
+        Mistake(
+            "latents of the queries moved once",
+            "absorb_bytes counts q_latent and out_latent once each: one stage writes them, the next one reads them",
+            lambda **a: _only(absorb_bytes=_costs(**a)["absorb_bytes"] - _token_bytes(a, a["H"] * 2 * a["R"])),
+        ),
+        Mistake(
+            "weights per sequence",
+            "w_uk and w_uv are counted for each sequence: a stage reads them once, whatever the batch",
+            lambda **a: _less_bytes(naive=(1 - a["B"]) * _weight_bytes(a), absorb=(1 - a["B"]) * _weight_bytes(a), **a),
+        ),
+    ),
+)
+
+
+def _break_even(T, Dn, Dv, R, *, extra=0, weights=None):
+    """S at which FLOPs agree: (Dn+Dv)R(1/S − 1/T) = 2R − Dn − Dv, by bisection on the difference."""
+    width = Dn + Dv if weights is None else weights
+
+    def excess(S):
+        return width * R * (T - S) - S * T * (2 * R + extra - Dn - Dv)
+
+    low, high = 0.0, float(T)
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return low
+
+
+BREAK_EVEN_QUERIES = Exercise(
+    name="break_even_queries",
+    title="from how many query tokens on naive takes fewer FLOPs",
+    parts=(
+        Part("DeepSeek-V3", 1, visible=[dict(T=512, Dr=64, Dn=128, Dv=128, R=512)]),
+        Part(
+            "any layer",
+            1,
+            visible=[dict(T=4096, Dn=128, Dr=64, Dv=128, R=512), dict(T=100, Dn=16, Dr=8, Dv=12, R=32)],
+            hidden=lambda r: [dict(T=r.randint(1, 20000)) | widths(r) for _ in range(3)],
+        ),
+    ),
+    inputs=lambda generator, T, Dn, Dr, Dv, R: dict(T=T, Dn=Dn, Dr=Dr, Dv=Dv, R=R),
+    oracle=lambda T, Dn, Dr, Dv, R: _break_even(T, Dn, Dv, R),
+    returns=("queries",),
+    tolerance=1e-4,
+    mistakes=(
+        Mistake(
+            "context taken as endless",
+            "this holds for an endless context; absorption's projections of the S queries are missing, which lower the "
+            "break-even for a finite T",
+            lambda T, Dn, Dr, Dv, R: _break_even(10**12, Dn, Dv, R),
+        ),
+        Mistake(
+            "W_UV left out",
+            "only W_UK is counted in the expansion and the projection: W_UV has its share in both",
+            lambda T, Dn, Dr, Dv, R: _break_even(T, Dn, Dv, R, weights=Dn),
+        ),
+        Mistake(
+            "RoPE part in one form only",
+            "Dr is counted in one form only: both multiply the RoPE parts, so Dr cancels",
+            lambda T, Dn, Dr, Dv, R: _break_even(T, Dn, Dv, R, extra=Dr),
+        ),
+        Mistake(
+            "reciprocal",
+            "this is 1/S, expected S",
+            lambda T, Dn, Dr, Dv, R: 1 / _break_even(T, Dn, Dv, R),
+        ),
+        Mistake(
+            "sign of the projections",
+            "1/T has the wrong sign: the projections of the S queries stand on absorption's side, and the break-even "
+            "lies below that of an endless context",
+            lambda T, Dn, Dr, Dv, R: 1 / ((2 * R - Dn - Dv) / (R * (Dn + Dv)) - 1 / T),
+        ),
+    ),
+)
+
+
+EXERCISES = (
+    PREDICT_MACS,
+    ABSORB_QUERY,
+    LATENT_ATTENTION,
+    ABSORB_OUTPUT,
+    ABSORBED_MLA_ATTENTION,
+    ABSORB_COSTS,
+    BREAK_EVEN_QUERIES,
+)

@@ -1,0 +1,463 @@
+"""Lesson 04: first kernels. RMSNorm and RoPE, each in one pass over memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, Speed, randn
+from mla_ref.hardware.cost import Cost
+
+from ..drawing import BF16, EPS, FLOAT, HALF, angles, as_given, norm_rows, turning
+from ..oracles import (
+    HALF_ROTATION,
+    WRONG_SIGN,
+    altered,
+    halves_layout,
+    norm_mistakes,
+    overwritten,
+    rotated,
+    upside_down,
+)
+
+# --- predict_norm_bytes -----------------------------------------------------------------------------------------------
+
+
+def _traffic(eager: Callable[[int], float], fused: Callable[[int], float] = lambda i: 2 * i) -> Callable[..., Any]:
+    """Return an oracle from bytes per element, given the itemsize."""
+
+    def oracle(rows: int, width: int, itemsize: int) -> dict[str, float]:
+        count = rows * width
+        before, after = count * eager(itemsize), count * fused(itemsize)
+        return {"eager_bytes": before, "fused_bytes": after, "ratio": before / after}
+
+    return oracle
+
+
+_right_traffic = _traffic(lambda i: 2 * i + 36)
+
+
+PREDICT = Exercise(
+    name="predict_norm_bytes",
+    title="prediction: bytes moved by an RMSNorm",
+    parts=(
+        Part("the width of DeepSeek-V3, bfloat16", 1, visible=[dict(rows=16384, width=7168, itemsize=2)]),
+        Part(
+            "any size",
+            1,
+            visible=[dict(rows=5, width=33, itemsize=1)],
+            hidden=lambda r: [
+                dict(rows=r.randint(1, 9999), width=r.randint(1, 9999), itemsize=itemsize) for itemsize in (1, 2, 2)
+            ],
+        ),
+    ),
+    inputs=as_given,
+    oracle=_right_traffic,
+    returns=("prediction",),
+    mistakes=(
+        Mistake(
+            "float32 forgotten",
+            "eager_bytes takes every pass at itemsize: between float() and to() the tensors are float32, 4 bytes each",
+            _traffic(lambda i: 11 * i),
+        ),
+        Mistake(
+            "reads only",
+            "only reads are counted: every pass but the mean's also writes a tensor",
+            _traffic(lambda i: i + 20, lambda i: i),
+        ),
+        Mistake(
+            "mean written in full",
+            "eager_bytes counts a full write for the mean: it writes one number per row, which is left out",
+            _traffic(lambda i: 2 * i + 40),
+        ),
+        Mistake(
+            "weight pass left out",
+            "eager_bytes leaves out the multiplication by the weight: it reads and writes the whole tensor once more",
+            _traffic(lambda i: 2 * i + 28),
+        ),
+        Mistake(
+            "fused reads twice",
+            "fused_bytes reads the row twice, for the mean and for the result: a fused kernel keeps it on the chip",
+            _traffic(lambda i: 2 * i + 36, lambda i: 3 * i),
+        ),
+        Mistake(
+            "inverted",
+            "the ratio is upside down: expected eager_bytes / fused_bytes",
+            altered(_right_traffic, upside_down),
+        ),
+    ),
+)
+
+# --- scale_add --------------------------------------------------------------------------------------------------------
+
+
+def _vectors(g: torch.Generator | None, n: int, alpha: float = 2.5, dtype: torch.dtype = FLOAT) -> Arguments:
+    return {"x": randn(g, n, dtype=dtype), "y": randn(g, n, dtype=dtype), "alpha": alpha}
+
+
+SCALE_ADD = Exercise(
+    name="scale_add",
+    title="first kernel: alpha·x + y",
+    parts=(
+        Part(
+            "a power of two",
+            1,
+            visible=[dict(n=2048), dict(n=2048, alpha=-0.5, dtype=HALF)],
+            hidden=lambda r: [dict(n=2 ** r.randint(11, 13), alpha=r.uniform(-3, 3))],
+        ),
+        Part(
+            "any length",
+            1,
+            visible=[dict(n=2500), dict(n=1)],
+            hidden=lambda r: [
+                dict(n=r.randint(2, 200), alpha=r.uniform(-3, 3)),
+                dict(n=r.randint(1025, 4000), alpha=r.uniform(-3, 3), dtype=HALF),
+                dict(n=r.randint(9000, 20000), alpha=r.uniform(-3, 3)),
+            ],
+        ),
+    ),
+    inputs=_vectors,
+    oracle=lambda x, y, alpha: torch.add(y, x, alpha=alpha),
+    mistakes=(
+        Mistake("alpha on y", "alpha multiplies y: expected alpha·x + y", lambda x, y, alpha: x + alpha * y),
+        Mistake("no alpha", "this is x + y: alpha is missing", lambda x, y, alpha: x + y),
+        Mistake("no y", "this is alpha·x: y is not added", lambda x, y, alpha: alpha * x),
+        Mistake("alpha on both", "alpha multiplies the sum: expected alpha·x + y", lambda x, y, alpha: alpha * (x + y)),
+    ),
+    kernel=True,
+    speed=Speed(
+        points=1,
+        case=dict(n=1 << 26, dtype=BF16),
+        small=dict(n=1 << 14),
+        floor=lambda n, dtype: Cost(bytes=3 * n * dtype.itemsize, flops=2 * n),
+        bars=((0.4, 0.5), (0.7, 1.0)),
+        baseline=lambda x, y, alpha: alpha * x + y,
+        ratio=1.3,
+    ),
+)
+
+# --- rms_norm ---------------------------------------------------------------------------------------------------------
+
+
+def _rows(
+    g: torch.Generator | None,
+    rows: int,
+    width: int,
+    beside: int = 0,
+    scale: float = 1.0,
+    largest: float | None = None,
+    eps: float = EPS,
+    dtype: torch.dtype = FLOAT,
+) -> Arguments:
+    return norm_rows(g, (rows, width + beside), width, scale, largest, eps, dtype)
+
+
+def _norm(x: Tensor, weight: Tensor, eps: float, *, divisor: int | None = None, mean: bool = False) -> Tensor:
+    """RMSNorm by the 2-norm of the row; `divisor` in place of its width."""
+    x = x[:, : len(weight)]
+    x = x - x.mean(-1, keepdim=True) if mean else x
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x * weight / (length.square() / (divisor or len(weight)) + eps).sqrt()
+
+
+_norm_slips = norm_mistakes(_norm)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def _wide_mean(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x[:, : len(weight)] / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+
+
+def _packed_rows(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """What reading rows that are D apart gives, where they are W apart."""
+    return _norm(x.flatten()[: len(x) * len(weight)].view(len(x), -1), weight, eps)
+
+
+def _half_squares(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    x = x[:, : len(weight)]
+    square = (x.half() * x.half()).double()
+    return x / (square.mean(-1, keepdim=True) + eps).sqrt() * weight
+
+
+def _rounded_to_half(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return _norm(x.half().double(), weight.half().double(), eps)
+
+
+def _eager_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The lesson's `eager_rms_norm`: one pass an operation."""
+    y = x[:, : len(weight)].float()
+    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps)
+    return (y * weight).to(x.dtype)
+
+
+RMS = Exercise(
+    name="rms_norm",
+    title="fused RMSNorm",
+    parts=(
+        Part(
+            "whole rows, float32",
+            1,
+            visible=[dict(rows=3, width=33), dict(rows=3, width=33, scale=20.0), dict(rows=2, width=64)],
+            hidden=lambda r: [
+                dict(rows=r.randint(1, 5), width=r.randint(20, 300), scale=r.uniform(1, 50)),
+                dict(rows=2, width=r.randint(4100, 7168)),
+                dict(rows=r.randint(1, 3), width=1, scale=1000.0),
+            ],
+        ),
+        Part(
+            "rows inside wider ones",
+            1,
+            visible=[dict(rows=4, width=24, beside=8)],
+            hidden=lambda r: [
+                dict(rows=r.randint(2, 5), width=r.randint(5, 90), beside=r.randint(1, 70)),
+                dict(rows=3, width=512, beside=64, dtype=HALF),
+            ],
+        ),
+        Part(
+            "rows near zero",
+            1,
+            visible=[dict(rows=3, width=40, scale=1e-3)],
+            hidden=lambda r: [
+                dict(rows=2, width=r.randint(3, 60), scale=0.0),
+                dict(rows=3, width=r.randint(20, 60), scale=r.uniform(1e-3, 4e-3), eps=1e-5),
+            ],
+        ),
+        Part(
+            "float16, values up to 400",
+            1,
+            visible=[dict(rows=3, width=20, largest=400.0, dtype=HALF)],
+            hidden=lambda r: [
+                dict(rows=2, width=r.randint(5, 90), largest=r.uniform(300, 800), dtype=HALF),
+                dict(rows=2, width=1024, largest=r.uniform(300, 800), dtype=HALF),
+            ],
+        ),
+    ),
+    inputs=_rows,
+    oracle=_norm,
+    mistakes=(
+        Mistake(
+            "mean over the block",
+            "the sum is divided by the size of the block: the mean runs over the D columns, masked ones do not count",
+            lambda x, weight, eps: _norm(x, weight, eps, divisor=_power_of_two(len(weight))),
+        ),
+        Mistake(
+            "sum",
+            "the squares are summed, expected their mean: divide by D",
+            lambda x, weight, eps: _norm(x, weight, eps, divisor=1),
+        ),
+        _norm_slips["mean subtracted"],
+        _norm_slips["no weight"],
+        _norm_slips["no eps"],
+        _norm_slips["eps outside"],
+        Mistake(
+            "row stride",
+            "rows are read D elements apart: in x they are W = x.shape[1] apart, D = len(weight) of which count",
+            _packed_rows,
+        ),
+        Mistake(
+            "mean over the wide row",
+            "the mean runs over all W columns of x: only the first D = len(weight) belong to the row",
+            _wide_mean,
+        ),
+        Mistake(
+            "float16 squares",
+            "the squares overflow float16 (beyond 256² = 65536): convert to tl.float32 right after the load",
+            _half_squares,
+        ),
+        Mistake(
+            "rounded to float16",
+            "float32 rows are rounded to float16 before they are normalised: read x in its own dtype",
+            _rounded_to_half,
+        ),
+    ),
+    kernel=True,
+    speed=Speed(
+        points=3,
+        case=dict(rows=16384, width=7168, dtype=BF16),
+        small=dict(rows=8),
+        floor=lambda rows, width, dtype: Cost(bytes=(2 * rows + 1) * width * dtype.itemsize, flops=4 * rows * width),
+        bars=((0.4, 0.5), (0.7, 1.0)),
+        baseline=_eager_norm,
+        ratio=4.0,
+    ),
+)
+
+# --- apply_rope -------------------------------------------------------------------------------------------------------
+
+
+def _first_angle(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return rotated(x, cos[:1].expand_as(cos), sin[:1].expand_as(sin))
+
+
+def _angle_by_row(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The position taken as the row's number modulo S, with one row per token and head."""
+    B, S, H, _ = x.shape
+    position = (torch.arange(B * S * H) % S).view(B * S, H)
+    rows = x.reshape(B * S, H, -1).transpose(0, 1)
+    turned = [rotated(rows[h][None, :, None], cos[position[:, h]], sin[position[:, h]]) for h in range(H)]
+    return torch.cat(turned, 2).reshape(x.shape)
+
+
+def _eager_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The lesson's `eager_rope`: one pass an operation."""
+    a, b = x[..., 0::2].float(), x[..., 1::2].float()
+    cos, sin = cos[:, None], sin[:, None]
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2).to(x.dtype)
+
+
+ROPE = Exercise(
+    name="apply_rope",
+    title="fused RoPE on interleaved pairs",
+    parts=(
+        Part(
+            "one token",
+            1,
+            visible=[dict(B=1, S=1, H=2, Dr=8, first=5)],
+            hidden=lambda r: [
+                dict(B=2, S=1, H=r.randint(2, 5), Dr=2 * r.randint(2, 9), first=r.randint(1, 9999)),
+                dict(B=1, S=1, H=1, Dr=2, first=r.randint(1, 99)),
+            ],
+        ),
+        Part(
+            "several tokens and sequences",
+            2,
+            visible=[dict(B=2, S=3, H=3, Dr=8, first=2), dict(B=1, S=4, H=20, Dr=6, first=100)],
+            hidden=lambda r: [
+                dict(B=r.randint(2, 3), S=4, H=4, Dr=8, first=r.randint(0, 50)),
+                dict(B=2, S=r.randint(2, 4), H=r.randint(1, 6), Dr=2 * r.randint(2, 20), first=r.randint(0, 99999)),
+                dict(B=1, S=2, H=r.choice([63, 130]), Dr=64, first=7),
+            ],
+        ),
+        Part(
+            "float16",
+            1,
+            visible=[dict(B=2, S=2, H=5, Dr=12, first=40, dtype=HALF)],
+            hidden=lambda r: [dict(B=1, S=3, H=r.randint(3, 9), Dr=64, first=r.randint(0, 9999), dtype=HALF)],
+        ),
+    ),
+    inputs=turning,
+    oracle=rotated,
+    mistakes=(
+        HALF_ROTATION,
+        WRONG_SIGN,
+        Mistake(
+            "halves layout",
+            "the pairs are turned rightly but stored as two halves: put each pair back where it was",
+            halves_layout,
+        ),
+        Mistake(
+            "new value used",
+            "the second element is made from the first one's new value: both need the old a and b",
+            overwritten,
+        ),
+        Mistake(
+            "angle of token 0",
+            "every token turns by the angle of token 0: row s of cos and sin belongs to token s",
+            _first_angle,
+        ),
+        Mistake(
+            "angle by row",
+            "row (b·S + s)·H + h turns by the angle of its number modulo S: divide by H first",
+            _angle_by_row,
+        ),
+    ),
+    kernel=True,
+    speed=Speed(
+        points=3,
+        case=dict(B=4, S=4096, H=128, Dr=64, dtype=BF16),
+        small=dict(B=2, S=4),
+        floor=lambda B, S, H, Dr, dtype: Cost(
+            bytes=2 * B * S * H * Dr * dtype.itemsize + S * Dr * 4, flops=3 * B * S * H * Dr
+        ),
+        bars=((0.6, 0.5), (0.7, 1.0)),
+        baseline=_eager_rope,
+        ratio=3.0,
+    ),
+)
+
+# --- rope_query_key ---------------------------------------------------------------------------------------------------
+
+
+def _query_and_key(
+    g: torch.Generator | None, B: int, S: int, H: int, Dr: int, first: int = 0, dtype: torch.dtype = FLOAT
+) -> Arguments:
+    cos, sin = angles(g, S, Dr, first)
+    return {
+        "q_rope": randn(g, B, S, H, Dr, dtype=dtype),
+        "k_rope": randn(g, B, S, Dr, dtype=dtype),
+        "cos": cos,
+        "sin": sin,
+    }
+
+
+def _both(turn: Callable[..., Tensor], turn_key: Callable[..., Tensor] | None = None) -> Callable[..., Any]:
+    """Return an oracle that turns query and key with these functions of `[B, S, H, Dr]`."""
+    turn_key = turn_key or turn
+
+    def oracle(q_rope: Tensor, k_rope: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        return turn(q_rope, cos, sin), turn_key(k_rope[:, :, None], cos, sin)[:, :, 0]
+
+    return oracle
+
+
+def _as_it_is(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return x
+
+
+QUERY_KEY = Exercise(
+    name="rope_query_key",
+    title="RoPE of query and shared key in one launch",
+    parts=(
+        Part(
+            "a decode step",
+            1,
+            visible=[dict(B=2, S=1, H=4, Dr=8, first=9)],
+            hidden=lambda r: [
+                dict(B=r.randint(1, 4), S=1, H=r.randint(1, 20), Dr=2 * r.randint(1, 9), first=r.randint(1, 9999)),
+                dict(B=2, S=1, H=r.choice([16, 33, 128]), Dr=64, first=r.randint(1, 9999), dtype=HALF),
+            ],
+        ),
+        Part(
+            "several tokens",
+            2,
+            visible=[dict(B=2, S=3, H=3, Dr=8, first=2), dict(B=1, S=2, H=17, Dr=6, first=50, dtype=HALF)],
+            hidden=lambda r: [
+                dict(B=2, S=r.randint(2, 4), H=r.randint(1, 6), Dr=2 * r.randint(2, 20), first=r.randint(0, 99999)),
+                dict(B=r.randint(2, 3), S=3, H=r.randint(1, 3), Dr=16, first=r.randint(0, 99)),
+            ],
+        ),
+    ),
+    inputs=_query_and_key,
+    oracle=_both(rotated),
+    returns=("q_rope", "k_rope"),
+    mistakes=(
+        Mistake("key not rotated", "the key comes back as it was: it is rotated too", _both(rotated, _as_it_is)),
+        Mistake(
+            "key by token 0",
+            "every key turns by the angle of token 0: row s of cos and sin belongs to token s, of query and key",
+            _both(rotated, _first_angle),
+        ),
+        *(replace(each, oracle=_both(each.oracle)) for each in (HALF_ROTATION, WRONG_SIGN)),
+    ),
+    kernel=True,
+    speed=Speed(
+        points=2,
+        case=dict(B=128, S=1, H=128, Dr=64, dtype=BF16),
+        small=dict(B=4),
+        floor=lambda B, S, H, Dr, dtype: Cost(
+            bytes=2 * B * S * (H + 1) * Dr * dtype.itemsize + S * Dr * 4, flops=3 * B * S * (H + 1) * Dr
+        ),
+        bars=((0.1, 0.5), (0.16, 1.0)),
+        baseline=_both(_eager_rope),
+        ratio=3.0,
+    ),
+)
+
+EXERCISES = (PREDICT, SCALE_ADD, RMS, ROPE, QUERY_KEY)

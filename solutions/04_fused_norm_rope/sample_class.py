@@ -1,0 +1,691 @@
+"""The sample class of lesson 04: right in several styles, slow, wrong, and dishonest; every named mistake is shown."""
+
+from collections.abc import Mapping
+
+from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, unfinished
+from autograder.judging.verdict import Outcome
+
+RSTD = "    rstd = tl.rsqrt(tl.sum(x * x) / D + eps)\n"
+NORM_LAUNCH = "    rms_norm_kernel[(N,)](x, weight, out, W, D, eps, BLOCK_D=block, num_warps=warps)\n"
+NORM_HEAD = "def rms_norm(x, weight, eps=1e-6):\n"
+TURN = "    y = tl.join(a * cos - b * sin, a * sin + b * cos)\n"
+PAIRS = """    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)  # [BLOCK_H, 2 * BLOCK_P]
+    a, b = tl.split(tl.reshape(x, (BLOCK_H, BLOCK_P, 2)))  # [BLOCK_H, BLOCK_P] each
+    y = tl.join(a * cos - b * sin, a * sin + b * cos)
+    tl.store(out_ptr + offsets, tl.reshape(y, (BLOCK_H, 2 * BLOCK_P)), mask=mask)
+"""
+ROWS = """    row_start = (token * H + offs_h) * 2 * P
+    column = offs_p[None, :]
+    there = (offs_h < H) & (column < P)
+"""
+HALVES = (
+    ROWS
+    + """    a = tl.load(x_ptr + row_start + column, mask=there, other=0.0).to(tl.float32)
+    b = tl.load(x_ptr + row_start + P + column, mask=there, other=0.0).to(tl.float32)
+    tl.store(out_ptr + row_start + column, a * cos - b * sin, mask=there)
+    tl.store(out_ptr + row_start + P + column, a * sin + b * cos, mask=there)
+"""
+)
+EVERY_OTHER = (
+    ROWS
+    + """    a = tl.load(x_ptr + row_start + 2 * column, mask=there, other=0.0).to(tl.float32)
+    b = tl.load(x_ptr + row_start + 2 * column + 1, mask=there, other=0.0).to(tl.float32)
+    tl.store(out_ptr + row_start + 2 * column, a * cos - b * sin, mask=there)
+    tl.store(out_ptr + row_start + 2 * column + 1, a * sin + b * cos, mask=there)
+"""
+)
+STORED_AS_HALVES = EVERY_OTHER.replace(
+    "out_ptr + row_start + 2 * column + 1", "out_ptr + row_start + P + column"
+).replace("out_ptr + row_start + 2 * column", "out_ptr + row_start + column")
+KEY = "        turn_block(k_ptr, k_out_ptr, token * 2 * P + offs_d, offs_d < 2 * P, cos, sin, 1, BLOCK_P)\n"
+
+
+def not_right(exercise: str, says: str, score: float = 0, outcome: Outcome = Outcome.WRONG) -> Mapping[str, Expected]:
+    """Return what a wrong answer gets: its verdict, and none of the points for speed."""
+    outcome = Outcome.PARTIAL if score else outcome
+    return {
+        exercise: Expected(score, outcome, says),
+        f"{exercise}:speed": Expected(0, outcome, "once the answer is right"),
+    }
+
+
+def slow(exercise: str, score: float = 0, says: str = "of the floor") -> Mapping[str, Expected]:
+    """Return what a right answer gets that reaches the lower bar, or none."""
+    return {f"{exercise}:speed": Expected(score, Outcome.PARTIAL if score else Outcome.SLOW, says)}
+
+
+def says(exercise: str, words: str) -> Mapping[str, Expected]:
+    """Return what a wrong prediction gets."""
+    return {exercise: Expected(0, says=words)}
+
+
+SUBMISSIONS = (
+    Submission("ada", "the solution as it stands"),
+    Submission(
+        "ben",
+        "another style: a loop over the grid, several rows a program, neighbours swapped in registers",
+        patches=(
+            rewrite(
+                "predict_norm_bytes",
+                """
+def predict_norm_bytes(rows, width, itemsize):
+    passes = {"float": (itemsize, 4), "square": (4, 4), "mean": (4, 0), "times rstd": (4, 4), "times weight": (4, 4)}
+    passes["to"] = (4, itemsize)
+    before = sum(read + written for read, written in passes.values()) * rows * width
+    after = (itemsize + itemsize) * rows * width
+    return dict(eager_bytes=before, fused_bytes=after, ratio=before / after)
+""",
+            ),
+            rewrite(
+                "scale_add",
+                """
+@triton.jit
+def axpy(x_ptr, y_ptr, out_ptr, alpha, n, BLOCK: tl.constexpr):
+    first = tl.program_id(0) * BLOCK
+    for start in range(first, n, tl.num_programs(0) * BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        inside = i < n
+        x = tl.load(x_ptr + i, mask=inside, other=0.0).to(tl.float32)
+        y = tl.load(y_ptr + i, mask=inside, other=0.0).to(tl.float32)
+        tl.store(out_ptr + i, tl.fma(x, x * 0 + alpha, y), mask=inside)
+
+
+def scale_add(x, y, alpha):
+    out = torch.empty_like(x)
+    BLOCK = 2048
+    programs = min(triton.cdiv(x.shape[0], BLOCK), 132 * 16)
+    axpy[(programs,)](x, y, out, alpha, x.shape[0], BLOCK, num_warps=4)
+    return out
+""",
+            ),
+            rewrite(
+                "rms_norm",
+                """
+@triton.jit
+def norm_rows(x_ptr, w_ptr, out_ptr, N, W, D, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
+    col = tl.arange(0, BLOCK)[None, :]  # [1, BLOCK]
+    inside = (row < N) & (col < D)
+    x = tl.load(x_ptr + row * W + col, mask=inside, other=0.0).to(tl.float32)
+    w = tl.load(w_ptr + col, mask=col < D, other=0.0).to(tl.float32)
+    mean = tl.sum(x * x, axis=1, keep_dims=True) * (1.0 / D)
+    y = x / tl.sqrt(mean + eps) * w
+    tl.store(out_ptr + row * D + col, y.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def rms_norm(x, weight, eps=1e-6):
+    N, W = x.shape
+    D = weight.shape[0]
+    out = x.new_empty(N, D)
+    BLOCK = triton.next_power_of_2(D)
+    ROWS = max(1, 8192 // BLOCK // 4)
+    norm_rows[(triton.cdiv(N, ROWS),)](x, weight, out, N, W, D, eps, ROWS=ROWS, BLOCK=BLOCK, num_warps=8)
+    return out
+""",
+            ),
+            rewrite(
+                "apply_rope",
+                """
+@triton.jit
+def turn(x_ptr, cos_ptr, sin_ptr, out_ptr, rows, S, H, Dr: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    d = tl.arange(0, 2 * BLOCK)
+    at = row[:, None] * Dr + d[None, :]
+    inside = (row[:, None] < rows) & (d[None, :] < Dr)
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    even, odd = tl.split(x.reshape(ROWS, BLOCK, 2))
+    pair = tl.arange(0, BLOCK)
+    angle = (row // H % S)[:, None] * (Dr // 2) + pair[None, :]
+    known = (row[:, None] < rows) & (pair[None, :] < Dr // 2)
+    c = tl.load(cos_ptr + angle, mask=known, other=0.0)
+    s = tl.load(sin_ptr + angle, mask=known, other=0.0)
+    turned = tl.interleave(even * c - odd * s, odd * c + even * s)
+    tl.store(out_ptr + at, turned, mask=inside)
+
+
+def apply_rope(x, cos, sin):
+    B, S, H, Dr = x.shape
+    out = torch.empty_like(x)
+    rows = B * S * H
+    grid = (triton.cdiv(rows, 32),)
+    turn[grid](x, cos, sin, out, rows, S, H, Dr, ROWS=32, BLOCK=triton.next_power_of_2(Dr // 2), num_warps=4)
+    return out
+""",
+            ),
+            rewrite(
+                "rope_query_key",
+                """
+@triton.jit
+def turn_both(q_ptr, k_ptr, cos_ptr, sin_ptr, qo_ptr, ko_ptr, S, H, P, BLOCK_H: tl.constexpr, BLOCK_P: tl.constexpr):
+    token, block = tl.program_id(0), tl.program_id(1)
+    pair, d = tl.arange(0, BLOCK_P), tl.arange(0, 2 * BLOCK_P)
+    c = tl.load(cos_ptr + token % S * P + pair, mask=pair < P, other=0.0)
+    s = tl.load(sin_ptr + token % S * P + pair, mask=pair < P, other=0.0)
+    head = block * BLOCK_H + tl.arange(0, BLOCK_H)
+    if block == tl.num_programs(1) - 1:  # one block more than the heads need: the key
+        source, target, first, head, heads = k_ptr, ko_ptr, token * 2 * P, tl.arange(0, BLOCK_H), 1
+    else:
+        source, target, first, heads = q_ptr, qo_ptr, token * H * 2 * P, H
+    at = first + head[:, None] * 2 * P + d[None, :]
+    inside = (head[:, None] < heads) & (d[None, :] < 2 * P)
+    x = tl.load(source + at, mask=inside, other=0.0).to(tl.float32)
+    a, b = tl.split(tl.reshape(x, [BLOCK_H, BLOCK_P, 2]))
+    y = tl.interleave(a * c - b * s, a * s + b * c)
+    tl.store(target + at, y, mask=inside)
+
+
+def rope_query_key(q_rope, k_rope, cos, sin):
+    B, S, H, Dr = q_rope.shape
+    q_out, k_out = torch.empty_like(q_rope), torch.empty_like(k_rope)
+    grid = (B * S, triton.cdiv(H, 16) + 1)
+    pairs = triton.next_power_of_2(Dr // 2)
+    turn_both[grid](q_rope, k_rope, cos, sin, q_out, k_out, S, H, Dr // 2, BLOCK_H=16, BLOCK_P=pairs)
+    return q_out, k_out
+""",
+            ),
+        ),
+    ),
+    Submission(
+        "chloe",
+        "kernels' helpers and a constant in cells of her own",
+        patches=(
+            add_cell(
+                "rms_norm",
+                "WIDEST = 8192\n\n\n"
+                "@triton.jit\n"
+                "def reciprocal_root(square_sum, D, eps):\n"
+                "    return 1.0 / tl.sqrt(square_sum / D + eps)\n\n\n"
+                "print(WIDEST)",
+            ),
+            replace("rms_norm", RSTD, "    rstd = reciprocal_root(tl.sum(x * x), D, eps)\n"),
+            replace("rms_norm", "    block = triton", "    assert D <= WIDEST\n    block = triton"),
+            add_cell(
+                "apply_rope", "HEADS = tl.constexpr(32)\n\ndef blocks(count, size):\n    return -(-count // size)"
+            ),
+            replace("apply_rope", "min(triton.next_power_of_2(H), 32)", "32"),
+            replace("apply_rope", "tl.program_id(1) * BLOCK_H", "tl.program_id(1) * HEADS"),
+            replace("apply_rope", "triton.cdiv(H, block_h)", "blocks(H, block_h)"),
+        ),
+    ),
+    Submission(
+        "dev",
+        "warns and prints",
+        patches=(
+            replace(
+                "rms_norm",
+                "    block = triton",
+                '    import warnings\n    warnings.warn("8 warps are a guess")\n    print(x.shape)\n    block = triton',
+            ),
+            replace("rope_query_key", "    B, S, H", '    print("grid", len(q_rope))\n    B, S, H'),
+        ),
+    ),
+    # Wrong
+    Submission(
+        "eli",
+        "forgets float32, puts alpha on y, divides by the block, rotates halves, copies the key",
+        patches=(
+            replace(
+                "predict_norm_bytes",
+                "(itemsize + 4) + (4 + 4) + 4 + (4 + 4) + (4 + 4) + (4 + itemsize)",
+                "(2 + 2 + 1 + 2 + 2 + 2) * itemsize",
+            ),
+            replace("scale_add", "alpha * x + y", "x + alpha * y"),
+            replace("rms_norm", "tl.sum(x * x) / D", "tl.sum(x * x) / BLOCK_D"),
+            replace("apply_rope", PAIRS, HALVES),
+            replace(
+                "rope_query_key",
+                KEY,
+                "        key = tl.load(k_ptr + token * 2 * P + offs_d, mask=offs_d < 2 * P)\n"
+                "        tl.store(k_out_ptr + token * 2 * P + offs_d, key, mask=offs_d < 2 * P)\n",
+            ),
+        ),
+        expect={
+            **says("predict_norm_bytes", "are float32, 4 bytes each"),
+            **not_right("scale_add", "alpha multiplies y"),
+            **not_right("rms_norm", "divided by the size of the block"),
+            **not_right("apply_rope", "paired with i + Dr/2"),
+            **not_right("rope_query_key", "the key comes back as it was"),
+        },
+    ),
+    Submission(
+        "fay",
+        "counts reads only, forgets alpha, sums the squares, turns backwards",
+        patches=(
+            replace(
+                "predict_norm_bytes",
+                "(itemsize + 4) + (4 + 4) + 4 + (4 + 4) + (4 + 4) + (4 + itemsize)",
+                "itemsize + 4 + 4 + 4 + 4 + 4",
+            ),
+            replace("predict_norm_bytes", "width * 2 * itemsize", "width * itemsize"),
+            replace("scale_add", "alpha * x + y", "x + y"),
+            replace("rms_norm", "tl.sum(x * x) / D", "tl.sum(x * x)"),
+            replace("apply_rope", "a * cos - b * sin, a * sin + b * cos", "a * cos + b * sin, b * cos - a * sin"),
+            replace("rope_query_key", "a * cos - b * sin, a * sin + b * cos", "a * cos + b * sin, b * cos - a * sin"),
+        ),
+        expect={
+            **says("predict_norm_bytes", "only reads are counted"),
+            **not_right("scale_add", "alpha is missing"),
+            **not_right("rms_norm", "expected their mean"),
+            **not_right("apply_rope", "turn backwards"),
+            **not_right("rope_query_key", "turn backwards"),
+        },
+    ),
+    Submission(
+        "gus",
+        "lets the mean write in full, forgets y, subtracts the mean, stores halves, rotates halves",
+        patches=(
+            replace("predict_norm_bytes", "(4 + 4) + 4 + (4 + 4)", "(4 + 4) + (4 + 4) + (4 + 4)"),
+            replace("scale_add", "alpha * x + y", "alpha * x"),
+            replace("rms_norm", RSTD, "    x = tl.where(mask, x - tl.sum(x) / D, 0.0)\n" + RSTD),
+            replace("apply_rope", PAIRS, STORED_AS_HALVES),
+            replace(
+                "rope_query_key",
+                "    a, b = tl.split(tl.reshape(x, (ROWS, BLOCK_P, 2)))\n",
+                "    a, b = tl.split(tl.trans(tl.reshape(x, (ROWS, 2, BLOCK_P)), 0, 2, 1))  # i and i + P\n",
+            ),
+            replace(
+                "rope_query_key",
+                "tl.reshape(y, (ROWS, 2 * BLOCK_P))",
+                "tl.reshape(tl.trans(y, 0, 2, 1), (ROWS, 2 * BLOCK_P))",
+            ),
+        ),
+        expect={
+            **says("predict_norm_bytes", "a full write for the mean"),
+            **not_right("scale_add", "y is not added"),
+            **not_right("rms_norm", "that is LayerNorm"),
+            **not_right("apply_rope", "stored as two halves"),
+            **not_right("rope_query_key", "paired with i + Dr/2"),
+        },
+    ),
+    Submission(
+        "hana",
+        "hands in unfinished cells",
+        patches=(unfinished("rms_norm"), unfinished("apply_rope"), unfinished("rope_query_key")),
+        expect={
+            **not_right("rms_norm", "as it was handed out", outcome=Outcome.UNFINISHED),
+            **not_right("apply_rope", "as it was handed out", outcome=Outcome.UNFINISHED),
+            **not_right("rope_query_key", "as it was handed out", outcome=Outcome.UNFINISHED),
+        },
+    ),
+    Submission(
+        "ivan",
+        "a syntax error in one cell",
+        patches=(
+            replace("rms_norm", "    (N, W), D = x.shape, weight.numel()", "    (N, W), D = x.shape,, weight.numel()"),
+        ),
+        expect=not_right("rms_norm", "SyntaxError in line", outcome=Outcome.ERROR),
+    ),
+    Submission(
+        "lena",
+        "leaves out the weight twice, puts alpha on both, uses the new value, turns the key by token 0",
+        patches=(
+            replace("predict_norm_bytes", "(4 + 4) + 4 + (4 + 4) + (4 + 4)", "(4 + 4) + 4 + (4 + 4)"),
+            replace("scale_add", "alpha * x + y", "alpha * (x + y)"),
+            replace("rms_norm", "x * rstd * weight", "x * rstd"),
+            replace(
+                "apply_rope", TURN, "    a = a * cos - b * sin\n    b = a * sin + b * cos\n    y = tl.join(a, b)\n"
+            ),
+            replace(
+                "rope_query_key",
+                KEY,
+                "        cos = tl.load(cos_ptr + offs_p, mask=offs_p < P, other=0.0)\n"
+                "        sin = tl.load(sin_ptr + offs_p, mask=offs_p < P, other=0.0)\n" + KEY,
+            ),
+        ),
+        expect={
+            **says("predict_norm_bytes", "leaves out the multiplication by the weight"),
+            **not_right("scale_add", "alpha multiplies the sum"),
+            **not_right("rms_norm", "not multiplied by weight"),
+            **not_right("apply_rope", "the first one's new value"),
+            **not_right("rope_query_key", "every key turns by the angle of token 0", 1),
+        },
+    ),
+    Submission(
+        "mona",
+        "reads the row twice, forgets a mask and eps, turns every token by the first angle",
+        patches=(
+            replace("predict_norm_bytes", "width * 2 * itemsize", "width * 3 * itemsize"),
+            replace("scale_add", "x = tl.load(x_ptr + offsets, mask=mask)", "x = tl.load(x_ptr + offsets)"),
+            replace("rms_norm", " / D + eps", " / D"),
+            replace("apply_rope", "    angle = (token % S) * P + offs_p\n", "    angle = offs_p\n"),
+        ),
+        expect={
+            **says("predict_norm_bytes", "reads the row twice"),
+            **not_right("scale_add", "is the mask missing", 1),
+            **not_right("rms_norm", "eps is missing", 3),
+            **not_right("apply_rope", "every token turns by the angle of token 0", 1),
+        },
+    ),
+    Submission(
+        "nils",
+        "the ratio upside down, no program for the tail, eps outside, the position from the row's number",
+        patches=(
+            replace("predict_norm_bytes", "eager / fused", "fused / eager"),
+            replace("scale_add", "triton.cdiv(n, block)", "max(n // block, 1)"),
+            replace("rms_norm", RSTD, "    rstd = 1.0 / (tl.sqrt(tl.sum(x * x) / D) + eps)\n"),
+            rewrite(
+                "apply_rope",
+                """
+@triton.jit
+def one_row(x_ptr, cos_ptr, sin_ptr, out_ptr, S, P, BLOCK_P: tl.constexpr):
+    row = tl.program_id(0)
+    pair, d = tl.arange(0, BLOCK_P), tl.arange(0, 2 * BLOCK_P)
+    cos = tl.load(cos_ptr + row % S * P + pair, mask=pair < P, other=0.0)
+    sin = tl.load(sin_ptr + row % S * P + pair, mask=pair < P, other=0.0)
+    x = tl.load(x_ptr + row * 2 * P + d, mask=d < 2 * P, other=0.0).to(tl.float32)
+    a, b = tl.split(tl.reshape(x, (BLOCK_P, 2)))
+    y = tl.reshape(tl.join(a * cos - b * sin, a * sin + b * cos), (2 * BLOCK_P,))
+    tl.store(out_ptr + row * 2 * P + d, y, mask=d < 2 * P)
+
+
+def apply_rope(x, cos, sin):
+    B, S, H, Dr = x.shape
+    out = torch.empty_like(x)
+    one_row[(B * S * H,)](x, cos, sin, out, S, Dr // 2, BLOCK_P=triton.next_power_of_2(Dr // 2))
+    return out
+""",
+            ),
+        ),
+        expect={
+            **says("predict_norm_bytes", "upside down"),
+            **not_right("scale_add", "what a kernel does not write", 1),
+            **not_right("rms_norm", "eps is added to the root", 3),
+            **not_right("apply_rope", "of its number modulo S", 1),
+        },
+    ),
+    Submission(
+        "olga",
+        "packs the rows, forgets the modulus",
+        patches=(
+            replace("rms_norm", "x_ptr + row * W + offs_d", "x_ptr + row * D + offs_d"),
+            replace("apply_rope", "(token % S) * P", "token * P"),
+        ),
+        expect={
+            **not_right("rms_norm", "rows are read D elements apart", 3),
+            **not_right("apply_rope", "of cos_ptr"),
+        },
+    ),
+    Submission(
+        "paul",
+        "takes the mean over the whole wide row",
+        patches=(
+            replace(
+                "rms_norm",
+                RSTD,
+                "    wide = tl.load(x_ptr + row * W + offs_d, mask=offs_d < W, other=0.0).to(tl.float32)\n"
+                "    rstd = tl.rsqrt(tl.sum(wide * wide) / W + eps)\n",
+            ),
+            replace("rms_norm", "triton.next_power_of_2(D)", "triton.next_power_of_2(W)"),
+        ),
+        expect=not_right("rms_norm", "the mean runs over all W columns", 3),
+    ),
+    Submission(
+        "rosa",
+        "squares in float16",
+        patches=(
+            replace(
+                "rms_norm", "other=0.0).to(tl.float32)  # [BLOCK_D]\n    weight", "other=0.0)  # [BLOCK_D]\n    weight"
+            ),
+            replace("rms_norm", "tl.sum(x * x)", "tl.sum((x * x).to(tl.float32))"),
+        ),
+        expect=not_right("rms_norm", "overflow float16", 3),
+    ),
+    Submission(
+        "sven",
+        "saves bytes by rounding to float16 first",
+        patches=(replace("rms_norm", "(x, weight, out,", "(x.half(), weight.half(), out,"),),
+        expect=not_right("rms_norm", "rounded to float16", 1),
+    ),
+    # Not from a kernel
+    Submission(
+        "tara",
+        "calls PyTorch",
+        patches=(
+            replace(
+                "rms_norm",
+                NORM_LAUNCH + "    return out",
+                "    return torch.nn.functional.rms_norm(x[:, :D], (D,), weight, eps)",
+            ),
+        ),
+        expect=not_right("rms_norm", "no Triton kernel was launched"),
+    ),
+    Submission(
+        "uma",
+        "a decoy: launches the kernel and returns what PyTorch computed",
+        patches=(
+            replace(
+                "rms_norm",
+                "    return out",
+                "    y = x[:, :D].float()\n"
+                "    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps) * weight\n"
+                "    return y.to(x.dtype)",
+            ),
+        ),
+        expect=not_right("rms_norm", "kernel"),
+    ),
+    Submission(
+        "vera",
+        "falls back to PyTorch when the kernel fails, and it does",
+        patches=(
+            replace(
+                "rms_norm",
+                NORM_LAUNCH + "    return out",
+                "    try:\n"
+                "        rms_norm_kernel[(N,)](x, weight, out, W, D, eps, BLOCK_D=D + 1, num_warps=warps)\n"
+                "    except Exception:\n"
+                "        y = x[:, :D].double()\n"
+                "        out = (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps) * weight).to(x.dtype)\n"
+                "    return out",
+            ),
+        ),
+        expect=not_right("rms_norm", "kernel"),
+    ),
+    Submission(
+        "walt",
+        "calls torch inside the kernel, which only the interpreter puts up with",
+        patches=(
+            replace(
+                "rms_norm", RSTD, "    one = float(torch.ones(1))\n    rstd = one / tl.sqrt(tl.sum(x * x) / D + eps)\n"
+            ),
+        ),
+        expect=not_right("rms_norm", "uses torch"),
+    ),
+    Submission(
+        "xena",
+        "keeps results by shape",
+        patches=(
+            replace("rms_norm", NORM_HEAD, "seen = {}\n\n\n" + NORM_HEAD),
+            replace(
+                "rms_norm",
+                "    out = torch.empty(",
+                "    if x.shape in seen:\n        return seen[x.shape]\n    out = torch.empty(",
+            ),
+            replace("rms_norm", "    return out", "    seen[x.shape] = out\n    return out"),
+        ),
+        expect=not_right("rms_norm", "that of an earlier call"),
+    ),
+    Submission(
+        "yuri",
+        "writes the result over its input",
+        patches=(
+            replace("rms_norm", "    out = torch.empty((N, D), dtype=x.dtype, device=x.device)\n", "    out = x\n"),
+            replace("rms_norm", "tl.store(out_ptr + row * D", "tl.store(out_ptr + row * W"),
+            replace("rms_norm", "    return out", "    return out[:, :D]"),
+        ),
+        expect=not_right("rms_norm", "changed its argument x"),
+    ),
+    Submission(
+        "zita",
+        "lets PyTorch compute and a kernel copy",
+        patches=(
+            rewrite(
+                "rms_norm",
+                """
+@triton.jit
+def copy_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < n), mask=offsets < n)
+
+
+def rms_norm(x, weight, eps=1e-6):
+    y = x[:, : len(weight)].float()
+    y = (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps) * weight).to(x.dtype).contiguous()
+    out = torch.empty_like(y)
+    copy_kernel[(triton.cdiv(y.numel(), 1024),)](y, out, y.numel(), BLOCK=1024)
+    return out
+""",
+            ),
+        ),
+        expect=not_right("rms_norm", "only copies"),
+    ),
+    # Right and slow
+    Submission(
+        "bela",
+        "blocks of 32; two launches with the sums in memory between; loads of every other number; a launch for the key",
+        patches=(
+            replace("scale_add", "n, block = x.numel(), 1024", "n, block = x.numel(), 32"),
+            replace("scale_add", "num_warps=4", "num_warps=1"),
+            rewrite(
+                "rms_norm",
+                """
+@triton.jit
+def square_sum(x_ptr, total_ptr, W, D, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, D, BLOCK):
+        cols = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * W + cols, mask=cols < D, other=0.0).to(tl.float32)
+        total += x * x
+    tl.store(total_ptr + row, tl.sum(total))
+
+
+@triton.jit
+def scale_rows(x_ptr, total_ptr, weight_ptr, out_ptr, W, D, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * W + cols, mask=cols < D, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + cols, mask=cols < D, other=0.0).to(tl.float32)
+    rstd = tl.rsqrt(tl.load(total_ptr + row) / D + eps)
+    tl.store(out_ptr + row * D + cols, x * rstd * weight, mask=cols < D)
+
+
+def rms_norm(x, weight, eps=1e-6):
+    (N, W), D = x.shape, len(weight)
+    total = torch.empty(N, device=x.device)
+    out = torch.empty(N, D, dtype=x.dtype, device=x.device)
+    square_sum[(N,)](x, total, W, D, BLOCK=1024)
+    scale_rows[(N, triton.cdiv(D, 1024))](x, total, weight, out, W, D, eps, BLOCK=1024)
+    return out
+""",
+            ),
+            replace("apply_rope", PAIRS, EVERY_OTHER),
+            replace(
+                "rope_query_key",
+                "    if tl.program_id(1) == 0:\n" + KEY,
+                "",
+            ),
+            replace(
+                "rope_query_key",
+                "def rope_query_key(q_rope",
+                "@triton.jit\n"
+                "def key_kernel(k_ptr, cos_ptr, sin_ptr, k_out_ptr, S, P, BLOCK_P: tl.constexpr):\n"
+                "    token = tl.program_id(0)\n"
+                "    offs_p, offs_d = tl.arange(0, BLOCK_P), tl.arange(0, 2 * BLOCK_P)[None, :]\n"
+                "    cos = tl.load(cos_ptr + token % S * P + offs_p, mask=offs_p < P, other=0.0)\n"
+                "    sin = tl.load(sin_ptr + token % S * P + offs_p, mask=offs_p < P, other=0.0)\n"
+                "    turn_block(k_ptr, k_out_ptr, token * 2 * P + offs_d, offs_d < 2 * P, cos, sin, 1, BLOCK_P)\n\n\n"
+                "def rope_query_key(q_rope",
+            ),
+            replace(
+                "rope_query_key",
+                "    return q_out, k_out",
+                "    key_kernel[(B * S,)](k_rope, cos, sin, k_out, S, Dr // 2, BLOCK_P=block_p)\n"
+                "    return q_out, k_out",
+            ),
+        ),
+        expect={**slow("scale_add"), **slow("rms_norm", 1.5), **slow("apply_rope"), **slow("rope_query_key", 1)},
+    ),
+    Submission(
+        "cleo",
+        "converts on the host; one row at a time for the rotation",
+        patches=(
+            replace(
+                "scale_add",
+                "    out = torch.empty_like(x)",
+                "    out = torch.empty_like(x)\n    x, y = x.float(), y.float()",
+            ),
+            replace("rms_norm", "(x, weight, out,", "(x.float(), weight.float(), out,"),
+            replace("apply_rope", "min(triton.next_power_of_2(H), 32)", "1"),
+        ),
+        expect={**slow("scale_add"), **slow("rms_norm"), **slow("apply_rope")},
+    ),
+    Submission(
+        "dora",
+        "neighbouring numbers in programs far apart; a row in steps of 32 numbers, twice",
+        patches=(
+            replace(
+                "scale_add",
+                "offsets = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)",
+                "offsets = tl.program_id(0) + tl.arange(0, BLOCK_SIZE) * tl.num_programs(0)",
+            ),
+            rewrite(
+                "rms_norm",
+                """
+@triton.jit
+def small_steps(x_ptr, weight_ptr, out_ptr, W, D, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, D, BLOCK):
+        cols = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * W + cols, mask=cols < D, other=0.0).to(tl.float32)
+        total += x * x
+    rstd = tl.rsqrt(tl.sum(total) / D + eps)
+    for start in range(0, D, BLOCK):
+        cols = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * W + cols, mask=cols < D, other=0.0).to(tl.float32)
+        weight = tl.load(weight_ptr + cols, mask=cols < D, other=0.0).to(tl.float32)
+        tl.store(out_ptr + row * D + cols, x * rstd * weight, mask=cols < D)
+
+
+def rms_norm(x, weight, eps=1e-6):
+    (N, W), D = x.shape, len(weight)
+    out = torch.empty(N, D, dtype=x.dtype, device=x.device)
+    small_steps[(N,)](x, weight, out, W, D, eps, BLOCK=32, num_warps=1)
+    return out
+""",
+            ),
+        ),
+        expect={**slow("scale_add"), **slow("rms_norm")},
+    ),
+    Submission(
+        "emil",
+        "more than the registers hold: huge blocks, eight rows of 8192 on four warps",
+        patches=(
+            replace("scale_add", "n, block = x.numel(), 1024", "n, block = x.numel(), 131072"),
+            rewrite(
+                "rms_norm",
+                """
+@triton.jit
+def eight_rows(x_ptr, weight_ptr, out_ptr, N, W, D, eps, BLOCK: tl.constexpr):
+    rows = tl.program_id(0) * 8 + tl.arange(0, 8)[:, None]
+    cols = tl.arange(0, BLOCK)[None, :]
+    mask = (rows < N) & (cols < D)
+    x = tl.load(x_ptr + rows * W + cols, mask=mask, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + cols, mask=cols < D, other=0.0).to(tl.float32)
+    rstd = tl.rsqrt(tl.sum(x * x, axis=1) / D + eps)[:, None]
+    tl.store(out_ptr + rows * D + cols, x * rstd * weight, mask=mask)
+
+
+def rms_norm(x, weight, eps=1e-6):
+    (N, W), D = x.shape, len(weight)
+    out = torch.empty(N, D, dtype=x.dtype, device=x.device)
+    block = triton.next_power_of_2(D)
+    eight_rows[(triton.cdiv(N, 8),)](x, weight, out, N, W, D, eps, BLOCK=block, num_warps=4)
+    return out
+""",
+            ),
+        ),
+        expect={**slow("scale_add"), **slow("rms_norm")},
+    ),
+)
+DEMO = ("ada", "eli", "bela")

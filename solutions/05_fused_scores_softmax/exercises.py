@@ -1,0 +1,774 @@
+"""Lesson 05: fused attention scores and masked softmax, and what fusing each and all of them gains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, Speed, randn
+from mla_ref.hardware.cost import Cost
+
+from ..drawing import BF16, FLOAT, HALF, as_given, latent_operands
+from ..oracles import altered
+
+LONG_BLOCK = 4096  # as the lesson sets it
+
+# --- predict_score_bytes ----------------------------------------------------------------------------------------------
+
+PASSES = {"eager_bytes": 11, "score_fused_bytes": 5, "softmax_fused_bytes": 9, "both_fused_bytes": 3}
+WRITES = {"eager_bytes": 6, "score_fused_bytes": 3, "softmax_fused_bytes": 5, "both_fused_bytes": 2}
+MASK_READ = {**PASSES, "eager_bytes": 12, "score_fused_bytes": 6}
+SUM_READS_ONE = {**PASSES, "eager_bytes": 10, "softmax_fused_bytes": 8}
+PRODUCTS_FREE = {"eager_bytes": 9, "score_fused_bytes": 4, "softmax_fused_bytes": 7, "both_fused_bytes": 2}
+
+
+def _traffic(passes: dict[str, int], itemsize: int | None = None, heads: bool = True) -> Callable[..., Any]:
+    """Return an oracle from passes over the scores. An `itemsize` here takes the place of the right one."""
+
+    def oracle(B: int, S: int, H: int, T: int, R: int, Dr: int, **given: int) -> dict[str, float]:
+        size = itemsize or given["itemsize"]
+        scores = B * S * (H if heads else 1) * T * size
+        return {**{name: count * scores for name, count in passes.items()}, "cache_bytes": B * T * (R + Dr) * size}
+
+    return oracle
+
+
+def _cache_per_head(B: int, S: int, H: int, T: int, R: int, Dr: int, itemsize: int) -> dict[str, float]:
+    right = _traffic(PASSES)(B, S, H, T, R, Dr, itemsize=itemsize)
+    return {**right, "cache_bytes": H * right["cache_bytes"]}
+
+
+PREDICT_BYTES = Exercise(
+    name="predict_score_bytes",
+    title="prediction: bytes of scores and softmax",
+    parts=(
+        Part("the report's layer", 1, visible=[dict(B=4, S=4096, H=16, T=4096, R=512, Dr=64, itemsize=2)]),
+        Part(
+            "any size",
+            1,
+            visible=[dict(B=3, S=1, H=5, T=77, R=24, Dr=8, itemsize=4)],
+            hidden=lambda r: [
+                dict(
+                    B=r.randint(1, 99),
+                    S=r.randint(1, 999),
+                    H=r.randint(1, 128),
+                    T=r.randint(1000, 9999),
+                    R=r.randint(8, 600),
+                    Dr=r.randint(2, 99),
+                    itemsize=r.choice([1, 2, 4]),
+                )
+                for _ in range(3)
+            ],
+        ),
+    ),
+    inputs=as_given,
+    oracle=_traffic(PASSES),
+    returns=("prediction",),
+    mistakes=(
+        Mistake("elements", "these are numbers, not bytes: multiply by itemsize", _traffic(PASSES, itemsize=1)),
+        Mistake(
+            "one head",
+            "the scores of one head are counted: every head has a row of T scores for each query",
+            _traffic(PASSES, heads=False),
+        ),
+        Mistake("writes only", "only writes are counted: most operations read the scores as well", _traffic(WRITES)),
+        Mistake(
+            "mask as large as the scores",
+            "the mask is counted as if it were as large as the scores: it has [S, T] numbers, which are left out",
+            _traffic(MASK_READ),
+        ),
+        Mistake("sum reads one", "the sum of the two products reads both of them", _traffic(SUM_READS_ONE)),
+        Mistake(
+            "products not written",
+            "the products' own results are left out: each matrix product writes a tensor of scores, fused or not",
+            _traffic(PRODUCTS_FREE),
+        ),
+        Mistake(
+            "cache of every head", "cache_bytes counts a cache for each head: all heads share one", _cache_per_head
+        ),
+    ),
+)
+
+# --- scaled_matmul ----------------------------------------------------------------------------------------------------
+
+
+def _matrices(
+    g: torch.Generator | None,
+    M: int,
+    N: int,
+    K: int,
+    scale: float = 0.25,
+    large: bool = False,
+    dtype: torch.dtype = FLOAT,
+) -> Arguments:
+    """Return two matrices. With `large`, their products exceed float16 before they are scaled."""
+    if large:
+        return {"x": 60 + 9 * _uniform(g, M, K, dtype), "y": 60 + 9 * _uniform(g, N, K, dtype), "scale": scale}
+    return {"x": randn(g, M, K, dtype=dtype), "y": randn(g, N, K, dtype=dtype), "scale": scale}
+
+
+def _uniform(g: torch.Generator, *shape_and_dtype: Any) -> Tensor:
+    *shape, dtype = shape_and_dtype
+    return torch.rand(shape, generator=g, dtype=torch.float64).to(dtype)
+
+
+def _matmul(x: Tensor, y: Tensor, scale: float) -> Tensor:
+    return torch.einsum("mk,nk->mn", x, y) * scale
+
+
+def _transposed(x: Tensor, y: Tensor, scale: float) -> Tensor:
+    """What reaches [M, N] when each tile is stored as one of [N, M]."""
+    return _matmul(y, x, scale).reshape(len(x), len(y))
+
+
+def _overflowing(oracle: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return the oracle with infinity where the sums exceed float16."""
+
+    def half(*args: Any, **arguments: Any) -> Tensor:
+        scaled = oracle(*args, **arguments)
+        return torch.full_like(scaled, math.inf)
+
+    return half
+
+
+FLOAT16_SUM = "the sums overflow float16 (65504) before they are scaled: accumulate in tl.float32, scale, then store"
+
+MATMUL = Exercise(
+    name="scaled_matmul",
+    title="a tile of a matrix product",
+    parts=(
+        Part(
+            "one tile",
+            1,
+            visible=[dict(M=16, N=16, K=32), dict(M=16, N=64, K=16, scale=-1.5), dict(M=3, N=5, K=7)],
+            hidden=lambda r: [
+                dict(M=r.randint(1, 16), N=r.randint(1, 16), K=r.randint(1, 16), scale=r.uniform(-2, 2)),
+                dict(M=r.randint(2, 16), N=r.randint(2, 16), K=r.randint(9, 16), dtype=HALF),
+            ],
+        ),
+        Part(
+            "any size",
+            1,
+            visible=[dict(M=20, N=33, K=80), dict(M=17, N=20, K=48, scale=0.01, large=True, dtype=HALF)],
+            hidden=lambda r: [
+                dict(M=r.randint(1, 40), N=r.randint(100, 300), K=r.randint(65, 200), scale=r.uniform(-2, 2)),
+                dict(M=r.randint(129, 200), N=r.randint(1, 40), K=r.randint(1, 70), dtype=HALF),
+                dict(M=r.randint(2, 9), N=r.randint(2, 9), K=r.randint(129, 200), scale=0.01, large=True, dtype=HALF),
+            ],
+        ),
+    ),
+    inputs=_matrices,
+    oracle=_matmul,
+    mistakes=(
+        Mistake("no scale", "the result is not multiplied by scale", lambda x, y, scale: _matmul(x, y, 1.0)),
+        Mistake(
+            "y not turned",
+            "y is read as if its rows were columns: number k of row n of y lies at n·K + k",
+            lambda x, y, scale: x @ y.reshape(y.shape[::-1]) * scale,
+        ),
+        Mistake(
+            "stored by columns",
+            "the result is stored by columns: number n of row m of out belongs at m·N + n",
+            _transposed,
+        ),
+        Mistake(
+            "tail of K left out",
+            "columns that do not fill a turn are left out: the loop over K needs a turn for the tail, masked",
+            lambda x, y, scale: _matmul(x[:, : x.shape[1] // 64 * 64], y[:, : y.shape[1] // 64 * 64], scale),
+        ),
+        Mistake(
+            "accumulator overwritten",
+            "only the last turn of the loop over K is left: pass the accumulator to tl.dot, or add to it",
+            lambda x, y, scale: _matmul(x[:, 64:], y[:, 64:], scale) if x.shape[1] > 64 else _matmul(x, y, scale),
+        ),
+        Mistake("float16 accumulator", FLOAT16_SUM, _overflowing(_matmul)),
+    ),
+    kernel=True,
+    speed=Speed(
+        points=1,
+        case=dict(M=128, N=65536, K=512, dtype=BF16),
+        small=dict(M=64, N=128),
+        floor=lambda M, N, K, dtype: Cost(bytes=(M * K + N * K + M * N) * dtype.itemsize, flops=2 * M * N * K),
+        bars=((0.25, 0.5), (0.45, 1.0)),
+        baseline=lambda x, y, scale: x @ y.T * scale,
+    ),
+)
+
+# --- attention_score --------------------------------------------------------------------------------------------------
+
+
+def _operands(
+    g: torch.Generator | None,
+    B: int,
+    S: int,
+    H: int,
+    T: int,
+    R: int,
+    Dr: int,
+    Dn: int = 56,
+    large: bool = False,
+    dtype: torch.dtype = FLOAT,
+) -> Arguments:
+    """Return absorbed queries and a cache. With `large`, sums exceed float16 before they are scaled."""
+    tensors = latent_operands(None if large else g, B, S, T, H, Dr, R, dtype=dtype)
+    if large:
+        tensors = {name: 40 + 9 * _uniform(g, *x.shape, dtype) for name, x in tensors.items()}
+    return {**tensors, "Dn": Dn}
+
+
+def _scores(
+    latent: Callable[[int, int, int], float] = lambda Dn, R, Dr: (Dn + Dr) ** -0.5,
+    rope: Callable[[int, int, int], float] | None = None,
+) -> Callable[..., Tensor]:
+    """Return an oracle with these factors of the two products."""
+    rope = rope or latent
+
+    def oracle(q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, Dn: int) -> Tensor:
+        sizes = Dn, q_latent.shape[-1], q_rope.shape[-1]
+        keys = torch.cat((c_kv * latent(*sizes), k_rope * rope(*sizes)), -1)  # the scale on the keys
+        return torch.cat((q_latent, q_rope), -1) @ keys[:, None].transpose(-1, -2)
+
+    return oracle
+
+
+def _right_scale(Dn: int, R: int, Dr: int) -> float:
+    return (Dn + Dr) ** -0.5
+
+
+def _one(Dn: int, R: int, Dr: int) -> float:
+    return 1.0
+
+
+def _none(Dn: int, R: int, Dr: int) -> float:
+    return 0.0
+
+
+_right_scores = _scores()
+
+
+def _first_cache(q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, Dn: int) -> Tensor:
+    return _right_scores(q_latent, q_rope, c_kv[:1].expand_as(c_kv), k_rope[:1].expand_as(k_rope), Dn)
+
+
+def _rows_by_head(q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, Dn: int) -> Tensor:
+    right = _right_scores(q_latent, q_rope, c_kv, k_rope, Dn)
+    return right.transpose(1, 2).reshape(right.shape)
+
+
+def _eager_scores(q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, Dn: int) -> Tensor:
+    """The lesson's `eager_scores`: a pass over the scores for each operation."""
+    nope = torch.einsum("bshr,btr->bsht", q_latent, c_kv)
+    return (nope + torch.einsum("bshr,btr->bsht", q_rope, k_rope)) * (Dn + q_rope.shape[-1]) ** -0.5
+
+
+SCORE = Exercise(
+    name="attention_score",
+    title="fused attention scores",
+    parts=(
+        Part(
+            "one query",
+            1,
+            visible=[dict(B=1, S=1, H=3, T=20, R=32, Dr=8)],
+            hidden=lambda r: [
+                dict(B=1, S=1, H=r.randint(1, 40), T=r.randint(1, 200), R=32, Dr=16, Dn=r.randint(8, 200)),
+                dict(B=1, S=1, H=r.choice([1, 17]), T=1, R=r.randint(2, 32), Dr=r.randint(1, 9)),
+            ],
+        ),
+        Part(
+            "several sequences and queries",
+            1,
+            visible=[dict(B=2, S=3, H=5, T=37, R=64, Dr=12)],
+            hidden=lambda r: [
+                dict(B=r.randint(2, 3), S=r.randint(2, 9), H=r.randint(1, 9), T=r.randint(20, 150), R=32, Dr=8),
+                dict(B=2, S=2, H=r.randint(65, 90), T=r.randint(2, 20), R=16, Dr=16, dtype=HALF),
+            ],
+        ),
+        Part(
+            "widths that are no multiple of a block",
+            1,
+            visible=[dict(B=2, S=1, H=4, T=150, R=80, Dr=20, Dn=28)],
+            hidden=lambda r: [
+                dict(B=1, S=2, H=4, T=r.randint(130, 200), R=r.randint(129, 200), Dr=r.randint(65, 90)),
+                dict(B=2, S=1, H=3, T=r.randint(3, 60), R=512, Dr=64, Dn=128, dtype=HALF),
+            ],
+        ),
+        Part(
+            "float16, large sums",
+            1,
+            visible=[dict(B=1, S=1, H=4, T=20, R=64, Dr=8, large=True, dtype=HALF)],
+            hidden=lambda r: [
+                dict(B=2, S=1, H=r.randint(1, 9), T=r.randint(3, 60), R=80, Dr=r.randint(2, 9), large=True, dtype=HALF)
+            ],
+        ),
+    ),
+    inputs=_operands,
+    oracle=_right_scores,
+    returns=("scores",),
+    mistakes=(
+        Mistake(
+            "scale 1/√(R+Dr)",
+            "the scale is 1/√(R+Dr), the absorbed width: expected 1/√(Dn+Dr), as absorption changes no score",
+            _scores(lambda Dn, R, Dr: (R + Dr) ** -0.5),
+        ),
+        Mistake("scale 1/√R", "the scale is 1/√R: expected 1/√(Dn+Dr)", _scores(lambda Dn, R, Dr: R**-0.5)),
+        Mistake(
+            "scale 1/√Dn",
+            "the scale is 1/√Dn: the RoPE part belongs to the width too, expected 1/√(Dn+Dr)",
+            _scores(lambda Dn, R, Dr: Dn**-0.5),
+        ),
+        Mistake("no scale", "the scores are not scaled: expected 1/√(Dn+Dr)", _scores(_one)),
+        Mistake(
+            "RoPE part not scaled",
+            "only the latent product is scaled: the scale belongs to the sum of both",
+            _scores(_right_scale, _one),
+        ),
+        Mistake(
+            "latent part not scaled",
+            "only the RoPE product is scaled: the scale belongs to the sum of both",
+            _scores(_one, _right_scale),
+        ),
+        Mistake(
+            "RoPE part missing",
+            "the RoPE product is missing: expected q_latent·c_kv + q_rope·k_rope (Dr may be smaller than a turn)",
+            _scores(_right_scale, _none),
+        ),
+        Mistake(
+            "latent part missing",
+            "the latent product is missing: the second product must add to the accumulator",
+            _scores(_none, _right_scale),
+        ),
+        Mistake(
+            "turns left out",
+            "a width that is smaller than a turn of the loop adds nothing: it needs a turn for the tail, masked",
+            _scores(_none),
+        ),
+        Mistake(
+            "cache of sequence 0",
+            "every sequence meets the cache of sequence 0: that of sequence b begins at b·T·R",
+            _first_cache,
+        ),
+        Mistake(
+            "rows by head",
+            "the rows are stored head by head: row s·H + h of a sequence belongs to query s, head h",
+            _rows_by_head,
+        ),
+        Mistake("float16 accumulator", FLOAT16_SUM, _overflowing(_right_scores)),
+    ),
+    kernel=True,
+    speed=Speed(
+        points=3,
+        case=dict(B=32, S=1, H=128, T=4096, R=512, Dr=64, Dn=128, dtype=BF16),
+        small=dict(B=1, T=256),
+        floor=lambda B, S, H, T, R, Dr, Dn, dtype: Cost(
+            bytes=B * (T * (R + Dr) + S * H * (R + Dr + T)) * dtype.itemsize, flops=2 * B * S * H * T * (R + Dr)
+        ),
+        bars=((0.3, 0.5), (0.5, 1.0)),
+        baseline=_eager_scores,
+        ratio=1.5,
+    ),
+)
+
+# --- masked_softmax ---------------------------------------------------------------------------------------------------
+
+POISON = 2e4  # where nothing is to be read
+
+
+def _rows(
+    g: torch.Generator | None,
+    lens: Sequence[int],
+    S: int,
+    H: int,
+    T: int,
+    scale: float = 2.0,
+    slope: float = 0.0,
+    poison: float = POISON,
+    dtype: torch.dtype = FLOAT,
+) -> Arguments:
+    """Scores, rising by `slope` along a row, with `poison` at the positions that a row does not see."""
+    scores = randn(g, len(lens), S, H, T, scale=scale, dtype=dtype)
+    seq_lens = torch.tensor(lens, dtype=torch.int32)
+    if g is not None:
+        scores += torch.linspace(0, slope, T).to(dtype)
+        scores = scores.masked_fill(~_seen(T, _limits(seq_lens, S)), poison)
+    return {"scores": scores, "seq_lens": seq_lens}
+
+
+def _limits(seq_lens: Tensor, S: int) -> Tensor:
+    """Return how many positions each query sees, [B, S]."""
+    return seq_lens[:, None].long() - torch.arange(S - 1, -1, -1)
+
+
+def _seen(T: int, limits: Tensor) -> Tensor:
+    return (torch.arange(T) < limits[..., None])[:, :, None]  # [B, S, 1, T]
+
+
+def _weights(scores: Tensor, limits: Tensor) -> Tensor:
+    """Return each row's weights over the first `limits` positions, [B, S]; rows without any are zeros."""
+    seen = _seen(scores.shape[-1], limits)
+    hidden = scores.masked_fill(~seen, -math.inf)
+    return (hidden - hidden.logsumexp(-1, keepdim=True)).exp().where(seen, 0.0)
+
+
+def _softmax(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    return _weights(scores, _limits(seq_lens, scores.shape[1]))
+
+
+def _over_heads(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    seen = _seen(scores.shape[-1], _limits(seq_lens, scores.shape[1]))
+    return scores.masked_fill(~seen, -math.inf).softmax(2).where(seen, 0.0)
+
+
+def _block_counted(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    """Places that are not seen count as scores of 0. So do those between T and the block."""
+    T = scores.shape[-1]
+    block = 1 << max(T - 1, 1).bit_length()
+    scores = scores.where(_seen(T, _limits(seq_lens, scores.shape[1])), 0.0)
+    return torch.nn.functional.pad(scores, (0, block - T)).softmax(-1)[..., :T]
+
+
+def _no_maximum(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    seen = _seen(scores.shape[-1], _limits(seq_lens, scores.shape[1]))
+    powers = scores.float().exp().where(seen, 0.0)
+    return powers / powers.sum(-1, keepdim=True)
+
+
+def _late_mask(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    """The maximum over all T: where it lies at a place that is not seen, every power is 0."""
+    limits = _limits(seq_lens, scores.shape[1])
+    partly = (limits < scores.shape[-1])[:, :, None, None]
+    return _weights(scores, limits).masked_fill(partly, math.nan)
+
+
+def _lengths_ignored(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    return _softmax(scores, torch.full_like(seq_lens, scores.shape[-1]))
+
+
+def _not_causal(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    return _weights(scores, seq_lens[:, None].long().expand(-1, scores.shape[1]))
+
+
+def _strict(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    return _weights(scores, _limits(seq_lens, scores.shape[1]) - 1)
+
+
+def _top_left(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    return _weights(scores, torch.minimum(torch.arange(1, scores.shape[1] + 1), seq_lens[:, None].long()))
+
+
+def _empty_rows(value: Callable[[int], float]) -> Callable[..., Tensor]:
+    """Return an oracle whose rows that see nothing hold `value(T)`."""
+
+    def oracle(scores: Tensor, seq_lens: Tensor) -> Tensor:
+        empty = (_limits(seq_lens, scores.shape[1]) <= 0)[:, :, None, None]
+        return _softmax(scores, seq_lens).masked_fill(empty, value(scores.shape[-1]))
+
+    return oracle
+
+
+def _eager_softmax(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    """The lesson's `eager_softmax`, with the mask made here: a pass to add it, a pass for the softmax."""
+    B, S, _, T = scores.shape
+    positions = torch.arange(T, device=scores.device)
+    limits = seq_lens.to(scores.device)[:, None] - torch.arange(S - 1, -1, -1, device=scores.device)
+    mask = torch.zeros(B, S, T, dtype=scores.dtype, device=scores.device)
+    mask = mask.masked_fill(positions >= limits[..., None], -math.inf)
+    return (scores + mask[:, :, None]).softmax(-1)
+
+
+def _softmax_floor(lens: Sequence[int], S: int, H: int, T: int, dtype: torch.dtype) -> Cost:
+    """Every score that is seen read once, every weight written once."""
+    seen = H * sum(max(0, length - s) for length in lens for s in range(S))
+    written = len(lens) * S * H * T
+    return Cost(bytes=(seen + written) * dtype.itemsize, flops=4 * seen)
+
+
+NOTHING_SEEN = "rows that see nothing are NaN (0/0, or −inf minus −inf): expected zeros"
+LENGTHS_IGNORED = Mistake(
+    "lengths ignored",
+    "rows run over all T positions: only the first seq_lens[b] of a sequence are real",
+    _lengths_ignored,
+)
+
+SOFTMAX = Exercise(
+    name="masked_softmax",
+    title="fused masked softmax",
+    parts=(
+        Part(
+            "rows that see everything",
+            1,
+            visible=[
+                dict(lens=(33, 33), S=1, H=3, T=33),
+                dict(lens=(40,), S=1, H=2, T=40, scale=300.0),
+                dict(lens=(50,), S=1, H=2, T=50, dtype=HALF),
+            ],
+            hidden=lambda r: [
+                dict(lens=(n, n), S=1, H=r.randint(1, 4), T=n, scale=r.choice([1.0, 300.0]))
+                for n in (1, r.randint(500, 1100))
+            ],
+        ),
+        Part(
+            "sequences of several lengths",
+            1,
+            visible=[dict(lens=(17, 40, 1), S=1, H=2, T=40)],
+            hidden=lambda r: [
+                dict(lens=tuple(r.randint(1, 63) for _ in range(4)), S=1, H=3, T=63, poison=math.nan),
+                dict(lens=(r.randint(1, 30), 129), S=1, H=2, T=129, dtype=HALF),
+            ],
+        ),
+        Part(
+            "several queries",
+            1,
+            visible=[dict(lens=(34, 13), S=3, H=2, T=34)],
+            hidden=lambda r: [
+                dict(lens=(n, r.randint(5, n)), S=r.randint(2, 5), H=r.randint(1, 3), T=n)
+                for n in (r.randint(33, 63), 64)
+            ],
+        ),
+        Part(
+            "rows that see nothing",
+            1,
+            visible=[dict(lens=(64, 0), S=1, H=2, T=64), dict(lens=(2, 9), S=4, H=1, T=64)],
+            hidden=lambda r: [
+                dict(lens=(0, r.randint(0, 3), 3), S=r.randint(2, 4), H=r.randint(1, 3), T=r.randint(33, 63)),
+                dict(lens=(0,), S=1, H=2, T=r.randint(33, 63), poison=math.nan, dtype=HALF),
+            ],
+        ),
+    ),
+    inputs=_rows,
+    oracle=_softmax,
+    returns=("weights",),
+    mistakes=(
+        Mistake("NaN rows", NOTHING_SEEN, _empty_rows(lambda T: math.nan)),
+        Mistake(
+            "uniform rows",
+            "rows that see nothing get equal weights: a large negative number is no -inf; expected zeros",
+            _empty_rows(lambda T: 1 / T),
+        ),
+        Mistake(
+            "wrong axis",
+            "the weights of the heads add up to 1, expected those of the T positions of a row",
+            _over_heads,
+        ),
+        Mistake(
+            "block counted",
+            "places that are not seen, or beyond T, count as scores of 0: load them as -inf",
+            _block_counted,
+        ),
+        Mistake("no maximum", "exp overflows: subtract the row's maximum first", _no_maximum),
+        LENGTHS_IGNORED,
+        Mistake(
+            "mask after the maximum",
+            "the maximum is taken over positions that are not seen: mask first, with -inf",
+            _late_mask,
+        ),
+        Mistake("not causal", "every query sees the whole sequence: query s sees S−1−s positions less", _not_causal),
+        Mistake(
+            "off by one", "queries do not see their own position: query s sees seq_lens[b] − (S−1−s) positions", _strict
+        ),
+        Mistake(
+            "aligned top left",
+            "query s sees s + 1 positions: the S queries are the last of the sequence, so it is seq_lens[b] − (S−1−s)",
+            _top_left,
+        ),
+    ),
+    kernel=True,
+    speed=Speed(
+        points=3,
+        case=dict(lens=(2500, 4096), S=1024, H=16, T=4096, dtype=BF16),
+        small=dict(S=4, H=2),
+        floor=_softmax_floor,
+        bars=((0.4, 0.5), (0.55, 1.0)),
+        baseline=_eager_softmax,
+        ratio=2.0,
+    ),
+)
+
+# --- long_softmax -----------------------------------------------------------------------------------------------------
+
+
+def _by_block(scores: Tensor, seq_lens: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Return the scores with -inf where nothing is seen, and maximum and sum of exponentials of each block."""
+    seen = _seen(scores.shape[-1], _limits(seq_lens, scores.shape[1]))
+    hidden = scores.masked_fill(~seen, -math.inf)
+    blocks = hidden.split(LONG_BLOCK, -1)
+    maxima = [block.amax(-1, keepdim=True) for block in blocks]
+    sums = [
+        (block - m_i).exp().nan_to_num(0.0).sum(-1, keepdim=True) for block, m_i in zip(blocks, maxima, strict=True)
+    ]
+    return hidden, maxima, sums
+
+
+def _each_block(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    hidden, _, _ = _by_block(scores, seq_lens)
+    return torch.cat([block.softmax(-1) for block in hidden.split(LONG_BLOCK, -1)], -1).nan_to_num(0.0)
+
+
+def _not_rescaled(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    hidden, maxima, _ = _by_block(scores, seq_lens)
+    running = torch.stack(maxima).cummax(0).values
+    blocks = zip(hidden.split(LONG_BLOCK, -1), running, strict=True)
+    l_i = sum((block - m_i).exp().nan_to_num(0.0).sum(-1, keepdim=True) for block, m_i in blocks)
+    return ((hidden - running[-1]).exp() / l_i).nan_to_num(0.0)
+
+
+def _last_sum(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    hidden, maxima, sums = _by_block(scores, seq_lens)
+    m_i = torch.stack(maxima).amax(0)
+    l_i = sums[-1] * (maxima[-1] - m_i).exp()
+    return ((hidden - m_i).exp() / l_i).nan_to_num(0.0)
+
+
+LONG = Exercise(
+    name="long_softmax",
+    title="masked softmax over rows longer than a block",
+    parts=(
+        Part(
+            "two blocks and a tail",
+            1,
+            visible=[dict(lens=(8200,), S=1, H=2, T=8200, slope=9.0), dict(lens=(100,), S=1, H=1, T=100)],
+            hidden=lambda r: [
+                dict(lens=(n,), S=1, H=1, T=n, slope=r.choice([-9.0, 9.0]), scale=r.choice([1.0, 300.0]))
+                for n in (r.randint(4097, 9000), r.choice([4096, 8192]), r.randint(12289, 14000))
+            ],
+        ),
+        Part(
+            "lengths and several queries",
+            1,
+            visible=[dict(lens=(8300, 4100), S=2, H=1, T=8300), dict(lens=(0, 5000), S=1, H=1, T=5000, dtype=HALF)],
+            hidden=lambda r: [
+                dict(lens=(r.randint(0, 2), r.randint(4096, 4100)), S=3, H=1, T=r.randint(4101, 9000), poison=math.nan),
+                dict(lens=(r.randint(4097, 8000),), S=r.randint(1, 3), H=1, T=8001, dtype=HALF),
+            ],
+        ),
+        Part(
+            "a maximum in the first block, or in the last",
+            1,
+            visible=[dict(lens=(9000,), S=1, H=1, T=9000, slope=slope) for slope in (20.0, -20.0)],
+            hidden=lambda r: [
+                dict(lens=(n,), S=1, H=1, T=n, slope=slope * r.uniform(15, 25)) for n, slope in ((9001, 1), (12000, -1))
+            ],
+        ),
+    ),
+    inputs=_rows,
+    oracle=_softmax,
+    returns=("weights",),
+    mistakes=(
+        Mistake(
+            "each block alone",
+            "the weights of each block of 4096 add up to 1: maximum and sum belong to the row",
+            _each_block,
+        ),
+        Mistake(
+            "not rescaled",
+            "sums of earlier blocks are relative to a smaller maximum: multiply the sum so far by "
+            "exp(old maximum − new maximum)",
+            _not_rescaled,
+        ),
+        Mistake(
+            "sum of the last block", "the row is divided by the sum of its last block: add the blocks up", _last_sum
+        ),
+        LENGTHS_IGNORED,
+        Mistake("NaN rows", NOTHING_SEEN, _empty_rows(lambda T: math.nan)),
+    ),
+    kernel=True,
+    speed=Speed(
+        points=2,
+        case=dict(lens=(98304, 49152, 86016, 97000), S=1, H=128, T=98304, dtype=FLOAT),
+        small=dict(lens=(16384, 9000), H=2, T=16384),
+        floor=_softmax_floor,
+        bars=((0.35, 0.5), (0.49, 1.0)),
+        baseline=_eager_softmax,
+        ratio=1.3,
+    ),
+)
+
+# --- predict_ablation -------------------------------------------------------------------------------------------------
+
+
+def _pieces(_: torch.Generator, total: float, before: Sequence[float], after: Sequence[float]) -> Arguments:
+    return {"total": total, "before": list(before), "after": list(after)}
+
+
+def _ablation(total: float, before: list[float], after: list[float]) -> dict[str, Any]:
+    faster = [total - b + a for b, a in zip(before, after, strict=True)]
+    gains = [total / time - 1 for time in faster]
+    return {
+        "gains": gains,
+        "sum_of_gains": math.fsum(gains),
+        "combined_gain": total / (total - math.fsum(before) + math.fsum(after)) - 1,
+    }
+
+
+def _shares(total: float, before: list[float], after: list[float]) -> dict[str, Any]:
+    shares = [(b - a) / total for b, a in zip(before, after, strict=True)]
+    return {"gains": shares, "sum_of_gains": math.fsum(shares), "combined_gain": math.fsum(shares)}
+
+
+def _own_gains(total: float, before: list[float], after: list[float]) -> dict[str, Any]:
+    gains = [b / a - 1 for b, a in zip(before, after, strict=True)]
+    return {**_ablation(total, before, after), "gains": gains, "sum_of_gains": math.fsum(gains)}
+
+
+def _per_cent(total: float, before: list[float], after: list[float]) -> dict[str, Any]:
+    right = _ablation(total, before, after)
+    return {
+        "gains": [100 * gain for gain in right["gains"]],
+        "sum_of_gains": 100 * right["sum_of_gains"],
+        "combined_gain": 100 * right["combined_gain"],
+    }
+
+
+PREDICT_ABLATION = Exercise(
+    name="predict_ablation",
+    title="prediction: what each fusion gains, and all of them",
+    parts=(
+        Part("two pieces", 1, visible=[dict(total=100.0, before=[40.0, 20.0], after=[10.0, 8.0])]),
+        Part(
+            "any pieces",
+            1,
+            visible=[dict(total=37.0, before=[9.0, 5.0, 0.5], after=[2.0, 3.0, 0.25])],
+            hidden=lambda r: [
+                dict(total=float(r.randint(60, 90)), before=before, after=[r.uniform(0.1, 0.9) * b for b in before])
+                for before in ([r.uniform(1, 14) for _ in range(n)] for n in (1, 3, 4))
+            ],
+        ),
+    ),
+    inputs=_pieces,
+    oracle=_ablation,
+    returns=("prediction",),
+    mistakes=(
+        Mistake(
+            "gains added",
+            "combined_gain adds the gains: times saved add up, gains in throughput do not",
+            altered(_ablation, lambda right: {"combined_gain": math.fsum(right["gains"])}),
+        ),
+        Mistake(
+            "gains multiplied",
+            "combined_gain multiplies the gains: that holds for one piece made faster twice; here "
+            "each saves time of its own, and these times add up",
+            altered(_ablation, lambda right: {"combined_gain": math.prod(1 + gain for gain in right["gains"]) - 1}),
+        ),
+        Mistake(
+            "shares of the time",
+            "these are shares of the time saved: the gain in throughput is old time over new time, less 1",
+            _shares,
+        ),
+        Mistake(
+            "the piece's own gain",
+            "gains compare each piece with itself: expected the whole layer's throughput, with that piece exchanged",
+            _own_gains,
+        ),
+        Mistake(
+            "after forgotten",
+            "the fused pieces take no time here: the layer still spends `after` on them",
+            lambda total, before, after: _ablation(total, before, [0.0] * len(before)),
+        ),
+        Mistake("per cent", "these are per cent: expected fractions, 0.1 for 10 %", _per_cent),
+    ),
+)
+
+EXERCISES = (PREDICT_BYTES, MATMUL, SCORE, SOFTMAX, LONG, PREDICT_ABLATION)

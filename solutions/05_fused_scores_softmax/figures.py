@@ -1,0 +1,135 @@
+"""The figures of this lesson, from the records in `benchmarks/`."""
+
+from ..records import H100, fitted, pick, rounded
+
+FUSIONS = ("ASF", "SF", "RF", "RPEF")
+FORMS = ("baseline", *FUSIONS, "All")
+WAYS = {"host": "host_us", "Python": "mean_us", "graph": "graph_us"}
+SHORT = "4 prompts of 512", "decode, 4 at 4096"
+
+TILES = {  # as named in the lesson -> in the record
+    "16 × 16, 1 warp": "16x16x16, 1 warp",
+    "16 × 64": "16x64x64, 4 warps",
+    "64 × 128": "64x128x64, 8 warps",
+    "128 × 128": "128x128x64, 8 warps",
+}
+KERNELS = {  # part of a kernel's name -> what the lesson calls it
+    "nvjet": "matrix product",
+    "vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add": "sum of the products",
+    "AUnaryFunctor": "times scale",
+    "gpu_kernel_impl_nocast<at::native::CUDAFunct": "add the mask",
+    "SoftMax": "softmax, to float32",
+    "float16_copy": "to float16",
+    "_attention_score": "fused scores",
+    "_whole_rows": "fused softmax",
+}
+
+
+class Ablation:
+    """The record of the ablation, in microseconds."""
+
+    def __init__(self, record):
+        self.record = record("ablation_h100")
+
+    def layers(self, B, L):
+        return pick(self.record["sizes"], B=B, L=L)["layers"]
+
+    def graph(self, form):
+        return self.layers(4, 4096)[form]["graph_us"]
+
+    def step(self, name):
+        return self.record["steps"][name]["us"]
+
+    def both(self):
+        return self.record["subsets"]["ASF+SF"]["graph_us"]
+
+    def passes(self):
+        """Of each work, by way of starting, the times of all forms."""
+        found = {f"4 prompts of {L}": self.layers(4, L) for L in (512, 1024, 4096)}
+        found["decode, 4 at 4096"] = self.record["decode"][0]["layers"]
+        return {
+            work: {way: tuple(row[form][key] for form in FORMS) for way, key in WAYS.items()}
+            for work, row in found.items()
+        }
+
+    def pieces(self):
+        """Scores and softmax by themselves: eager, fused."""
+        return {
+            "scores": (self.step("PyTorch, two products"), self.step("kernels.attention_score")),
+            "softmax": (self.step("PyTorch, masked softmax"), self.step("kernels.masked_softmax")),
+        }
+
+    def kernels(self, form):
+        """Milliseconds of the kernels from 0.5 ms on, and of all others together."""
+        ran = self.record["kernels"][form]
+        label = lambda kernel: next((label for part, label in KERNELS.items() if part in kernel), kernel)
+        large = [(label(each["kernel"]), each["us"] / 1e3) for each in ran if each["us"] > 500]
+        return [*large, ("all others", sum(each["us"] for each in ran if each["us"] <= 500) / 1e3)]
+
+    def gains(self, way):
+        """Of each work: the sum of the four gains, and the gain of all."""
+        for work, times in self.passes().items():
+            base, *each, fused = times[way]
+            yield work, (sum(base / time - 1 for time in each), base / fused - 1)
+
+    def waits_for_host(self, work, form):
+        """Whether a pass takes as long as the host needs to start it, and the device less."""
+        times, at = self.passes()[work], FORMS.index(form)
+        return times["Python"][at] < 1.05 * times["host"][at] and times["graph"][at] < 0.9 * times["host"][at]
+
+    def saved_after_scores(self):
+        """By the fused softmax, in a layer whose scores are fused."""
+        return self.graph("ASF") - self.both()
+
+    def foretold(self):
+        """Time foretold from the pieces over the measured one: one fusion, the other, both."""
+        base, saved = self.graph("baseline"), [eager - fused for eager, fused in self.pieces().values()]
+        measured = self.graph("ASF"), self.graph("SF"), self.both()
+        return [(base - less) / time for less, time in zip((*saved, sum(saved)), measured, strict=True)]
+
+
+def figures(record):
+    found = Ablation(record)
+    softmax = lambda variant: f"{fitted(record, 'softmax', '8192x8000', variant):.0f}"
+    scores = lambda variant: fitted(record, "scores", "32x128x1024", variant)
+    return {
+        "tiles": rounded({label: scores(variant) for label, variant in TILES.items()}, 1),
+        "one_head_us": f"{scores('one head, no dot'):.1f}",
+        "one_block_us": softmax("fused, 8 warps"),
+        "three_loops_us": softmax("three passes of 256, 4 warps"),
+        "pieces": rounded(found.pieces(), 1),
+        "passes": rounded(found.passes(), 1),
+        "both": round(found.both(), 1),
+        "kernels": rounded({form: found.kernels(form) for form in ("baseline", "All")}, 2),
+        "peak_mib": {form: found.layers(8, 4096)[form]["peak_mib"] for form in ("baseline", "All")},
+        "expanded": round(found.layers(4, 4096)["expanded, through cuDNN"]["mean_us"], 1),
+    }
+
+
+def claims(record):
+    found = Ablation(record)
+    graph, passes, gains = found.graph, found.passes(), {way: dict(found.gains(way)) for way in WAYS}
+    alone, saved = graph("baseline") - graph("SF"), found.saved_after_scores()
+    products = sum(time for _, time in found.kernels("baseline")[:2])
+    mask_floor_ms = 2 * 2.147e9 / H100.bandwidth() * 1e3
+    return {
+        "within_6": all(abs(ratio - 1) < 0.06 for ratio in found.foretold()[:2]),
+        "within_12": abs(found.foretold()[2] - 1) < 0.12,
+        "the_same_time": 0.9 < saved / alone < 1.1,
+        "more_than_half": saved > graph("ASF") / 2,
+        "a_little_more": (
+            1 < sum(graph("baseline") - graph(each) for each in FUSIONS) / (graph("baseline") - graph("All")) < 1.05
+        ),
+        "softmax_gains_most": graph("SF") < min(map(graph, ("ASF", "RF", "RPEF"))),
+        "as_two_products": 0.85 < found.kernels("All")[0][1] / products < 1.15,
+        "three_times": 2.5 < dict(found.kernels("baseline"))["add the mask"] / mask_floor_ms < 3.5,
+        "less_than_a_copy": found.step("kernels.masked_softmax") < found.step("copy of the scores"),
+        "at_every_length": all(fused > summed for summed, fused in gains["graph"].values()),
+        "two_faster": [fused > 0 for _, fused in gains["Python"].values()] == [False, True, True, False],
+        "by_less": gains["Python"]["4 prompts of 1024"][1] < gains["graph"]["4 prompts of 1024"][1],
+        "as_the_host": all(found.waits_for_host(work, "All") for work in SHORT),
+        "triton_starts_slower": all(passes[work]["host"][-1] > passes[work]["host"][0] for work in SHORT),
+        "kept_busy": not found.waits_for_host("4 prompts of 1024", "baseline"),
+        "ends_at_the_host": found.waits_for_host("4 prompts of 1024", "All"),
+        "loses": found.layers(4, 4096)["expanded, through cuDNN"]["mean_us"] < found.layers(4, 4096)["All"]["mean_us"],
+    }

@@ -1,0 +1,889 @@
+"""Lesson 06: flash decoding. Online softmax, a decode kernel, split-KV and its combine, tokens folded into heads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, Speed, randn
+from mla_ref.attention import latent_attention
+from mla_ref.hardware.cost import Cost
+
+from ..drawing import BF16, FLOAT, HALF, as_given
+from ..oracles import (
+    BASE_2,
+    DECODED_IN_BASE_2,
+    INF,
+    NOT_RESCALED,
+    ROPE_MISSING,
+    SCALE_OF_THE_LATENT,
+    after,
+    base_2,
+    blockwise,
+    decode_floor,
+    decode_scores,
+    decoded,
+    decoded_with,
+    eager_decode,
+    empty_sequence,
+    in_blocks,
+    nan_where_empty,
+    slips,
+)
+
+SMS = 132  # of an H100
+
+# --- predict_splits ---------------------------------------------------------------------------------------------------
+
+
+def _split_costs(
+    B: int,
+    H: int,
+    T: int,
+    num_splits: int,
+    *,
+    heads: int = 16,
+    sms: float = SMS,
+    caches: int = 1,
+    words: int = 513,
+    ways: int = 2,
+    whole: bool = True,
+) -> dict[str, float]:
+    """Return the right numbers. Each keyword puts a wrong one in place of a right one."""
+    programs = B * -(-H // heads) * num_splits
+    partial_bytes = ways * num_splits * B * H * words * 4
+    return {
+        "programs": programs,
+        "busy_sms": min(programs, sms),
+        "cache_bytes": B * T * 576 * 2 * caches,
+        "partial_bytes": 0 if whole and num_splits == 1 else partial_bytes,
+        "even_tokens": ways * H * words * 4 / (576 * 2 * caches),
+    }
+
+
+_slip = slips(_split_costs)
+
+PREDICT = Exercise(
+    name="predict_splits",
+    title="prediction: programs, and bytes of a split",
+    parts=(
+        Part("one sequence, 64 splits", 1, visible=[dict(B=1, H=16, T=8192, num_splits=64)]),
+        Part(
+            "any step",
+            1,
+            visible=[dict(B=30, H=40, T=1000, num_splits=7), dict(B=2, H=5, T=333, num_splits=1)],
+            hidden=lambda r: [
+                dict(B=r.randint(1, 64), H=r.randint(1, 128), T=r.randint(1, 99999), num_splits=n)
+                for n in (1, r.randint(2, 9), r.randint(10, 200))
+            ],
+        ),
+    ),
+    inputs=as_given,
+    oracle=_split_costs,
+    returns=("prediction",),
+    mistakes=(
+        _slip("a program per head", "a program has one head here: 16 heads share one, ceil(H / 16) blocks", heads=1),
+        _slip("more SMs than there are", "busy_sms exceeds 132: with more programs than SMs all are busy", sms=INF),
+        _slip(
+            "cache of every head",
+            "cache_bytes counts a cache for each head: all heads share one",
+            lambda H, **_: {"caches": H},
+        ),
+        _slip("lse left out", "a partial result is R numbers and its lse: 513 words a head, not 512", words=512),
+        _slip(
+            "half of the partials",
+            "partials are counted at half: a number has 4 bytes, and is written and read again by the combine",
+            ways=1,
+        ),
+        _slip(
+            "partials of one split", "with one split there are no partials: it writes the result itself", whole=False
+        ),
+    ),
+)
+
+# --- online_update ----------------------------------------------------------------------------------------------------
+
+
+def _state_and_block(
+    g: torch.Generator, H: int, R: int, n: int, before: int = 0, rise: float = 0.0, hidden: Sequence[int] = ()
+) -> Arguments:
+    """Return the state after `before` tokens, and a block of n more.
+
+    The scores of the block are `rise` higher. The heads `hidden` see none of it.
+    """
+    qk = randn(g, H, before + n, scale=2.0, dtype=torch.float64)
+    v = randn(g, before + n, R, dtype=torch.float64)
+    qk[:, before:] += rise
+    qk[list(hidden), before:] = -INF
+    old, new = qk[:, :before], qk[:, before:]
+    m_i = old.amax(-1) if before else torch.full((H,), -INF, dtype=torch.float64)
+    p = (old - m_i[:, None]).exp()
+    state = {"m_i": m_i, "l_i": p.sum(-1), "acc": p @ v[:before]}
+    return {name: x.float() for name, x in {**state, "qk": new, "v": v[before:]}.items()}
+
+
+def _updated(m_i: Tensor, l_i: Tensor, acc: Tensor, qk: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """From the log-sum-exps of both parts."""
+    m_new = torch.maximum(m_i, qk.amax(-1))
+    base = m_new.masked_fill(m_new == -INF, 0)
+    lse = torch.logaddexp(m_i + l_i.log(), qk.logsumexp(-1))
+    return m_new, (lse - base).exp(), acc * (m_i - base).exp()[:, None] + (qk - base[:, None]).exp() @ v
+
+
+Update = Callable[..., tuple[Tensor, Tensor, Tensor]]
+
+
+def _by_steps(
+    keep_acc: float = 1, keep_sum: float = 1, block_maximum: bool = False, safe: bool = True, divide: bool = False
+) -> Update:
+    """Return an update as a kernel does it. Each keyword makes a mistake."""
+
+    def oracle(m_i: Tensor, l_i: Tensor, acc: Tensor, qk: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        m_new = qk.amax(-1) if block_maximum else torch.maximum(m_i, qk.amax(-1))
+        base = m_new.masked_fill(m_new == -INF, 0) if safe else m_new
+        fall = torch.where(m_i == base, 0.0, m_i - base) if safe else m_i - base
+        p = (qk - base[:, None]).exp()
+        l_i = l_i * _alpha(fall, keep_sum) + p.sum(-1)
+        acc = acc * _alpha(fall, keep_acc)[:, None] + p @ v
+        return m_new, l_i, acc / l_i[:, None] if divide else acc
+
+    return oracle
+
+
+def _alpha(fall: Tensor, power: float) -> Tensor:
+    return (fall * power).exp() if power else torch.ones_like(fall)
+
+
+UPDATE = Exercise(
+    name="online_update",
+    title="online softmax: one block into the state",
+    parts=(
+        Part(
+            "the first block",
+            1,
+            visible=[dict(H=3, R=4, n=5)],
+            hidden=lambda r: [dict(H=r.randint(1, 5), R=r.randint(1, 9), n=n) for n in (1, r.randint(2, 9))],
+        ),
+        Part(
+            "later blocks",
+            1,
+            visible=[dict(H=3, R=4, n=5, before=6, rise=8.0), dict(H=2, R=3, n=4, before=2, rise=-40.0)],
+            hidden=lambda r: [
+                dict(H=r.randint(1, 5), R=r.randint(1, 9), n=r.randint(1, 9), before=r.randint(1, 20), rise=rise)
+                for rise in (0.0, 60.0, r.uniform(-5, 5))
+            ],
+        ),
+        Part(
+            "heads that see nothing of the block",
+            1,
+            visible=[dict(H=4, R=3, n=4, hidden=(0, 2)), dict(H=3, R=3, n=4, before=5, rise=-12.0, hidden=(1,))],
+            hidden=lambda r: [dict(H=3, R=r.randint(1, 9), n=3, before=r.randint(0, 1) * 4, hidden=(0, 1, 2))],
+        ),
+    ),
+    inputs=_state_and_block,
+    oracle=_updated,
+    returns=("m_i", "l_i", "acc"),
+    mistakes=(
+        Mistake(
+            "accumulator not rescaled",
+            "acc still holds weights under the old maximum: multiply it by exp(m_i − m_new) before adding",
+            _by_steps(keep_acc=0),
+        ),
+        Mistake(
+            "sum not rescaled",
+            "l_i still counts weights under the old maximum: multiply it by exp(m_i − m_new) before adding",
+            _by_steps(keep_sum=0),
+        ),
+        Mistake(
+            "rescaled upwards",
+            "the old state is multiplied by exp(m_new − m_i): the maximum grows, so old weights shrink, by "
+            "exp(m_i − m_new)",
+            _by_steps(keep_acc=-1, keep_sum=-1, safe=False),
+        ),
+        Mistake(
+            "maximum of the block",
+            "m_i is the maximum of this block alone: it must be that of everything seen, max(m_i, the block's)",
+            _by_steps(block_maximum=True),
+        ),
+        Mistake(
+            "divided too early",
+            "acc comes back divided by l_i: the state keeps the plain sum, and only the end divides",
+            _by_steps(divide=True),
+        ),
+        Mistake(
+            "NaN of a hidden block",
+            "a head that has seen nothing gives NaN: its maximum is −inf, and −inf − (−inf) is NaN; subtract 0 there",
+            _by_steps(safe=False),
+        ),
+    ),
+)
+
+# --- latent_decode ----------------------------------------------------------------------------------------------------
+
+
+def _tokens(
+    g: torch.Generator | None, B: int, T: int, R: int, Dr: int, lens: Sequence[int] | None, dtype: torch.dtype
+) -> Arguments:
+    """Return a cache of B sequences. What lies beyond their lengths is four times as large as what counts."""
+    c_kv, k_rope = randn(g, B, T, R, dtype=dtype), randn(g, B, T, Dr, dtype=dtype)
+    seq_lens = torch.tensor(lens if lens is not None else [T] * B, dtype=torch.int32)
+    if g is not None and lens is not None:
+        beyond = (torch.arange(T) >= seq_lens[:, None])[..., None]
+        c_kv, k_rope = (torch.where(beyond, 4 * x, x) for x in (c_kv, k_rope))
+    return {"c_kv": c_kv, "k_rope": k_rope, "seq_lens": seq_lens}
+
+
+def _decode_step(
+    g: torch.Generator | None,
+    B: int,
+    H: int,
+    T: int,
+    R: int = 32,
+    Dr: int = 16,
+    lens: Sequence[int] | None = None,
+    sharp: float = 1.0,
+    scale: float = 0.25,
+    dtype: torch.dtype = HALF,
+) -> Arguments:
+    q_latent, q_rope = (randn(g, B, H, width, scale=sharp, dtype=dtype) for width in (R, Dr))
+    return {"q_latent": q_latent, "q_rope": q_rope, **_tokens(g, B, T, R, Dr, lens, dtype), "scale": scale}
+
+
+def _with_sum(**given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return out, lse, and the sum of the weights, which are relative to the largest score that counts."""
+    out, lse = decoded(**given)
+    scores = decode_scores(*(given[name] for name in ("q_latent", "q_rope", "c_kv", "k_rope", "scale")))
+    beyond = torch.arange(scores.shape[-1]) >= given["seq_lens"][:, None, None]
+    m_i = scores.masked_fill(beyond, -INF).amax(-1)
+    return out, lse, (lse - m_i.masked_fill(m_i == -INF, 0)).exp()
+
+
+def _not_normalised(**given: Any) -> tuple[Tensor, Tensor]:
+    out, lse, total = _with_sum(**given)
+    return out * total[..., None], lse
+
+
+def _lse_without_maximum(**given: Any) -> tuple[Tensor, Tensor]:
+    out, _, total = _with_sum(**given)
+    return out, total.log()
+
+
+WIDE = dict(R=512, Dr=64, scale=192**-0.5, dtype=BF16)
+TAIL = (
+    "places beyond the length count: a masked load gives 0, and exp(0) is 1; "
+    "set their scores to −inf before the maximum"
+)
+
+
+DECODE = Exercise(
+    name="latent_decode",
+    title="decode kernel over the latent cache",
+    parts=(
+        Part(
+            "one block of tokens",
+            1,
+            visible=[dict(B=2, H=5, T=16)],
+            hidden=lambda r: [dict(B=1, H=r.choice([17, 20, 40]), T=16, R=r.choice([16, 64]), Dr=r.choice([16, 32]))],
+        ),
+        Part(
+            "many blocks, also with scores of a hundred and more",
+            2,
+            visible=[dict(B=1, H=8, T=256), dict(B=1, H=8, T=192, sharp=60.0)],
+            hidden=lambda r: [dict(B=1, H=r.randint(1, 20), T=128 * r.randint(1, 3), R=64, dtype=BF16)],
+        ),
+        Part(
+            "lengths of their own",
+            1,
+            visible=[dict(B=4, H=8, T=200, lens=(200, 21, 0, 1))],
+            hidden=lambda r: [
+                dict(B=3, H=r.randint(1, 17), T=150, lens=(r.randint(129, 150), r.randint(0, 20), r.randint(60, 70)))
+            ],
+        ),
+    ),
+    inputs=_decode_step,
+    oracle=decoded,
+    returns=("out", "lse"),
+    mistakes=(
+        ROPE_MISSING,
+        Mistake("scale missing", "the scores are not multiplied by scale", decoded_with(lambda a: {"scale": 1.0})),
+        SCALE_OF_THE_LATENT,
+        Mistake(
+            "lengths ignored",
+            "all T places count: sequence b has seq_lens[b] tokens, what lies behind them is old",
+            decoded_with(lambda a: {"seq_lens": torch.full_like(a["seq_lens"], a["c_kv"].shape[1])}),
+        ),
+        Mistake("not normalised", "out is not divided by the sum of the weights", _not_normalised),
+        DECODED_IN_BASE_2,
+        Mistake(
+            "lse without the maximum",
+            "lse is the logarithm of the sum alone: add the maximum that was subtracted",
+            _lse_without_maximum,
+        ),
+        empty_sequence(decoded),
+        *NOT_RESCALED,
+        *in_blocks("tail unmasked", TAIL, lambda block: blockwise(block, tail=False)),
+    ),
+    kernel=True,
+    speed=Speed(
+        points=3,
+        case=dict(B=128, H=16, T=4096, **WIDE),
+        small=dict(B=1, T=512),
+        floor=lambda B, H, T, R, Dr, scale, dtype: decode_floor(B, H, T, dtype, R, Dr),
+        bars=((0.3, 0.5), (0.5, 1.0)),
+        baseline=eager_decode,
+        ratio=2.0,
+    ),
+)
+
+# --- split_decode -----------------------------------------------------------------------------------------------------
+
+
+def _split_step(g: torch.Generator | None, num_splits: int, **step: Any) -> Arguments:
+    return {**_decode_step(g, **step), "num_splits": num_splits}
+
+
+Bounds = Callable[[int, int, int, int], tuple[int, int]]  # of a split: length, T, num_splits, split -> first, end
+
+
+def _bounds(length: int, T: int, num_splits: int, split: int) -> tuple[int, int]:
+    share = -(-length // num_splits)
+    return min(split * share, length), min((split + 1) * share, length)
+
+
+def _split_by(bounds: Bounds) -> Callable[..., Any]:
+    """Return an oracle that attends to the tokens between the bounds of each split."""
+
+    def oracle(q_latent, q_rope, c_kv, k_rope, seq_lens, scale, num_splits):
+        (B, H, R), T = q_latent.shape, c_kv.shape[1]
+        out, lse = q_latent.new_zeros(num_splits, B, H, R), q_latent.new_full((num_splits, B, H), -INF)
+        for b, length in enumerate(seq_lens.tolist()):
+            for split in range(num_splits):
+                first, end = bounds(length, T, num_splits, split)
+                c, k = c_kv[b : b + 1, first:end], k_rope[b : b + 1, first:end]
+                if end > first:
+                    count = torch.tensor([end - first])
+                    part = decoded(q_latent[b : b + 1], q_rope[b : b + 1], c, k, count, scale)
+                    out[split, b], lse[split, b] = part[0][0], part[1][0]
+        return out, lse
+
+    return oracle
+
+
+_splits = _split_by(_bounds)
+
+
+def _rounded_down(length: int, T: int, num_splits: int, split: int) -> tuple[int, int]:
+    share = length // num_splits
+    return split * share, (split + 1) * share
+
+
+def _last_lost(length: int, T: int, num_splits: int, split: int) -> tuple[int, int]:
+    first, end = _bounds(length, T, num_splits, split)
+    return first, min(end, length - 1)
+
+
+def _end_included(length: int, T: int, num_splits: int, split: int) -> tuple[int, int]:
+    first, end = _bounds(length, T, num_splits, split)
+    return first, min(end + 1, length) if end > first else end
+
+
+def _share_of_room(length: int, T: int, num_splits: int, split: int) -> tuple[int, int]:
+    share = -(-T // num_splits)
+    return min(split * share, length), min((split + 1) * share, length)
+
+
+def _up_to_block(block: int) -> Bounds:
+    def bounds(length: int, T: int, num_splits: int, split: int) -> tuple[int, int]:
+        first, end = _bounds(length, T, num_splits, split)
+        return first, min(first + -(-(end - first) // block) * block, length)
+
+    return bounds
+
+
+def _unnormalised_splits(**given: Any) -> Any:
+    out, lse = _splits(**given)
+    maximum = torch.full_like(lse, -INF)
+    for b, length in enumerate(given["seq_lens"].tolist()):
+        names = ("q_latent", "q_rope", "c_kv", "k_rope")
+        scores = decode_scores(*(given[name][b : b + 1] for name in names), given["scale"])[0]
+        for split in range(len(out)):
+            first, end = _bounds(length, given["c_kv"].shape[1], len(out), split)
+            if end > first:
+                maximum[split, b] = scores[:, first:end].amax(-1)
+    return out * (lse - maximum).nan_to_num().exp()[..., None], lse
+
+
+def _eager_splits(
+    q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, seq_lens: Tensor, scale: float, num_splits: int
+) -> tuple[Tensor, Tensor]:
+    """`eager_decode` on parts of equal size, as if each were a sequence."""
+    share = c_kv.shape[1] // num_splits
+    c, k = c_kv.unflatten(1, (num_splits, share)), k_rope.unflatten(1, (num_splits, share))
+    scores = (q_latent[:, None] @ c.mT + q_rope[:, None] @ k.mT).float() * scale
+    start = torch.arange(c_kv.shape[1], device=scores.device).view(num_splits, 1, share)
+    scores = scores.masked_fill(start >= seq_lens.to(scores.device)[:, None, None, None], -INF)
+    lse = scores.logsumexp(-1)
+    out = (scores - lse[..., None]).exp().to(c.dtype) @ c
+    return out.transpose(0, 1).float(), lse.transpose(0, 1)
+
+
+SPLIT = Exercise(
+    name="split_decode",
+    title="split-KV: partial results of parts of the context",
+    parts=(
+        Part(
+            "equal shares",
+            1,
+            visible=[dict(B=2, H=4, T=64, num_splits=4)],
+            hidden=lambda r: [dict(B=1, H=r.randint(1, 20), T=16 * n, num_splits=n) for n in (r.randint(1, 3),)],
+        ),
+        Part(
+            "shares that do not come out even",
+            2,
+            visible=[dict(B=1, H=3, T=50, num_splits=4), dict(B=2, H=3, T=50, lens=(41, 23), num_splits=4)],
+            hidden=lambda r: [dict(B=1, H=r.randint(1, 17), T=170, R=64, lens=(r.choice([131, 149]),), num_splits=2)],
+        ),
+        Part(
+            "splits with no tokens",
+            1,
+            visible=[dict(B=3, H=2, T=20, lens=(3, 20, 0), num_splits=6)],
+            hidden=lambda r: [dict(B=2, H=2, T=9, lens=(r.randint(0, 2), 5), num_splits=4)],
+        ),
+    ),
+    inputs=_split_step,
+    oracle=_splits,
+    returns=("partial_out", "partial_lse"),
+    mistakes=(
+        Mistake(
+            "share rounded down",
+            "the share is length // num_splits: the tokens that do not divide are lost; round up",
+            _split_by(_rounded_down),
+        ),
+        Mistake(
+            "last token lost",
+            "the last token of the sequence is in no split: offs_n < length",
+            _split_by(_last_lost),
+        ),
+        Mistake(
+            "boundary counted twice",
+            "the first token of the next split counts here as well: a split ends before (split + 1) · share",
+            _split_by(_end_included),
+        ),
+        Mistake(
+            "share of T",
+            "the share is ceil(T / num_splits): take the sequence's own length, or short ones use few splits",
+            _split_by(_share_of_room),
+        ),
+        Mistake(
+            "whole context",
+            "every split covers the whole context: it begins at split · share and ends before (split + 1) · share",
+            _split_by(lambda length, T, num_splits, split: (0, length)),
+        ),
+        Mistake("lse base 2", BASE_2, after(_splits, base_2)),
+        Mistake(
+            "partials not normalised",
+            "partial_out is not divided by its sum of weights: the combine takes results that are normalised",
+            _unnormalised_splits,
+        ),
+        Mistake(
+            "empty split",
+            "a split with no tokens gives NaN: its sum is 0, and 0/0 is NaN; expected partial_out 0, partial_lse −inf",
+            after(_splits, nan_where_empty),
+        ),
+        *in_blocks(
+            "into the next split",
+            "the last block of a split reaches into the next one: mask with the end of the split, not with the length",
+            lambda block: _split_by(_up_to_block(block)),
+        ),
+    ),
+    kernel=True,
+    speed=Speed(
+        points=3,
+        case=dict(B=1, H=16, T=8192, num_splits=64, **WIDE),
+        small=dict(T=1024, num_splits=8),
+        floor=lambda B, H, T, num_splits, R, Dr, scale, dtype: decode_floor(
+            B, H, T, dtype, R, Dr, out_bytes=num_splits * B * H * (R + 1) * 4
+        ),
+        bars=((0.12, 0.5), (0.2, 1.0)),
+        baseline=_eager_splits,
+        ratio=3.0,
+    ),
+)
+
+# --- combine_splits ---------------------------------------------------------------------------------------------------
+
+
+def _partials(
+    g: torch.Generator | None,
+    P: int,
+    B: int,
+    H: int,
+    R: int = 32,
+    at: float = 0.0,
+    empty: Sequence[tuple[int, int]] = (),
+    dtype: torch.dtype = FLOAT,
+) -> Arguments:
+    """Return partial results with log-sum-exps around `at`. Each (split, sequence) in `empty` has an out of NaN."""
+    partial_out, partial_lse = randn(g, P, B, H, R), randn(g, P, B, H, scale=2.0) + at
+    for split, b in empty:
+        partial_out[split, b], partial_lse[split, b] = math.nan, -INF
+    return {"partial_out": partial_out, "partial_lse": partial_lse, "out": randn(g, B, H, R, dtype=dtype)}
+
+
+def _combined(partial_out: Tensor, partial_lse: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+    """The parts weighed by the softmax of their log-sum-exps. What an empty part holds is not used."""
+    lse = partial_lse.logsumexp(0)
+    share = (partial_lse - lse.masked_fill(lse == -INF, 0)).exp()[..., None]
+    return (share * partial_out.masked_fill(share == 0, 0)).sum(0), lse
+
+
+def _weighed(
+    weights: Callable[[Tensor, Tensor], Tensor], lse: Callable[[Tensor, Tensor], Tensor] = lambda p, lse: lse
+) -> Callable[..., Any]:
+    """Return an oracle with other weights [P, B, H] or another lse, from the partial ones and the right one."""
+
+    def oracle(partial_out: Tensor, partial_lse: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+        right = _combined(partial_out, partial_lse, out)[1]
+        share = weights(partial_lse, right)[..., None]
+        seen = partial_lse[..., None] == -INF
+        return (share * partial_out.masked_fill(seen, 0)).sum(0), lse(partial_lse, right)
+
+    return oracle
+
+
+def _right_share(p: Tensor, lse: Tensor) -> Tensor:
+    return (p - lse.masked_fill(lse == -INF, 0)).exp()
+
+
+def _float_exp(p: Tensor) -> Tensor:
+    return p.float().exp()
+
+
+def _nan_of_empty(partial_out: Tensor, partial_lse: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+    lse = partial_lse.logsumexp(0)
+    return (_right_share(partial_lse, lse)[..., None] * partial_out).sum(0), lse
+
+
+def _all_empty(partial_out: Tensor, partial_lse: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+    return nan_where_empty(*_combined(partial_out, partial_lse, out))
+
+
+def _all_empty_lse(partial_out: Tensor, partial_lse: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+    out, lse = _all_empty(partial_out, partial_lse, out)
+    return out, lse.masked_fill(lse == -INF, math.nan)
+
+
+def _eager_combine(partial_out: Tensor, partial_lse: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+    lse = partial_lse.logsumexp(0)
+    weights = (partial_lse - lse).exp()
+    return (weights[..., None] * partial_out).sum(0).to(out.dtype), lse
+
+
+ALL_EMPTY = "where all splits are empty the result is NaN: the maximum is −inf; expected out 0 and lse −inf"
+
+COMBINE = Exercise(
+    name="combine_splits",
+    title="combine: partial results into one",
+    parts=(
+        Part(
+            "splits with tokens",
+            1,
+            visible=[dict(P=4, B=2, H=3, dtype=HALF)],
+            hidden=lambda r: [
+                dict(P=1, B=1, H=r.randint(1, 5), R=64),
+                dict(P=r.randint(33, 70), B=2, H=r.randint(1, 3), R=16, dtype=BF16),
+            ],
+        ),
+        Part(
+            "large log-sum-exps",
+            1,
+            visible=[dict(P=3, B=2, H=2, at=150.0)],
+            hidden=lambda r: [dict(P=5, B=1, H=3, at=r.choice([-200.0, 300.0]))],
+        ),
+        Part(
+            "empty splits",
+            1,
+            visible=[dict(P=3, B=2, H=2, empty=((1, 0), (2, 0))), dict(P=2, B=2, H=3, empty=((0, 1), (1, 1)))],
+            hidden=lambda r: [dict(P=4, B=2, H=2, empty=[(split, r.randint(0, 1)) for split in range(4)])],
+        ),
+    ),
+    inputs=_partials,
+    oracle=_combined,
+    returns=("out", "lse"),
+    mistakes=(
+        Mistake(
+            "plain mean",
+            "out is the plain mean of the partial results: weigh each by exp(its lse − the lse of all)",
+            _weighed(lambda p, lse: torch.full_like(p, 1 / len(p))),
+        ),
+        Mistake(
+            "weights not normalised",
+            "the weights exp(lse − maximum) do not add up to 1: divide by their sum",
+            _weighed(lambda p, lse: (p - p.amax(0)).exp()),
+        ),
+        Mistake(
+            "weights base 2",
+            "the weights are powers of 2, as for base-2 log-sum-exps: these are natural, take exp",
+            _weighed(
+                lambda p, lse: (p * math.log(2)).softmax(0), lambda p, lse: (p * math.log(2)).logsumexp(0) / math.log(2)
+            ),
+        ),
+        Mistake(
+            "weights base 2",
+            "the weights are powers of 2, as for base-2 log-sum-exps: these are natural, take exp",
+            _weighed(
+                lambda p, lse: (p * math.log(2)).softmax(0),
+                lambda p, lse: p.amax(0) + (p - p.amax(0)).exp2().sum(0).log(),
+            ),
+        ),
+        Mistake(
+            "lse is the maximum",
+            "lse is the largest of the partial ones: add the logarithm of the sum of the weights",
+            _weighed(_right_share, lambda p, lse: p.amax(0)),
+        ),
+        Mistake("nothing but empty splits", ALL_EMPTY, _all_empty),
+        Mistake("nothing but empty splits", ALL_EMPTY, _all_empty_lse),
+        Mistake(
+            "maximum not subtracted",
+            "exp overflows float32 beyond 88: subtract the largest lse first",
+            _weighed(lambda p, lse: _float_exp(p) / _float_exp(p).sum(0), lambda p, lse: _float_exp(p).sum(0).log()),
+        ),
+        Mistake(
+            "NaN of an empty split",
+            "the out of an empty split is used: its weight is 0, but it may hold NaN, and 0 · NaN is NaN; leave it out",
+            _nan_of_empty,
+        ),
+    ),
+    may_change=("out",),
+    kernel=True,
+    speed=Speed(
+        points=2,
+        case=dict(P=8, B=32, H=128, R=512, dtype=BF16),
+        small=dict(B=1, H=16),
+        floor=lambda P, B, H, R, dtype: Cost(
+            bytes=B * H * (P * (R + 1) * 4 + R * dtype.itemsize + 4), flops=2 * P * B * H * R
+        ),
+        bars=((0.3, 0.5), (0.45, 1.0)),
+        baseline=_eager_combine,
+        ratio=2.0,
+    ),
+)
+
+# --- predict_fold -----------------------------------------------------------------------------------------------------
+
+
+def _factor(q_len: int, H: int) -> int:
+    """The largest divisor of q_len with H times it at most 128."""
+    return max((f for f in range(1, q_len + 1) if q_len % f == 0 and H * f <= 128), default=1)
+
+
+def _fold(factor: Callable[[int, int], int] = _factor, reads: Callable[[int, int], float] | None = None) -> Any:
+    def oracle(q_len: int, H: int) -> dict[str, float]:
+        f = factor(q_len, H)
+        return {"factor": f, "rows": H * f, "cache_reads": reads(q_len, f) if reads else q_len / f}
+
+    return oracle
+
+
+PREDICT_FOLD = Exercise(
+    name="predict_fold",
+    title="prediction: query tokens per block",
+    parts=(
+        Part("64 heads, 4 tokens", 1, visible=[dict(q_len=4, H=64)]),
+        Part(
+            "any step",
+            1,
+            visible=[dict(q_len=5, H=32), dict(q_len=6, H=30)],
+            hidden=lambda r: [
+                dict(q_len=r.randint(1, 12), H=r.choice([1, 7, 8, 16, 20, 32, 64, 128])) for _ in range(6)
+            ],
+        ),
+    ),
+    inputs=as_given,
+    oracle=_fold(),
+    returns=("prediction",),
+    mistakes=(
+        Mistake(
+            "factor that does not divide",
+            "factor is the most tokens that fit: it must divide q_len as well, so that all groups are alike",
+            _fold(lambda q_len, H: min(q_len, 128 // H), lambda q_len, f: math.ceil(q_len / f)),
+        ),
+        Mistake(
+            "factor that does not divide",
+            "factor is the most tokens that fit: it must divide q_len as well, so that all groups are alike",
+            _fold(lambda q_len, H: min(q_len, 128 // H)),
+        ),
+        Mistake(
+            "limit ignored",
+            "all query tokens are folded: factor · H may be 128 at most",
+            _fold(lambda q_len, H: q_len),
+        ),
+        Mistake(
+            "reads of every token",
+            "cache_reads counts one read for each query token: the tokens of a group share one",
+            _fold(reads=lambda q_len, f: q_len),
+        ),
+    ),
+)
+
+# --- folded_decode ----------------------------------------------------------------------------------------------------
+
+
+def _folded_step(
+    g: torch.Generator | None,
+    B: int,
+    S: int,
+    H: int,
+    T: int,
+    R: int = 32,
+    Dr: int = 16,
+    lens: Sequence[int] | None = None,
+    scale: float = 0.25,
+    dtype: torch.dtype = HALF,
+) -> Arguments:
+    q_latent, q_rope = (randn(g, B, S, H, width, dtype=dtype) for width in (R, Dr))
+    return {"q_latent": q_latent, "q_rope": q_rope, **_tokens(g, B, T, R, Dr, lens, dtype), "scale": scale}
+
+
+def _causal(q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, seq_lens: Tensor, scale: float) -> Any:
+    return latent_attention(q_latent, q_rope, c_kv, k_rope, scale=scale, seq_lens=seq_lens)
+
+
+Last = Callable[[Tensor, Tensor, Tensor, Arguments], Tensor]  # s, h, length, sizes -> the last position that is seen
+
+
+def _seen_up_to(last: Last) -> Callable[..., Any]:
+    """Return an oracle in which head h of query s sees the positions up to `last`."""
+
+    def oracle(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
+        (B, S, H, _), T = q_latent.shape, c_kv.shape[1]
+        s, h = torch.arange(S).view(S, 1, 1), torch.arange(H).view(1, H, 1)
+        length = seq_lens.view(B, 1, 1, 1)
+        t = torch.arange(T)
+        seen = (t < length) & (t <= last(s, h, length, {"S": S, "H": H, "T": T}))
+        scores = torch.einsum("bshr,btr->bsht", q_latent, c_kv) + torch.einsum("bshr,btr->bsht", q_rope, k_rope)
+        scores = (scores * scale).masked_fill(~seen, -INF)
+        lse = scores.logsumexp(-1)
+        weights = (scores - lse.masked_fill(lse == -INF, 0)[..., None]).exp()
+        return torch.einsum("bsht,btr->bshr", weights, c_kv), lse
+
+    return oracle
+
+
+def _rows_turned(**given: Any) -> Any:
+    """Rows taken as h·S + s on the way out."""
+    out, lse = _causal(**given)
+    return out.transpose(1, 2).reshape(out.shape), lse.transpose(1, 2).reshape(lse.shape)
+
+
+def _nan_rows(below: Callable[[Tensor, int], Tensor]) -> Callable[..., Any]:
+    """NaN in the queries `s < below(length, S)` of each sequence."""
+
+    def oracle(**given: Any) -> Any:
+        out, lse = _causal(**given)
+        S = out.shape[1]
+        bad = (torch.arange(S) < below(given["seq_lens"], S)[:, None])[..., None].expand(lse.shape)
+        return out.masked_fill(bad[..., None], math.nan), lse.masked_fill(bad, math.nan)
+
+    return oracle
+
+
+def _eager_folded(
+    q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, seq_lens: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """`eager_decode` on rows of all query tokens, with the causal mask."""
+    (B, S, H, R), T = q_latent.shape, c_kv.shape[1]
+    q, p = q_latent.view(B, S * H, R), q_rope.view(B, S * H, -1)
+    scores = (q @ c_kv.mT + p @ k_rope.mT).float() * scale
+    s = torch.arange(S, device=scores.device).repeat_interleave(H)[:, None]
+    last = seq_lens.to(scores.device)[:, None, None] - S + s
+    scores = scores.masked_fill(torch.arange(T, device=scores.device) > last, -INF)
+    lse = scores.logsumexp(-1)
+    out = (scores - lse[..., None]).exp().to(c_kv.dtype) @ c_kv
+    return out.view(B, S, H, R), lse.view(B, S, H)
+
+
+NAN_ROWS = (
+    "rows that see nothing of a block give NaN: their maximum is still −inf, and −inf − (−inf) is NaN; subtract 0 there"
+)
+ORDER = "row m of the folded queries is token m // H and head m % H: token and head are swapped here"
+
+FOLDED = Exercise(
+    name="folded_decode",
+    title="query tokens folded into the heads",
+    parts=(
+        Part(
+            "one query token",
+            1,
+            visible=[dict(B=2, S=1, H=5, T=40, lens=(40, 17))],
+            hidden=lambda r: [
+                dict(B=2, S=1, H=r.randint(1, 9), T=r.randint(130, 160), R=64, lens=(r.randint(1, 130), 0))
+            ],
+        ),
+        Part(
+            "several query tokens, causal",
+            2,
+            visible=[dict(B=1, S=3, H=4, T=24), dict(B=2, S=4, H=2, T=150, lens=(150, 38))],
+            hidden=lambda r: [dict(B=1, S=5, H=r.choice([13, 14]), T=48, lens=(r.randint(20, 47),))],
+        ),
+        Part(
+            "queries that see nothing",
+            1,
+            visible=[dict(B=3, S=4, H=1, T=12, lens=(2, 12, 0))],
+            hidden=lambda r: [dict(B=1, S=5, H=3, T=50, lens=(r.randint(1, 4),), dtype=BF16)],
+        ),
+    ),
+    inputs=_folded_step,
+    oracle=_causal,
+    returns=("out", "lse"),
+    mistakes=(
+        Mistake(
+            "not causal",
+            "every query token sees the whole context: token s sees positions up to length − S + s",
+            _seen_up_to(lambda s, h, length, n: length),
+        ),
+        Mistake(
+            "own position left out",
+            "a query token does not see its own position: offs_n <= length − S + s, the end included",
+            _seen_up_to(lambda s, h, length, n: length - n["S"] + s - 1),
+        ),
+        Mistake(
+            "aligned at the start",
+            "token s sees positions up to s, as if the context held the S new tokens alone: add length − S",
+            _seen_up_to(lambda s, h, length, n: s),
+        ),
+        Mistake(
+            "counted from T",
+            "positions are counted from T − S: sequence b ends at seq_lens[b], expected length − S + s",
+            _seen_up_to(lambda s, h, length, n: n["T"] - n["S"] + s),
+        ),
+        Mistake(
+            "order of the rows", ORDER, _seen_up_to(lambda s, h, length, n: length - n["S"] + (s * n["H"] + h) % n["S"])
+        ),
+        Mistake("order of the rows", ORDER, _rows_turned),
+        Mistake(
+            "mask of the first token",
+            "all rows see what token 0 sees: the mask differs from row to row, by token m // H",
+            _seen_up_to(lambda s, h, length, n: length - n["S"]),
+        ),
+        Mistake("rows that see nothing", NAN_ROWS, _nan_rows(lambda length, S: (S - length) * (length > 0))),
+        Mistake("rows that see nothing", NAN_ROWS, _nan_rows(lambda length, S: (S - 1) * (length > 0))),
+    ),
+    needs=("combine_splits",),
+    kernel=True,
+    speed=Speed(
+        points=3,
+        case=dict(B=4, S=4, H=16, T=16384, **WIDE),
+        small=dict(B=1, T=512),
+        floor=lambda B, S, H, T, R, Dr, scale, dtype: decode_floor(B, H, T, dtype, R, Dr, S),
+        bars=((0.15, 0.5), (0.25, 1.0)),
+        baseline=_eager_folded,
+        ratio=1.8,
+    ),
+)
+
+EXERCISES = (PREDICT, UPDATE, DECODE, SPLIT, COMBINE, PREDICT_FOLD, FOLDED)

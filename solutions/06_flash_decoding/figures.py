@@ -1,0 +1,54 @@
+"""The figures of this lesson, from the records in `benchmarks/`."""
+
+from mla_ref.hardware.cost import Cost
+
+from ..records import H100, decode, fitted, launches, rounded
+
+CALLS = ("kernels.latent_attention", "kernels.latent_attention_tma", "FlashMLA", "vLLM")
+STEPS = (128, 16, 4096), (128, 128, 4096), (1, 16, 8192), (16, 16, 8192)  # B, H, T
+
+
+def steps(record):
+    """Microseconds of a decode step by B, H, T and call."""
+    return {
+        (B, H, T): {call.removeprefix("kernels."): decode(record, B, 1, H, T)[call]["cold_us"] for call in CALLS}
+        for B, H, T in STEPS
+    }
+
+
+def by_splits(record):
+    """Microseconds by batch and number of splits, 16 heads."""
+    one, some = "16 heads, 64 tokens, 8 warps", "16 splits, 64 tokens, 8 warps"
+    sizes = {8: "8x16x4096", 128: "128x16x1024"}
+    return {
+        B: {n: fitted(record, "decode", size, variant) for n, variant in ((1, one), (16, some))}
+        for B, size in sizes.items()
+    }
+
+
+def figures(record):
+    splits, (launch, next_launch) = by_splits(record), launches(record)
+    return {
+        "one_program_us": f"{splits[8][1]:.0f}",
+        "block_us": round(splits[8][1] / 64, 1),
+        "copy_tb_per_s": round(record("decode_h100")["copy_bytes_per_s"] / 1e12, 1),
+        "launch_us": round(launch, 1),
+        "next_launch_us": round(next_launch, 1),
+        "steps": rounded(steps(record), 1),
+        "splits": rounded(splits, 0),
+        "slower": f"{splits[128][16] / splits[128][1]:.1f}",
+        "graph_us": f"{decode(record, 1, 1, 16, 8192)['kernels.latent_attention']['graph_us']:.1f}",
+        "folded_us": f"{decode(record, 4, 4, 16, 81920)['kernels.latent_attention_tma']['cold_us']:.0f}",
+    }
+
+
+def claims(record):
+    floor = lambda B, T: 1e6 * Cost(bytes=B * T * 1152).time(H100)
+    times, splits = steps(record), by_splits(record)
+    single = decode(record, 1, 1, 16, 8192)
+    return {
+        "near_the_floor": max(times[128, 16, 4096].values()) < 1.4 * floor(128, 4096),
+        "six_times": 5.5 < splits[8][1] / splits[8][16] < 6.5,
+        "earlier_run": "earlier run" in single["vLLM"].get("note", ""),
+        "far_from_the_floor": min(times[1, 16, 8192].values()) > 5 * floor(1, 8192),
+    }

@@ -1,0 +1,778 @@
+"""Lesson 08: naive against absorb by the roofline. Costs with a shared prefix, the break-even, which form where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+import torch
+
+from autograder.judging.exercise import Arguments, Exercise, Mistake, Part
+from mla_ref.config import MLAConfig
+from mla_ref.hardware.cost import Cost
+from mla_ref.hardware.devices import DEVICES
+from mla_ref.roofline import attention_cost, break_even_batch
+
+from ..drawing import V3, as_given, config, widths
+from ..oracles import altered, slips
+
+KIMI = V3 | dict(H=64)
+FORMS = ("naive", "absorb")
+H100, ASCEND = DEVICES["h100"], DEVICES["ascend_910b"]
+H100_SHEET = dict(rate=H100.rate(), bandwidth=H100.bandwidth())
+
+
+def _layer(r: Random) -> dict[str, int]:
+    return dict(H=r.randint(3, 96)) | widths(r)
+
+
+def _machine(r: Random) -> dict[str, float]:
+    """Ceilings whose ridge, 60 to 400 FLOP per byte, is that of an accelerator."""
+    bandwidth = r.uniform(0.3e12, 8e12)
+    return dict(rate=bandwidth * r.uniform(60, 400), bandwidth=bandwidth)
+
+
+# prefix_costs
+
+
+def _cost(form: str, *, B: int, S: int, T: int, L: int, itemsize: float = 2, **sizes: int) -> Cost:
+    return attention_cost(form, config(**sizes), batch=B, q_len=S, context=T, shared_prefix=L, dtype_bytes=itemsize)
+
+
+def _prefix(**a: int) -> dict[str, float]:
+    costs = {form: _cost(form, itemsize=1, **a) for form in FORMS}
+    macs = {f"{form}_macs": cost.flops / 2 for form, cost in costs.items()}
+    return macs | {f"{form}_words": cost.bytes for form, cost in costs.items()}
+
+
+def _prefix_wrong(
+    B, S, T, L, H, Dn, Dr, Dv, R, *, macs=None, words=None, pairs=None, tokens=None, factor=(1, 1)
+) -> dict[str, float]:
+    """Table 1 from counts of its own. The keywords make the named mistakes.
+
+    `macs` and `words` are pairs, of the naive form and of the absorbed one: MACs of a query token and a context token,
+    and words of a context token. `pairs` counts the query and context tokens that meet. `tokens` counts the context
+    tokens that are read. `factor` multiplies MACs and words.
+    """
+    macs = macs or (H * (Dn + Dr + Dv), H * (2 * R + Dr))
+    words = words or (H * (Dn + Dr + Dv), R + Dr)
+    pairs = B * S * T if pairs is None else pairs
+    tokens = L + B * (T - L) if tokens is None else tokens
+    return {
+        **{f"{form}_macs": factor[0] * pairs * each for form, each in zip(FORMS, macs, strict=True)},
+        **{f"{form}_words": factor[1] * tokens * each for form, each in zip(FORMS, words, strict=True)},
+    }
+
+
+_prefix_slip = slips(_prefix_wrong)
+
+
+PREFIX_COSTS = Exercise(
+    name="prefix_costs",
+    title="MACs and words of both forms, with a shared prefix",
+    parts=(
+        Part(
+            "no shared prefix",
+            1,
+            visible=[dict(B=3, S=1, T=100, L=0, **V3), dict(B=1, S=1, T=1, L=0, H=3, Dn=16, Dr=8, Dv=12, R=32)],
+            hidden=lambda r: [dict(B=r.randint(2, 9), S=1, T=r.randint(2, 999), L=0, **_layer(r)) for _ in range(2)],
+        ),
+        Part(
+            "a shared prefix",
+            2,
+            visible=[dict(B=5, S=1, T=70, L=40, **V3), dict(B=7, S=1, T=64, L=64, **KIMI)],
+            hidden=lambda r: [
+                *(dict(B=r.randint(2, 99), S=1, T=r.randint(500, 999), L=r.randint(2, 499), **_layer(r)) for _ in "ab"),
+                dict(B=r.randint(2, 99), S=1, T=(T := r.randint(2, 99)), L=T, **_layer(r)),
+            ],
+        ),
+        Part(
+            "several new tokens",
+            1,
+            visible=[dict(B=5, S=3, T=70, L=40, **V3)],
+            hidden=lambda r: [
+                dict(B=r.randint(2, 99), S=r.randint(2, 9), T=r.randint(500, 999), L=r.randint(10, 499), **_layer(r))
+                for _ in range(2)
+            ],
+        ),
+    ),
+    inputs=as_given,
+    oracle=_prefix,
+    returns=("costs",),
+    tolerance=1e-6,
+    mistakes=(
+        _prefix_slip(
+            "FLOPs for MACs",
+            "these are FLOPs: one multiply-accumulate is one MAC and two FLOPs, and MACs are asked for",
+            factor=(2, 1),
+        ),
+        _prefix_slip(
+            "bytes for words",
+            "these are bytes of a 16-bit cache: words are asked for, so leave the 2 out",
+            factor=(1, 2),
+        ),
+        _prefix_slip(
+            "prefix read per sequence",
+            "the words of the shared prefix are counted for each of the B sequences: it is stored once, and read once",
+            lambda B, T, **_: dict(tokens=B * T),
+        ),
+        _prefix_slip(
+            "one context for the batch",
+            "the words count one context for the whole batch: only L tokens are shared, each sequence has T − L of its "
+            "own",
+            lambda T, **_: dict(tokens=T),
+        ),
+        _prefix_slip(
+            "prefix computed once",
+            "the MACs over the shared prefix lack the batch: what is read once is still multiplied with every query",
+            lambda B, S, T, L, **_: dict(pairs=S * (L + B * (T - L))),
+        ),
+        _prefix_slip(
+            "prefix on top of T",
+            "each sequence is given T tokens of its own beside the prefix: T includes the prefix, so T − L are its own",
+            lambda B, S, T, L, **_: dict(pairs=B * S * (L + T), tokens=L + B * T),
+        ),
+        _prefix_slip(
+            "q_len forgotten",
+            "the MACs lack S: each of a sequence's S query tokens meets the whole context",
+            lambda B, T, **_: dict(pairs=B * T),
+        ),
+        _prefix_slip(
+            "words per query",
+            "the words are counted again for each of the S query tokens: a cached token is read once, for all of them",
+            lambda B, S, T, L, **_: dict(tokens=S * (L + B * (T - L))),
+        ),
+        _prefix_slip(
+            "key of 576 only",
+            "absorb's MACs count the key alone, R+Dr wide: the weighted sum multiplies with a value, R wide, as well",
+            lambda H, Dn, Dr, Dv, R, **_: dict(macs=(H * (Dn + Dr + Dv), H * (R + Dr))),
+        ),
+        _prefix_slip(
+            "weighted sum left out",
+            "only the scores are counted, in both forms: the weighted sum takes as many MACs as a value is wide",
+            lambda H, Dn, Dr, R, **_: dict(macs=(H * (Dn + Dr), H * (R + Dr))),
+        ),
+        _prefix_slip(
+            "RoPE part left out",
+            "the RoPE part is missing: Dr counts once in the width of a query and a key, and is cached too",
+            lambda H, Dn, Dv, R, **_: dict(macs=(H * (Dn + Dv), H * 2 * R), words=(H * (Dn + Dv), R)),
+        ),
+        _prefix_slip(
+            "one query head",
+            "absorb's MACs are counted for one head: one key serves all heads, but each of the H query heads "
+            "multiplies with it",
+            lambda H, Dn, Dr, Dv, R, **_: dict(macs=(H * (Dn + Dr + Dv), 2 * R + Dr)),
+        ),
+        _prefix_slip(
+            "latent read per head",
+            "absorb's words are counted once per head: all H heads read the same R+Dr words of a token",
+            lambda H, Dn, Dr, Dv, R, **_: dict(words=(H * (Dn + Dr + Dv), H * (R + Dr))),
+        ),
+        _prefix_slip(
+            "latent cached twice",
+            "absorb's words count the latent twice, as key and as value: it is stored once, and the value is the first "
+            "R words of the key",
+            lambda H, Dn, Dr, Dv, R, **_: dict(words=(H * (Dn + Dr + Dv), 2 * R + Dr)),
+        ),
+    ),
+)
+
+
+# break_even and predict_crossovers
+
+
+def _break_even(S, H, Dn, Dr, Dv, R, itemsize, rate, bandwidth):
+    """Where the two rooflines over a shared token cross, by bisection of their times. Eq. 1 is not used."""
+
+    def late(batch):
+        naive, absorb = (_pipes(form, batch, S, H, Dn, Dr, Dv, R, itemsize, rate, bandwidth) for form in FORMS)
+        return naive[0] < absorb[1]  # memory of the one, arithmetic of the other
+
+    low, high = 0.0, 1.0
+    while not late(high):
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if late(middle) else (middle, high)
+    return high
+
+
+def _pipes(form, batch, S, H, Dn, Dr, Dv, R, itemsize, rate, bandwidth):
+    cost = _cost(form, B=1, S=S, T=1, L=1, itemsize=itemsize, H=H, Dn=Dn, Dr=Dr, Dv=Dv, R=R)
+    return cost.bytes / bandwidth, batch * cost.flops / rate
+
+
+def _ratio(S, H, Dn, Dr, Dv, R, itemsize, rate, bandwidth, *, words=None, macs=None, flops=2):
+    """Bytes over FLOPs per head, times the ridge. The keywords make the named mistakes."""
+    words, macs = words or Dn + Dr + Dv, macs or 2 * R + Dr
+    return words * itemsize / (flops * macs * S) * rate / bandwidth
+
+
+_ratio_slip = slips(_ratio)
+
+
+def _asked(r: Random, **fixed: Any) -> dict[str, Any]:
+    return dict(S=1) | _layer(r) | dict(itemsize=2) | _machine(r) | fixed
+
+
+BREAK_EVEN = Exercise(
+    name="break_even",
+    title="the batch from which naive wins, on any device",
+    parts=(
+        Part(
+            "16-bit words, one new token",
+            1,
+            visible=[dict(S=1, **V3, itemsize=2, rate=ASCEND.rate(), bandwidth=ASCEND.bandwidth())],
+            hidden=lambda r: [_asked(r), _asked(r), dict(S=1, **V3, itemsize=2, **_machine(r))],
+        ),
+        Part(
+            "several new tokens",
+            1,
+            visible=[dict(S=3, **V3, itemsize=2, **H100_SHEET)],
+            hidden=lambda r: [_asked(r, S=r.randint(2, 9)), _asked(r, S=r.randint(2, 9))],
+        ),
+        Part(
+            "other words",
+            1,
+            visible=[
+                dict(S=1, H=5, Dn=48, Dr=16, Dv=40, R=128, itemsize=4, rate=50e9, bandwidth=10e9),
+                dict(S=1, **KIMI, itemsize=1, rate=H100.rate("float8_e4m3fn"), bandwidth=H100.bandwidth()),
+            ],
+            hidden=lambda r: [_asked(r, itemsize=1, S=r.randint(2, 4)), _asked(r, itemsize=4)],
+        ),
+    ),
+    inputs=as_given,
+    oracle=_break_even,
+    returns=("the batch",),
+    tolerance=1e-6,
+    mistakes=(
+        _ratio_slip(
+            "MACs for FLOPs",
+            "twice as many: the rate is in FLOP/s, and absorb's arithmetic is counted in MACs; one MAC is two FLOPs",
+            flops=1,
+        ),
+        _ratio_slip(
+            "words for bytes",
+            "the bandwidth is in bytes/s, and naive's prefix is counted in words: multiply by itemsize",
+            itemsize=1,
+        ),
+        _ratio_slip(
+            "Eq. 1 as printed",
+            "right for words of two bytes only: in the printed equation the two bytes of a word cancel against the two "
+            "FLOPs of a MAC; here a word has itemsize bytes",
+            itemsize=1,
+            flops=1,
+        ),
+        _ratio_slip(
+            "q_len forgotten",
+            "this is the batch times S: S query tokens per sequence multiply with what is read once",
+            S=1,
+        ),
+        _ratio_slip(
+            "key of 576 only",
+            "absorb's arithmetic counts the key alone, R+Dr: the value, R wide, is multiplied as well",
+            lambda R, Dr, **_: dict(macs=R + Dr),
+        ),
+        _ratio_slip(
+            "RoPE part left out",
+            "the RoPE part is missing: Dr counts in naive's keys and in absorb's",
+            lambda Dn, Dv, R, **_: dict(words=Dn + Dv, macs=2 * R),
+        ),
+        _ratio_slip(
+            "heads on one side",
+            "H times too many: each of the H query heads multiplies, in absorb too, so H cancels",
+            lambda H, Dn, Dr, Dv, **_: dict(words=H * (Dn + Dr + Dv)),
+        ),
+        _ratio_slip(
+            "the other two pipes",
+            "this equates absorb's width with naive's arithmetic: naive reads Dn+Dr+Dv words a head, absorb computes "
+            "2R+Dr MACs",
+            lambda Dn, Dr, Dv, R, **_: dict(words=2 * R + Dr, macs=Dn + Dr + Dv),
+        ),
+        _ratio_slip(
+            "naive's own ridge",
+            "this is where naive itself stops being bound by memory; asked is where its reading takes as long as "
+            "absorb's arithmetic",
+            lambda Dn, Dr, Dv, **_: dict(macs=Dn + Dr + Dv),
+        ),
+        _ratio_slip(
+            "absorb's own ridge",
+            "this is where absorb itself becomes bound by compute; asked is where naive's reading takes as long as "
+            "absorb's arithmetic",
+            lambda H, R, Dr, **_: dict(words=(R + Dr) / H),
+        ),
+        Mistake(
+            "upside down",
+            "this is one over the batch: naive's reading time over absorb's arithmetic for one sequence",
+            lambda **a: 1 / _ratio(**a),
+        ),
+    ),
+)
+
+SPARSE, TEBI = 2.0, 2**40 / 1e12
+DEVICE_KEYS = ("ascend", "h100_data_sheet", "h100_measured")
+
+
+def _crossovers() -> dict[str, float]:
+    v3 = MLAConfig.preset("deepseek_v3")
+    asked = ((ASCEND, False), (H100, False), (H100, True))
+    return {
+        key: break_even_batch(v3, device, measured=measured)
+        for key, (device, measured) in zip(DEVICE_KEYS, asked, strict=True)
+    }
+
+
+def _crossover_slip(name: str, message: str, change: Callable[[Mapping[str, float]], Mapping[str, float]]) -> Mistake:
+    return Mistake(name, message, altered(_crossovers, change))
+
+
+PREDICT_CROSSOVERS = Exercise(
+    name="predict_crossovers",
+    title="break-even on the paper's NPU and on an H100, twice",
+    parts=(Part("three devices", 3, visible=[{}]),),
+    inputs=as_given,
+    oracle=_crossovers,
+    returns=("the prediction",),
+    tolerance=0.02,
+    mistakes=(
+        _crossover_slip(
+            "sparse rate",
+            "h100_data_sheet takes 1979 TFLOP/s, which is the rate with structured sparsity: a dense product reaches "
+            "half of it at best",
+            lambda right: {"h100_data_sheet": SPARSE * right["h100_data_sheet"]},
+        ),
+        _crossover_slip(
+            "sheet and measured swapped",
+            "the two figures of the H100 are swapped: the measured rate falls short of its data sheet by more than the "
+            "bandwidth does, so the measured break-even is the smaller one",
+            lambda right: dict(h100_data_sheet=right["h100_measured"], h100_measured=right["h100_data_sheet"]),
+        ),
+        _crossover_slip(
+            "data sheet twice",
+            "h100_measured is the data sheet's figure: take the measured rate and the measured bandwidth",
+            lambda right: {"h100_measured": right["h100_data_sheet"]},
+        ),
+        _crossover_slip(
+            "measured rate, bandwidth of the data sheet",
+            "h100_measured mixes the measured rate with the data sheet's bandwidth: take both from one column",
+            lambda right: {"h100_measured": H100.rate(measured=True) / H100.bandwidth() * 320 / 1088},
+        ),
+        _crossover_slip(
+            "measured bandwidth, rate of the data sheet",
+            "h100_measured mixes the measured bandwidth with the data sheet's rate: take both from one column",
+            lambda right: {"h100_measured": H100.rate() / H100.bandwidth(measured=True) * 320 / 1088},
+        ),
+        _crossover_slip(
+            "copy counted one way",
+            "h100_measured halves the bandwidth: the copy's 3019 GB/s count bytes read plus bytes written, and both "
+            "pass through the memory's pins",
+            lambda right: {"h100_measured": 2 * right["h100_measured"]},
+        ),
+        _crossover_slip(
+            "TB as 2^40",
+            "the bandwidths are multiplied by 2^40: a TB/s is 10^12 bytes/s, in data sheets and in this course",
+            lambda right: {key: value / TEBI for key, value in right.items()},
+        ),
+        _crossover_slip(
+            "MACs for FLOPs",
+            "all three are twice as large: the rates are FLOP/s, and one MAC is two FLOPs",
+            lambda right: {key: 2 * value for key, value in right.items()},
+        ),
+    ),
+    needs=("break_even",),
+)
+
+
+# step_time
+
+
+def _step(
+    form, B, S, T, L, sizes, itemsize, rate, bandwidth, *, macs=1, join=max, bounds=("memory", "compute"), tokens=None
+):
+    """Time, bound and throughput of a step. The keywords make the named mistakes."""
+    cost = _cost(form, B=B, S=S, T=T, L=L, itemsize=itemsize, **sizes)
+    memory, compute = cost.bytes / bandwidth, macs * cost.flops / rate
+    seconds = join(memory, compute)
+    return {
+        "seconds": seconds,
+        "bound": bounds[0] if memory >= compute else bounds[1],
+        "tokens_per_s": (tokens or B * S) / seconds,
+    }
+
+
+_step_slip = slips(_step)
+
+
+def _drawn_step(r: Random, form: str, bound: str) -> dict[str, Any]:
+    """A step of that form, far enough from the ridge to be bound so, whatever else is drawn."""
+    while True:
+        T = r.randint(500, 9999)
+        case = dict(form=form, B=r.randint(2, 300), S=r.randint(1, 5), T=T, L=r.choice([0, r.randint(1, T), T]))
+        case |= dict(sizes=_layer(r), itemsize=r.choice([1, 2, 4]), **_machine(r))
+        cost = _cost(**{k: v for k, v in case.items() if k not in ("sizes", "rate", "bandwidth")}, **case["sizes"])
+        excess = cost.flops / case["rate"] / (cost.bytes / case["bandwidth"])
+        if excess > 1.2 if bound == "compute" else excess < 0.8:
+            return case
+
+
+ON_H100 = dict(itemsize=2, **H100_SHEET)
+
+STEP_TIME = Exercise(
+    name="step_time",
+    title="time and bound of a decode step, by the roofline",
+    parts=(
+        Part(
+            "bound by memory",
+            1,
+            visible=[
+                dict(form="naive", B=3, S=2, T=5000, L=4096, sizes=V3, **ON_H100),
+                dict(form="absorb", B=3, S=1, T=5000, L=0, sizes=KIMI, **ON_H100),
+            ],
+            hidden=lambda r: [_drawn_step(r, form, "memory") for form in FORMS],
+        ),
+        Part(
+            "bound by compute",
+            2,
+            visible=[
+                dict(form="absorb", B=64, S=2, T=5000, L=4096, sizes=V3, **ON_H100),
+                dict(form="naive", B=500, S=1, T=4096, L=4096, sizes=KIMI, **ON_H100),
+            ],
+            hidden=lambda r: [_drawn_step(r, form, "compute") for form in FORMS],
+        ),
+    ),
+    inputs=as_given,
+    oracle=_step,
+    returns=("the step",),
+    tolerance=1e-6,
+    mistakes=(
+        _step_slip(
+            "MACs for FLOPs",
+            "the arithmetic takes half as long as it should: prefix_costs counts MACs, the rate is in FLOP/s, and one "
+            "MAC is two FLOPs",
+            macs=0.5,
+        ),
+        _step_slip(
+            "words for bytes", "the bytes are words: multiply by itemsize, the bandwidth is in bytes/s", itemsize=1
+        ),
+        _step_slip(
+            "times added",
+            "seconds adds the two times: a roofline lets reading and computing overlap, so the longer one counts",
+            join=lambda memory, compute: memory + compute,
+        ),
+        _step_slip("the shorter time", "seconds is the shorter of the two times: the slower pipe decides", join=min),
+        _step_slip(
+            "bound swapped",
+            "the bound is the wrong way round: it is the pipe that takes longer",
+            bounds=("compute", "memory"),
+        ),
+        _step_slip(
+            "one token per sequence",
+            "tokens_per_s lacks S: a step serves S query tokens in each of B sequences",
+            lambda B, **_: dict(tokens=B),
+        ),
+        _step_slip(
+            "batch left out",
+            "tokens_per_s lacks the batch: a step serves S query tokens in each of B sequences",
+            lambda S, **_: dict(tokens=S),
+        ),
+        _step_slip(
+            "context tokens",
+            "tokens_per_s counts context tokens: query tokens are asked for, S in each of B sequences",
+            lambda B, T, **_: dict(tokens=B * T),
+        ),
+    ),
+    needs=("prefix_costs",),
+)
+
+
+# choose_forms
+
+
+def _parts(B, S, T, L, sizes, itemsize, rate, bandwidth, *, own=None) -> dict[str, dict[str, float]]:
+    """Seconds of each part in each form; none for a part without tokens."""
+
+    def seconds(form, tokens, shared):
+        case = dict(B=B, S=S, T=tokens, L=shared, sizes=sizes, itemsize=itemsize, rate=rate, bandwidth=bandwidth)
+        return _step(form, **case)["seconds"] if tokens else 0.0
+
+    own = T - L if own is None else own
+    return {
+        "shared": {form: seconds(form, L, L) for form in FORMS},
+        "own": {form: seconds(form, own, 0) for form in FORMS},
+    }
+
+
+def _choice(B, S, T, L, sizes, itemsize, rate, bandwidth, *, pick=None, own=None, join=sum) -> dict[str, Any]:
+    """The forms and the time. `pick(part, times)` chooses instead of the faster form."""
+    parts = _parts(B, S, T, L, sizes, itemsize, rate, bandwidth, own=own)
+    pick = pick or (lambda part, times: "naive" if times["naive"] < times["absorb"] else "absorb")
+    forms = {part: pick(part, times) for part, times in parts.items()}
+    return {**forms, "seconds": join([parts[part][form] for part, form in forms.items()])}
+
+
+_choice_slip = slips(_choice)
+
+
+def _by_batch(B, S, T, L, sizes, itemsize, rate, bandwidth):
+    """The shared part by B against the break-even of one query token."""
+    batch = _ratio(S=1, **sizes, itemsize=itemsize, rate=rate, bandwidth=bandwidth)
+    return dict(pick=lambda part, times: "naive" if part == "shared" and times["naive"] and batch < B else "absorb")
+
+
+def _as_shared(**a):
+    """Both parts in the form that suits the shared one."""
+    return dict(pick=lambda part, _, form=_choice(**a)["shared"]: form)
+
+
+def _drawn_choice(r: Random, wanted: tuple[str, str], **fixed: Any) -> dict[str, Any]:
+    """A case whose parts ask for these forms, neither a close call."""
+    while True:
+        S = r.randint(300, 900) if wanted[1] == "naive" else r.randint(1, 6)
+        T = r.randint(2000, 9999)
+        case = dict(B=r.randint(1, 400), S=S, T=T, L=r.randint(100, T - 1000)) | fixed
+        case |= dict(sizes=_layer(r), itemsize=r.choice([1, 2]), **_machine(r))
+        clear = all(
+            not 0.8 < each["naive"] / each["absorb"] < 1.25 for each in _parts(**case).values() if each["naive"]
+        )
+        chosen = _choice(**case)
+        if clear and (chosen["shared"], chosen["own"]) == wanted:
+            return case
+
+
+CHOOSE_FORMS = Exercise(
+    name="choose_forms",
+    title="which form for which part of the context",
+    parts=(
+        Part(
+            "one new token",
+            1,
+            visible=[
+                dict(B=32, S=1, T=4352, L=4096, sizes=V3, **ON_H100),
+                dict(B=256, S=1, T=4352, L=4096, sizes=V3, **ON_H100),
+            ],
+            hidden=lambda r: [_drawn_choice(r, ("naive", "absorb"), S=1), _drawn_choice(r, ("absorb", "absorb"), S=1)],
+        ),
+        Part(
+            "several new tokens",
+            1,
+            visible=[dict(B=32, S=4, T=4352, L=4096, sizes=V3, **ON_H100)],
+            hidden=lambda r: [_drawn_choice(r, ("naive", "absorb")), _drawn_choice(r, ("absorb", "absorb"))],
+        ),
+        Part(
+            "hundreds of new tokens",
+            1,
+            visible=[dict(B=2, S=512, T=8192, L=4096, sizes=KIMI, **ON_H100)],
+            hidden=lambda r: [_drawn_choice(r, ("naive", "naive"))],
+        ),
+        Part(
+            "a part that is empty",
+            1,
+            visible=[
+                dict(B=256, S=1, T=4096, L=0, sizes=V3, **ON_H100),
+                dict(B=256, S=1, T=4096, L=4096, sizes=V3, **ON_H100),
+            ],
+            hidden=lambda r: [
+                dict(_drawn_choice(r, ("absorb", "absorb"), S=1), L=0),
+                (case := _drawn_choice(r, ("naive", "absorb"), S=1)) | dict(T=case["L"]),
+            ],
+        ),
+    ),
+    inputs=as_given,
+    oracle=_choice,
+    returns=("the choice",),
+    tolerance=1e-6,
+    mistakes=(
+        _choice_slip(
+            "one form for both",
+            "the own part has the form that suits the shared one: the tokens of one sequence serve its own S queries "
+            "only, so choose again",
+            _as_shared,
+        ),
+        _choice_slip(
+            "q_len forgotten",
+            "the shared part is chosen by B alone: what counts is B times S, the query tokens that share what is read",
+            _by_batch,
+        ),
+        _choice_slip(
+            "by MACs",
+            "the form with fewer MACs is chosen, which is always naive: compare times, since small batches wait for "
+            "memory",
+            pick=lambda part, _: "naive",
+        ),
+        _choice_slip(
+            "by words",
+            "the form with fewer words is chosen, which is always absorb: compare times, since large batches wait for "
+            "the arithmetic",
+            pick=lambda part, _: "absorb",
+        ),
+        _choice_slip(
+            "own part always absorb",
+            "the own part is absorb whatever S is: with several hundred query tokens a sequence reuses its own tokens "
+            "enough for naive",
+            pick=lambda part, times: "naive" if part == "shared" and times["naive"] < times["absorb"] else "absorb",
+        ),
+        _choice_slip(
+            "own part of T tokens",
+            "the own part is timed over T tokens: T includes the prefix, T − L remain",
+            lambda T, **_: dict(own=T),
+        ),
+        _choice_slip(
+            "parts overlap",
+            "seconds is the longer of the two parts: they are two kernels, one after the other, so their times add",
+            join=max,
+        ),
+        _choice_slip(
+            "empty part naive",
+            "a part without tokens takes no time in either form, and counts as absorb: nothing is expanded for it",
+            pick=lambda part, times: "naive" if times["naive"] <= times["absorb"] else "absorb",
+        ),
+    ),
+    needs=("prefix_costs", "step_time"),
+)
+
+
+# read_measurements
+
+
+def _rows(
+    _: torch.Generator, batches: list[int], S: int, L: int, sizes: dict, itemsize: int, gbps: float, tflops: float
+) -> Arguments:
+    """A table of the times of two kernels: one that reads at `gbps` GB/s, one that computes at `tflops` TFLOP/s."""
+    rows = []
+    for B in batches:
+        naive, absorb = (_cost(form, B=B, S=S, T=L, L=L, itemsize=itemsize, **sizes) for form in FORMS)
+        naive_s = naive.bytes / gbps / 1e9 + 0.1 * naive.flops / tflops / 1e12
+        rows.append([B, 1e6 * naive_s, 1e6 * absorb.flops / tflops / 1e12 + 7])
+    return dict(rows=rows, S=S, L=L, sizes=sizes, itemsize=itemsize)
+
+
+def _reading(
+    rows, S, L, sizes, itemsize, *, at=None, naive_row=0, absorb_row=-1, readers=1, B=None, macs=1, giga=1e9, tera=1e12
+):
+    """What a table says. The keywords make the named mistakes."""
+    after = next(i for i, (_, naive, absorb) in enumerate(rows) if naive < absorb)
+    (low, naive_low, absorb_low), (high, naive_high, absorb_high) = rows[after - 1 : after + 1]
+    behind, ahead = naive_low - absorb_low, absorb_high - naive_high
+    crossings = {
+        "between": low + (high - low) * behind / (behind + ahead),
+        "first": high,
+        "last": low,
+        "middle": (low + high) / 2,
+    }
+    first, last = rows[naive_row], rows[absorb_row]
+    read = readers * _cost("naive", B=1, S=S, T=L, L=L, itemsize=itemsize, **sizes).bytes
+    flops = macs * _cost("absorb", B=B or last[0], S=S, T=L, L=L, **sizes).flops
+    return {
+        "crossover": crossings[at or "between"],
+        "naive_gb_per_s": read / (first[1] * 1e-6) / giga,
+        "absorb_tflop_per_s": flops / (last[2] * 1e-6) / tera,
+    }
+
+
+_reading_slip = slips(_reading)
+
+
+def _drawn_table(r: Random, **fixed: Any) -> dict[str, Any]:
+    """A table that starts with naive behind and ends with it ahead."""
+    while True:
+        start = r.randint(2, 5)
+        case = dict(batches=[start * 3**n for n in range(r.randint(4, 6))], S=1, L=r.randint(2000, 9000))
+        case |= dict(sizes=_layer(r), itemsize=2, gbps=r.uniform(800, 3000), tflops=r.uniform(100, 600)) | fixed
+        rows = _rows(None, **case)["rows"]
+        signs = [naive < absorb for _, naive, absorb in rows]
+        if not signs[0] and signs[-1] and sorted(signs) == signs and signs.count(True) not in (0, len(signs)):
+            return case
+
+
+READ_MEASUREMENTS = Exercise(
+    name="read_measurements",
+    title="crossover and rates from a measured table",
+    parts=(
+        Part(
+            "the crossover, and rates of 16-bit words",
+            2,
+            visible=[
+                dict(batches=[2, 8, 32, 128, 512], S=1, L=4096, sizes=V3, itemsize=2, gbps=2750.0, tflops=430.0),
+                dict(batches=[3, 50, 60], S=1, L=1000, sizes=KIMI, itemsize=2, gbps=900.0, tflops=100.0),
+            ],
+            hidden=lambda r: [_drawn_table(r), _drawn_table(r)],
+        ),
+        Part(
+            "several new tokens, other words",
+            1,
+            visible=[
+                dict(batches=[2, 9, 40, 99], S=3, L=4096, sizes=V3, itemsize=1, gbps=2000.0, tflops=500.0),
+            ],
+            hidden=lambda r: [_drawn_table(r, S=r.randint(2, 4), itemsize=size) for size in (1, 4)],
+        ),
+    ),
+    inputs=_rows,
+    oracle=_reading,
+    returns=("the reading",),
+    tolerance=1e-6,
+    mistakes=(
+        _reading_slip(
+            "first row that naive wins",
+            "crossover is the first batch of the table at which naive is faster: the lines cross before it, so "
+            "interpolate between that row and the one above",
+            at="first",
+        ),
+        _reading_slip(
+            "last row that absorb wins",
+            "crossover is the last batch of the table at which absorb is faster: the lines cross after it, so "
+            "interpolate between that row and the next",
+            at="last",
+        ),
+        _reading_slip(
+            "half way",
+            "crossover is half way between two rows: the lines cross nearer to the row at which the times differ less",
+            at="middle",
+        ),
+        _reading_slip(
+            "powers of two",
+            "the rates are in GiB/s and 2^40 FLOP/s: GB/s and TFLOP/s are 10^9 and 10^12",
+            giga=2**30,
+            tera=2**40,
+        ),
+        _reading_slip("GiB", "naive_gb_per_s is in GiB/s: a GB is 10^9 bytes", giga=2**30),
+        _reading_slip(
+            "times in ms",
+            "both rates are off by a factor of 1000: the times in the table are microseconds",
+            giga=1e12,
+            tera=1e15,
+        ),
+        _reading_slip("MACs for FLOPs", "absorb_tflop_per_s counts MACs: one MAC is two FLOPs", macs=0.5),
+        _reading_slip("words for bytes", "naive_gb_per_s counts words: multiply by itemsize", itemsize=1),
+        _reading_slip(
+            "prefix read per sequence",
+            "naive_gb_per_s counts the prefix once per sequence: all of it is shared, and read once",
+            lambda rows, **_: dict(readers=rows[0][0]),
+        ),
+        _reading_slip(
+            "one sequence computed",
+            "absorb_tflop_per_s lacks the batch: every sequence's queries multiply with the whole prefix",
+            B=1,
+        ),
+        _reading_slip(
+            "key of 576 only",
+            "absorb_tflop_per_s counts the key alone, R+Dr: the value, R wide, is multiplied as well",
+            lambda sizes, **_: dict(macs=(sizes["R"] + sizes["Dr"]) / (2 * sizes["R"] + sizes["Dr"])),
+        ),
+        _reading_slip(
+            "q_len forgotten",
+            "absorb_tflop_per_s lacks S: each of a sequence's S query tokens multiplies with the prefix",
+            S=1,
+        ),
+        _reading_slip(
+            "rows swapped",
+            "the rates are those of the wrong rows: naive's bandwidth shows at the smallest batch, absorb's rate at "
+            "the largest",
+            naive_row=-1,
+            absorb_row=0,
+        ),
+    ),
+    needs=("prefix_costs",),
+)
+
+EXERCISES = (PREFIX_COSTS, BREAK_EVEN, PREDICT_CROSSOVERS, STEP_TIME, CHOOSE_FORMS, READ_MEASUREMENTS)

@@ -1,0 +1,286 @@
+"""Right answers of several lessons, and the mistakes that several lessons name.
+
+The letters are those of `drawing`. An oracle takes the exercise's arguments by name, in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autograder.judging.exercise import Arguments, Mistake
+from mla_ref.attention import latent_attention
+from mla_ref.hardware.cost import Cost
+from mla_ref.rope import apply_rope
+
+Oracle = Callable[..., Any]
+INF = math.inf
+
+# --- wrong oracles from right ones ------------------------------------------------------------------------------------
+
+
+def slips(oracle: Oracle) -> Callable[..., Mistake]:
+    """Return what makes mistakes of an oracle: `mistake(name, message, slip, **wrong)`.
+
+    `wrong` and what `slip(**arguments)` returns are put in place of arguments, or are keywords that the answer does
+    without.
+    """
+
+    def mistake(name: str, message: str, slip: Callable[..., dict[str, Any]] | None = None, **wrong: Any) -> Mistake:
+        return Mistake(name, message, lambda **a: oracle(**(a | (slip(**a) if slip else {}) | wrong)))
+
+    return mistake
+
+
+def altered(oracle: Oracle, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Oracle:
+    """Return the oracle with other values for some entries of its dict: those of `change(right)`."""
+
+    def wrong(**given: Any) -> dict[str, Any]:
+        right = oracle(**given)
+        return {**right, **change(right)}
+
+    return wrong
+
+
+def upside_down(right: dict[str, Any]) -> dict[str, float]:
+    """Change the ratio into its reciprocal, for `altered`."""
+    return {"ratio": 1 / right["ratio"]}
+
+
+def after(oracle: Oracle, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Oracle:
+    """Return the oracle with its results changed, which are out and lse."""
+    return lambda **given: change(*oracle(**given))
+
+
+def base_2(out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Change lse to base 2."""
+    return out, lse / math.log(2)
+
+
+def nan_where_empty(out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Change out to NaN in the rows that see nothing."""
+    return out.masked_fill((lse == -INF)[..., None], math.nan), lse
+
+
+# --- RMSNorm ----------------------------------------------------------------------------------------------------------
+
+
+def norm_mistakes(norm: Oracle) -> dict[str, Mistake]:
+    """Return mistakes of an RMSNorm by name. `norm(x, weight, eps, mean=True)` subtracts the mean."""
+
+    def eps_outside(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        x = x[..., : len(weight)]
+        return x / (x.square().mean(-1, keepdim=True).sqrt() + eps) * weight
+
+    found = (
+        Mistake(
+            "mean subtracted",
+            "the mean is subtracted: that is LayerNorm, RMSNorm does not centre",
+            lambda **a: norm(**a, mean=True),
+        ),
+        Mistake(
+            "no weight",
+            "the result is not multiplied by weight",
+            lambda x, weight, eps: norm(x, torch.ones_like(weight), eps),
+        ),
+        Mistake("no eps", "eps is missing: expected √(mean square + eps)", lambda x, weight, eps: norm(x, weight, 0.0)),
+        Mistake("eps outside", "eps is added to the root, expected inside it: √(mean square + eps)", eps_outside),
+    )
+    return {each.name: each for each in found}
+
+
+# --- RoPE: x [B, S, H, Dr], cos and sin [S, Dr/2] ---------------------------------------------------------------------
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Neighbours as complex numbers, times e^{i angle}: equation 5 of the report that lesson 02 follows."""
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(pairs * torch.complex(cos, sin)[:, None]).flatten(-2)
+
+
+def halves_layout(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The right pairs, stored as two halves."""
+    return rotated(x, cos, sin).unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+
+
+def overwritten(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The second element of a pair made from the first one after its turn."""
+    a, b = x[..., 0::2], x[..., 1::2]
+    cos, sin = cos[:, None], sin[:, None]
+    a = a * cos - b * sin
+    return torch.stack((a, a * sin + b * cos), -1).flatten(-2)
+
+
+HALF_ROTATION = Mistake(
+    "half rotation",
+    "element i is paired with i + Dr/2: expected neighbours, (0, 1), (2, 3), …",
+    lambda x, cos, sin: apply_rope(x, cos, sin, interleaved=False),
+)
+WRONG_SIGN = Mistake(
+    "wrong sign",
+    "the pairs turn backwards: expected (a·cos − b·sin, a·sin + b·cos)",
+    lambda x, cos, sin: rotated(x, cos, -sin),
+)
+
+# --- causal attention -------------------------------------------------------------------------------------------------
+
+
+def causal(scores: Tensor, shift: int | None = None) -> Tensor:
+    """Return scores [B, S, H, T] with −inf where a query may not look.
+
+    Query s sees the positions up to s + `shift`. By default that is T − S: the queries are the last tokens.
+    """
+    S, T = scores.shape[1], scores.shape[-1]
+    future = torch.arange(T) > torch.arange(S)[:, None] + (T - S if shift is None else shift)
+    return scores.masked_fill(future[:, None, :], -INF)
+
+
+def mask_mistakes(attention: Oracle, query: str, key: str) -> tuple[Mistake, Mistake, Mistake]:
+    """Return mistakes of the causal mask. `attention` takes a `shift`; `query` and `key` name its [B, S, …], [B, T, …].
+
+    They are: no mask, a mask aligned top-left, a mask that hides a query's own token.
+    """
+
+    def shifted(by: Callable[[int, int], int]) -> Oracle:
+        return lambda **a: attention(**a, shift=by(a[query].shape[1], a[key].shape[1]))
+
+    return (
+        Mistake("no mask", "no causal mask: a query sees tokens that come after it", shifted(lambda S, T: T)),
+        Mistake(
+            "mask top-left",
+            "the causal mask is aligned top-left: query s of S stands at position T−S+s, not at s",
+            shifted(lambda S, T: 0),
+        ),
+        Mistake(
+            "own token hidden",
+            "the causal mask hides a query's own token: position T−S+s itself is seen",
+            shifted(lambda S, T: T - S - 1),
+        ),
+    )
+
+
+def base_2_mistake(attention: Oracle) -> Mistake:
+    """Return the mistake of an lse to base 2."""
+    return Mistake("lse base 2", "lse is a logarithm to base 2, expected the natural one", after(attention, base_2))
+
+
+# --- a decode step over a latent cache --------------------------------------------------------------------------------
+# q_latent [B, H, R], q_rope [B, H, Dr], c_kv [B, T, R], k_rope [B, T, Dr], seq_lens [B] -> out [B, H, R], lse [B, H]
+
+
+def decoded(q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, seq_lens: Tensor, scale: float) -> Any:
+    """The answer: the reference in float64, for one query token."""
+    out, lse = latent_attention(
+        q_latent[:, None], q_rope[:, None], c_kv, k_rope, scale=scale, seq_lens=seq_lens, causal=False
+    )
+    return out[:, 0], lse[:, 0]
+
+
+def decoded_with(change: Callable[[Arguments], Arguments]) -> Oracle:
+    """Return an oracle that takes other arguments, those of `change(given)`."""
+    return lambda **given: decoded(**{**given, **change(given)})
+
+
+def decode_scores(q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, scale: float) -> Tensor:
+    """The scores, [B, H, T]."""
+    return (q_latent @ c_kv.mT + q_rope @ k_rope.mT) * scale
+
+
+def blockwise(block: int, keep_acc: bool = True, keep_sum: bool = True, tail: bool = True) -> Oracle:
+    """Return online softmax in blocks of tokens.
+
+    Without `keep_acc` the accumulator is not rescaled. Without `keep_sum` the sum is not. Without `tail` the zeros
+    behind the length count.
+    """
+
+    def oracle(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
+        out, lse = torch.zeros_like(q_latent), torch.full_like(q_latent[..., 0], -INF)
+        for b, length in enumerate(seq_lens.tolist()):
+            padding = (0, 0, 0, -length % block)
+            c, k = (torch.nn.functional.pad(x[b, :length], padding) for x in (c_kv, k_rope))
+            qk = decode_scores(q_latent[b], q_rope[b], c, k, scale)
+            if not length:
+                continue
+            if tail:
+                qk[:, length:] = -INF
+            m_i = torch.full_like(lse[b], -INF)
+            l_i, acc = torch.zeros_like(m_i), torch.zeros_like(out[b])
+            for s, v in zip(qk.split(block, -1), c.split(block), strict=True):
+                m_new = torch.maximum(m_i, s.amax(-1))
+                alpha, p = (m_i - m_new).exp(), (s - m_new[:, None]).exp()
+                l_i = l_i * (alpha if keep_sum else 1) + p.sum(-1)
+                acc = acc * (alpha[:, None] if keep_acc else 1) + p @ v
+                m_i = m_new
+            out[b], lse[b] = acc / l_i[:, None], m_i + l_i.log()
+        return out, lse
+
+    return oracle
+
+
+BLOCKS = (16, 32, 64, 128)  # tokens
+
+
+def in_blocks(
+    name: str, message: str, oracle: Callable[[int], Oracle], blocks: Sequence[int] = BLOCKS
+) -> Iterator[Mistake]:
+    """Return a mistake once for each number of tokens in a block, as what it gives may depend on it."""
+    return (Mistake(name, message, oracle(block)) for block in blocks)
+
+
+BASE_2 = "lse is a base-2 logarithm: expected the natural one, divide tl.log2 by log2(e) or take tl.log"
+
+ROPE_MISSING = Mistake(
+    "RoPE part missing", "the scores lack q_rope · k_rope", decoded_with(lambda a: {"q_rope": 0 * a["q_rope"]})
+)
+SCALE_OF_THE_LATENT = Mistake(
+    "scale of the latent",
+    "the softmax scale is 1/√(R+Dr), 1/√576 in DeepSeek-V3: take the argument, which is 1/√192 there",
+    decoded_with(lambda a: {"scale": (a["q_latent"].shape[-1] + a["q_rope"].shape[-1]) ** -0.5}),
+)
+DECODED_IN_BASE_2 = Mistake("lse base 2", BASE_2, after(decoded, base_2))
+NOT_RESCALED = (
+    *in_blocks(
+        "accumulator not rescaled",
+        "acc is not multiplied by exp(m_i − m_new) when the maximum grows: earlier blocks weigh too much",
+        lambda block: blockwise(block, keep_acc=False),
+    ),
+    *in_blocks(
+        "sum not rescaled",
+        "l_i is not multiplied by exp(m_i − m_new) when the maximum grows: earlier blocks count too much",
+        lambda block: blockwise(block, keep_sum=False),
+    ),
+)
+
+
+def empty_sequence(oracle: Oracle) -> Mistake:
+    """Return the mistake of a NaN for a sequence of length 0."""
+    return Mistake(
+        "empty sequence",
+        "a sequence of length 0 gives NaN: its sum is 0, and 0/0 is NaN; expected out 0 and lse −inf",
+        after(oracle, nan_where_empty),
+    )
+
+
+def eager_decode(
+    q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, seq_lens: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The `eager_decode` of lesson 06: the scores in memory, a pass for each operation."""
+    scores = (q_latent @ c_kv.mT + q_rope @ k_rope.mT).float() * scale
+    beyond = torch.arange(c_kv.shape[1], device=scores.device) >= seq_lens.to(scores.device)[:, None, None]
+    scores = scores.masked_fill(beyond, -INF)
+    lse = scores.logsumexp(-1)
+    return (scores - lse[..., None]).exp().to(c_kv.dtype) @ c_kv, lse
+
+
+def decode_floor(
+    B: int, H: int, T: int, dtype: torch.dtype, R: int, Dr: int, S: int = 1, out_bytes: float | None = None
+) -> Cost:
+    """Cache and queries are read once, out and lse are written. Out has the dtype of the query, or `out_bytes`."""
+    rows = B * S * H
+    out_bytes = rows * (R * dtype.itemsize + 4) if out_bytes is None else out_bytes
+    read = (B * T + rows) * (R + Dr) * dtype.itemsize
+    return Cost(bytes=read + out_bytes, flops=2 * rows * T * (2 * R + Dr))

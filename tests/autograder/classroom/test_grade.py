@@ -1,0 +1,217 @@
+"""Grading a class: nobody is missing, nothing is graded twice, nothing is lost."""
+
+import csv
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autograder.classroom import grader as grading
+from autograder.classroom.export import export, overruled
+from autograder.classroom.feedback import write_feedback
+from autograder.classroom.grade import Classroom
+from autograder.course.course import Course
+from autograder.course.sample import render, submissions
+from autograder.judging import judge
+from autograder.judging.verdict import Outcome
+
+COURSE = Course.at(Path(__file__).parents[3])
+NAME = "00_start_here"
+STUDENTS = ("ada", "eli", "hana")
+
+
+def _hand_in(folder, students=STUDENTS):
+    lesson = COURSE.lesson(NAME)
+    for each in submissions(COURSE, NAME):
+        if each.student in students:
+            path = folder / "submitted" / each.student / NAME / f"{NAME}.ipynb"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(render(lesson, each))
+
+
+def _scores(results):
+    return {result.student: result.score for result in results}
+
+
+def _gradebook(room):
+    with room.records.gradebook() as gradebook:
+        return {s.student_id: s.score for s in gradebook.find_assignment(NAME).submissions}
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("class")
+    _hand_in(folder)
+    (folder / "submitted" / "corrupt" / NAME).mkdir(parents=True)
+    (folder / "submitted" / "corrupt" / NAME / f"{NAME}.ipynb").write_text('{"cells": [')
+    (folder / "submitted" / "absent" / NAME).mkdir(parents=True)
+    Classroom(COURSE, folder).grade()
+    return folder
+
+
+@pytest.fixture
+def room(graded, tmp_path):
+    return Classroom(COURSE, shutil.copytree(graded, tmp_path / "class"))
+
+
+def test_everybody_is_graded_and_the_gradebook_says_the_same(room):
+    results = room.grade()
+    scores = _scores(results)
+    assert set(scores) == {*STUDENTS, "corrupt", "absent"}
+    assert scores["ada"] == sum(each.points for each in COURSE.exercises(NAME))
+    assert scores["corrupt"] == scores["absent"] == 0 < scores["hana"] < scores["ada"]
+    assert _gradebook(room) == scores
+
+
+def test_a_second_run_grades_nothing(room):
+    assert not any(result.fresh for result in room.grade())
+
+
+def test_only_what_changed_is_graded_again(room):
+    shutil.copy(room.submitted / "ada" / NAME / f"{NAME}.ipynb", room.submitted / "eli" / NAME / f"{NAME}.ipynb")
+    results = room.grade()
+    assert [result.student for result in results if result.fresh] == ["eli"]
+    assert _scores(results)["eli"] == _gradebook(room)["eli"] == _scores(results)["ada"]
+
+
+def test_a_lost_gradebook_is_filled_again_from_the_verdicts(room, monkeypatch):
+    before = _gradebook(room)
+    (room.folder / "gradebook.db").unlink()
+    monkeypatch.setattr(judge, "judge", lambda *args: pytest.fail("a verdict was reached again"))
+    assert all(result.fresh for result in room.grade())
+    assert _gradebook(room) == before
+
+
+def test_stray_folders_are_reported_and_left_alone(room):
+    (room.submitted / "ada" / "99_poetry").mkdir()
+    (room.submitted / "no student; rm").mkdir()
+    (room.submitted / "notes.txt").write_text("")
+    pairs, strange = room.found()
+    assert len(pairs) == len(STUDENTS) + 2
+    assert len(strange) == 3, strange
+    assert any("99_poetry" in line for line in strange)
+
+
+def test_a_time_that_cannot_be_read_is_reported_and_costs_no_grade(room):
+    (room.submitted / "ada" / NAME / "timestamp.txt").write_text("yesterday, around noon")
+    (room.submitted / "eli" / NAME / "timestamp.txt").write_text("2026-12-25 10:00:00 UTC")
+    (line,) = room.found()[1]
+    assert "ada" in line
+    results = {result.student: result for result in room.grade()}
+    assert results["ada"].problem is results["eli"].problem is None
+    assert results["eli"].fresh
+    with room.records.gradebook() as gradebook:
+        assert str(gradebook.find_submission(NAME, "eli").timestamp) == "2026-12-25 10:00:00"
+
+
+def test_a_fault_of_the_grader_is_not_a_zero(room, monkeypatch, tmp_path):
+    def broken(*args, **kwargs):
+        raise ZeroDivisionError("the oracle is broken")
+
+    monkeypatch.setattr(judge, "assess", broken)
+    grading.shared.cache_clear()
+    shutil.rmtree(room.folder / "verdicts")
+    shutil.rmtree(room.folder / "graded")
+    results = {result.student: result for result in room.grade()}
+    grading.shared.cache_clear()
+    assert {v.outcome for v in results["ada"].verdicts} == {Outcome.FAULT}
+    assert results["ada"].score is None
+    assert results["corrupt"].score == 0, "what needs no judge is graded all the same"
+    export(room, tmp_path / "grades.csv")
+    rows = {row["student"]: row for row in csv.DictReader((tmp_path / "grades.csv").read_text().splitlines())}
+    assert (rows["ada"]["score"], rows["ada"]["status"]) == ("", "needs manual grading")
+    monkeypatch.undo()
+    results = {result.student: result for result in room.grade()}
+    assert results["ada"].fresh
+    assert results["ada"].score == results["ada"].points
+
+
+def test_feedback_tells_the_student_what_is_wrong(room):
+    pages, problems = write_feedback(room)
+    assert problems == []
+    assert len(pages) == len(STUDENTS) + 2
+    texts = {page.parts[-3]: page.read_text() for page in pages}
+    assert "these are elements, expected bytes" in texts["eli"]
+    assert "not a notebook that can be read" in texts["corrupt"]
+    assert "was handed in" in texts["absent"]
+    assert "not finished" in texts["hana"] or "as it was handed out" in texts["hana"]
+
+
+def test_nbgraders_own_autograde_gives_the_same_score(room):
+    from nbgrader.apps import NbGraderAPI
+    from nbgrader.coursedir import CourseDirectory
+
+    before = _gradebook(room)
+    config = room.records.config()
+    answer = NbGraderAPI(CourseDirectory(config=config), config=config).autograde(NAME, "eli", force=True)
+    assert answer["success"], answer
+    assert _gradebook(room) == before
+
+
+def test_a_comment_reaches_the_feedback_page(room):
+    write_feedback(room)
+    with room.records.gradebook() as gradebook:
+        gradebook.find_comment("tensor_bytes", NAME, NAME, "eli").manual_comment = "see me after class"
+        gradebook.db.commit()
+    pages, _ = write_feedback(room)
+    assert "see me after class" in next(page for page in pages if page.parts[-3] == "eli").read_text()
+
+
+def test_a_browsers_file_name_is_no_zero_and_two_files_are_a_question(room):
+    folder = room.submitted / "ada" / NAME
+    (folder / f"{NAME}.ipynb").rename(folder / f"{NAME} (1).ipynb")
+    assert _scores(room.grade())["ada"] == 15
+    shutil.copy(folder / f"{NAME} (1).ipynb", folder / f"{NAME} (2).ipynb")
+    (verdict, *_) = next(result for result in room.grade() if result.student == "ada").verdicts
+    assert verdict.outcome is Outcome.ABSENT
+    assert "(2).ipynb" in verdict.reason
+
+
+def test_a_link_to_somebody_elses_notebook_is_not_followed(room):
+    path = room.submitted / "hana" / NAME / f"{NAME}.ipynb"
+    path.unlink()
+    path.symlink_to(room.submitted / "ada" / NAME / f"{NAME}.ipynb")
+    assert _scores(room.grade())["hana"] == 0
+
+
+def test_two_runs_do_not_grade_one_class_at_once(room):
+    with room._locked(), pytest.raises(BlockingIOError, match="another run"):
+        Classroom(COURSE, room.folder).grade()
+
+
+def test_a_manual_score_is_exported(room, tmp_path):
+    with room.records.gradebook() as gradebook:
+        grade = gradebook.find_grade("check-tensor_bytes", NAME, NAME, "eli")
+        grade.manual_score = 3.0
+        gradebook.db.commit()
+    export(room, tmp_path / "grades.csv", per_exercise=True)
+    rows = {
+        (r["student"], r["exercise"]): r["score"]
+        for r in csv.DictReader((tmp_path / "grades.csv").read_text().splitlines())
+    }
+    assert float(rows["eli", "tensor_bytes"]) == 3.0
+    (line,) = overruled(room)
+    assert "eli: tensor_bytes counts 3" in line
+
+
+def test_a_killed_run_is_finished_by_the_next(graded, tmp_path):
+    folder = tmp_path / "class"
+    _hand_in(folder)
+    command = [sys.executable, "-m", "autograder.cli", "grade", "--classroom", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list((folder / "graded").glob("*/*.json")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    room = Classroom(COURSE, folder)
+    results = room.grade()
+    full = {student: score for student, score in _gradebook(Classroom(COURSE, graded)).items() if student in STUDENTS}
+    assert _scores(results) == _gradebook(room) == full
+    leftovers = [path for path in folder.iterdir() if path.name.startswith(".staging") and os.listdir(path)]
+    assert len(leftovers) <= 1

@@ -1,0 +1,88 @@
+"""Recording does what `nbgrader autograde` does."""
+
+import shutil
+from contextlib import nullcontext
+from datetime import datetime
+from types import SimpleNamespace
+
+import pytest
+
+from autograder.classroom import converters, grader
+from autograder.classroom.record import Records, grades_of, submissions_of
+
+LESSON = "00_start_here"
+LATE = """
+c = get_config()
+c.LateSubmissionPlugin.penalty_method = "zero"
+"""
+
+
+def _rows(records):
+    with records.gradebook() as gradebook:
+        return {
+            each.student_id: (
+                each.timestamp,
+                each.total_seconds_late,
+                each.late_submission_penalty,
+                sorted((g.name, g.auto_score, g.manual_score, g.needs_manual_grade) for g in grades_of(each)),
+                sorted((c.name, str(c.auto_comment)) for c in each.notebooks[0].comments),
+            )
+            for each in submissions_of(gradebook, LESSON)
+        }
+
+
+def _due(records, when):
+    with records.gradebook() as gradebook:
+        gradebook.find_assignment(LESSON).duedate = when
+        gradebook.db.commit()
+
+
+def test_the_gradebook_and_the_notebooks_are_as_nbgrader_leaves_them(
+    records, entry, empty_class, tmp_path, monkeypatch
+):
+    (tmp_path / "nbgrader_config.py").write_text(LATE)
+    entries = [entry("ada", "a note", timestamp="2026-12-25 10:00:00 UTC"), entry("ben")]
+    with records.staged(entries) as recorder:
+        _due(records, datetime(2026, 12, 24))
+        for each in entries:
+            assert records.enter(recorder, each, [job.settled for job in each.jobs]).problem is None
+
+    from nbgrader.apps import NbGraderAPI
+
+    known = {job.name: job.settled for job in entries[0].jobs}
+    monkeypatch.setattr(grader, "shared", lambda *args: SimpleNamespace(verdicts=lambda lesson, notebook: known))
+    monkeypatch.setattr(converters, "shared_connections", nullcontext)
+    own = Records(records.course, shutil.copytree(empty_class, tmp_path / "nbgrader's"))
+    with own.staged(entries) as recorder:
+        _due(own, datetime(2026, 12, 24))
+        api = NbGraderAPI(recorder.coursedir, config=recorder.coursedir.config)
+        for each in entries:
+            assert api.autograde(LESSON, each.student)["success"]
+
+    assert _rows(records) == _rows(own)
+    assert _rows(records)["ada"][2] > 0, "the penalty for lateness"
+    for each in entries:
+        path = f"autograded/{each.student}/{LESSON}/{LESSON}.ipynb"
+        assert (records.folder / path).read_bytes() == (own.folder / path).read_bytes()
+
+
+def test_what_is_interrupted_is_not_recorded(records, entry, monkeypatch):
+    ada = entry("ada")
+    verdicts = [job.settled for job in ada.jobs]
+    with records.staged([ada]) as recorder:
+        records.enter(recorder, ada, verdicts)
+        assert records.entered(ada)
+        monkeypatch.setattr(recorder, "convert_notebooks", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            records.enter(recorder, ada, verdicts)
+    assert records.entered(ada) is None
+
+
+def test_a_submission_that_nbgrader_cannot_record_does_not_stop_the_next(records, entry):
+    ada, ben = entry("ada"), entry("ben")
+    verdicts = [job.settled for job in ada.jobs]
+    with records.staged([ada, ben]) as recorder:
+        for path in records.folder.glob(".staging-*/ada/*/*.ipynb"):
+            path.write_text("{")
+        assert records.enter(recorder, ada, verdicts).problem
+        assert records.enter(recorder, ben, verdicts).problem is None

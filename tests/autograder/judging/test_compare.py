@@ -1,0 +1,145 @@
+"""What counts as right, and what is said of what is not."""
+
+import math
+
+import pytest
+import torch
+
+from autograder.judging.compare import assess, difference
+from autograder.judging.exercise import RELATIVE, Exercise, Mistake
+
+T = torch.tensor
+
+
+def said(result, expected, names=("out",), tolerance=1e-5):
+    """Return the reason, or None if the result is right."""
+    found = difference(result, expected, names, tolerance)
+    return found.reason if found else None
+
+
+@pytest.mark.parametrize("dtype", list(RELATIVE), ids=str)
+def test_an_answer_rounded_to_the_inputs_dtype_is_right_and_one_in_error_by_more_is_not(dtype):
+    torch.manual_seed(0)
+    exercise = Exercise("f", "", (), dict, lambda x: x.exp())
+    x = torch.randn(40, 16, dtype=torch.float64).to(dtype)
+    assert assess(exercise, {"x": x}, x.exp()) is None
+    off = x.double().exp() * (1 + 2 * RELATIVE[dtype])
+    assert assess(exercise, {"x": x}, off) is not None
+
+
+def test_an_error_in_one_small_row_is_seen_in_a_large_result():
+    torch.manual_seed(0)
+    expected = torch.randn(1000, 64, dtype=torch.float64)
+    result = expected.clone()
+    result[517] *= 1.001
+    assert "517 of axis 0" in said(result, expected)
+
+
+def test_an_answer_of_the_wrong_size_is_not_saved_by_small_numbers():
+    expected = torch.full((4, 4), 1e-20, dtype=torch.float64)
+    assert said(torch.zeros(4, 4), expected)
+    assert said(expected.float(), expected) is None
+    assert said(torch.full((4, 4), 1e-9), torch.zeros(4, 4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_fails_before_anything_is_compared(value):
+    expected = torch.ones(3, 4, dtype=torch.float64)
+    result = expected.float()
+    result[1, 2] = value
+    assert ("NaN" if math.isnan(value) else "infinite") + " in 1 of 12" in said(result, expected)
+    assert said(torch.full((3, 4), value), expected)
+
+
+def test_an_empty_row_has_an_lse_of_minus_infinity_and_nothing_else():
+    expected = T([1.0, -math.inf], dtype=torch.float64)
+    assert said(T([1.0, -math.inf]), expected) is None
+    for other in (math.inf, math.nan, 0.0, -1e30):
+        assert said(T([1.0, other]), expected)
+    assert said(T([-math.inf, -math.inf]), expected)
+
+
+@pytest.mark.parametrize(
+    ("result", "expected", "says"),
+    [
+        (torch.ones(3), torch.ones(3, 1), "shape [3], expected [3, 1]"),
+        (torch.ones(1, 3), torch.ones(3), "shape [1, 3], expected [3]"),
+        (torch.ones(3).long(), torch.ones(3), "dtype torch.int64"),
+        (torch.ones(3).bool(), torch.ones(3), "dtype torch.bool"),
+        (T([1, 2, 4]), T([1, 2, 3]), "1 of 3 entries"),
+        (T([1.0, 2.0, math.nan]), T([1, 2, 3]), "1 of 3 entries"),
+        ([1.0, 1.0], torch.ones(2), "a list, expected a tensor"),
+        (None, torch.ones(2), "None, expected a tensor"),
+        (torch.ones(2), (torch.ones(2), torch.ones(2)), "expected 2 values (out, lse)"),
+        ((torch.ones(2),), (torch.ones(2), torch.ones(2)), "1 values, expected 2 values"),
+        ((torch.ones(2), torch.zeros(2)), (torch.ones(2), torch.ones(2)), "lse has a relative error"),
+        ({"a": 1}, {"a": 1, "b": 2}, "no entry 'b'; it has a"),
+        ({"a": 1, "b": 3}, {"a": 1, "b": 2}, "['b'] is 3"),
+        ([1, 2], {"a": 1}, "expected a dict with the keys a"),
+        (True, 1, "expected a number"),
+        (1, True, "expected True or False"),
+        (math.nan, 1.0, "finite"),
+        (10**4000, 1.0, "13288 bits"),
+        ("1.0", 1.0, "a str, expected a number"),
+        ([1, 2, 4], [1, 2, 3], "step 3 is 4"),
+        ("none", "ValueError", "should have raised ValueError"),
+        ("ValueError", 5, "raised ValueError"),
+        ("ValueError", torch.ones(2), "raised ValueError"),
+    ],
+)
+def test_a_wrong_answer_is_told_what_is_wrong(result, expected, says):
+    names = ("out", "lse") if isinstance(expected, tuple) else ("out",)
+    assert says in said(result, expected, names)
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (torch.ones(2).half(), torch.ones(2, dtype=torch.float64)),
+        ([torch.ones(2), torch.ones(2)], (torch.ones(2), torch.ones(2))),
+        (T(5.0), 5),
+        (T([5]), 5.0),
+        (5, 5.0),
+        ({"b": 2, "a": 1, "c": "more"}, {"a": 1, "b": 2}),
+        ("ValueError", "ValueError"),
+        ("anything", None),
+        (torch.empty(0, 3), torch.empty(0, 3)),
+        (T([True]), T([True])),
+    ],
+)
+def test_a_right_answer_may_come_in_another_dress(result, expected):
+    names = ("out", "lse") if isinstance(expected, tuple) else ("out",)
+    assert said(result, expected, names) is None
+
+
+def test_a_constant_factor_is_named():
+    expected = torch.randn(5, 6, dtype=torch.float64)
+    assert "1.442 times" in said(expected * 1.442, expected)
+    assert "-1 times" in said(-expected, expected)
+    assert "times" not in said(torch.randn(5, 6), expected)
+
+
+def test_a_known_mistake_is_named_and_only_where_it_matches():
+    exercise = Exercise(
+        "f",
+        "",
+        (),
+        dict,
+        lambda x: x.exp2(),
+        mistakes=(
+            Mistake("base", "2 to the x was asked for", lambda x: x.exp()),
+            Mistake("sign", "the sign is lost", lambda x: (-x).exp2()),
+        ),
+    )
+    x = torch.linspace(0.1, 2, 9)
+    assert assess(exercise, {"x": x}, x.exp2()) is None
+    assert assess(exercise, {"x": x}, x.exp()).reason == "2 to the x was asked for"
+    assert assess(exercise, {"x": x}, (-x).exp2()).mistake == "sign"
+    assert assess(exercise, {"x": x}, x.exp() + 1).mistake is None
+
+
+def test_an_oracle_that_works_in_place_does_not_change_what_the_next_one_sees():
+    exercise = Exercise("f", "", (), dict, lambda x: x.mul_(2), tolerance=1e-6)
+    x = torch.ones(3, dtype=torch.float64)
+    assert assess(exercise, {"x": x}, torch.full((3,), 2.0)) is None
+    assert torch.equal(x, torch.ones(3, dtype=torch.float64))

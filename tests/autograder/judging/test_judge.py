@@ -1,0 +1,310 @@
+"""Verdicts on one exercise, with and without bubblewrap: each way to end has its name, and the judge outlives all."""
+
+import dataclasses
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from autograder.isolation import sandbox
+from autograder.isolation.sandbox import Limits, Sandbox
+from autograder.judging import judge
+from autograder.judging.exercise import Exercise, Part
+from autograder.judging.program import Cell
+from autograder.judging.verdict import Outcome
+
+from ..tiny_course import DOUBLE, QUAD, SETUP, verdict
+
+RIGHT = "def double(x): return 2 * x"
+SHORT = dataclasses.replace(DOUBLE, limits=Limits(seconds=0.5, memory=256 << 20))
+
+
+@pytest.mark.parametrize(
+    ("source", "outcome", "says"),
+    [
+        (RIGHT, Outcome.PASSED, ""),
+        ("def double(x): return x / 2", Outcome.WRONG, "halved"),
+        ("def double(x): return x", Outcome.WRONG, "0.5 times"),
+        ("def double(x): return 2 * x if len(x) < 40 else x", Outcome.PARTIAL, "(at n=70)"),
+        ("def double(x): return None", Outcome.WRONG, "out is None"),
+        ("def double(x): return object()", Outcome.WRONG, "a value of type object"),
+        ("def double(x): return (2 * x).to(torch.complex64)", Outcome.WRONG, "complex64"),
+        ("def double(x): return (2 * x).long()", Outcome.WRONG, "int64"),
+        ("def double(x):\n    return x.mul_(2)", Outcome.WRONG, "changed its argument x in place"),
+        ("def double(x): return x.unsqueeze_(0)", Outcome.WRONG, "changed its argument x in place"),
+        ("def double(x):\n    y = 2 * x\n    return z", Outcome.ERROR, "NameError in line 3 (`return z`)"),
+        ("def double(x)\n    return x", Outcome.ERROR, "SyntaxError in line 1"),
+        ("def double(): return 1", Outcome.ERROR, "TypeError"),
+        ("import nowhere\n" + RIGHT, Outcome.ERROR, "ModuleNotFoundError in line 1"),
+        ("def double(x): raise NotImplementedError('later')", Outcome.UNFINISHED, "not finished"),
+        ("def double(x): return torch.ones(1, device='meta').cpu()", Outcome.ERROR, "meta"),
+        ("def doubel(x): return 2 * x", Outcome.MISSING, "no function or class called double"),
+        ("double = 5", Outcome.MISSING, "no function or class called double"),
+        ("raise SystemExit", Outcome.ERROR, "SystemExit"),
+        ("def double(x): sys.exit(0)", Outcome.ERROR, "SystemExit"),
+        ("def double(x): os._exit(0)", Outcome.ENDED, "ended before it gave an answer"),
+        ("os._exit(0)", Outcome.ENDED, "ended before it gave an answer"),
+        ("def double(x): os.abort()", Outcome.ENDED, "signal 6"),
+        ("import ctypes\ndef double(x): ctypes.string_at(0)", Outcome.ENDED, "signal 11"),
+        ("def double(x): return double(x)", Outcome.ERROR, "RecursionError"),
+        ("def double(x): return bytearray(1 << 40)", Outcome.MEMORY, "256 MiB"),
+        ("def double(x): return torch.ones(1 << 30)", Outcome.MEMORY, "256 MiB"),
+        ("def double(x): return input()", Outcome.ERROR, "EOFError"),
+    ],
+)
+def test_every_way_to_end_has_its_name(box, source, outcome, says):
+    found = verdict(box, source)
+    assert found.outcome is outcome, found.reason
+    assert says in found.reason
+    assert found.score == {Outcome.PASSED: 3, Outcome.PARTIAL: 2}.get(outcome, 0)
+    assert sum(part.score for part in found.parts) == found.score
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def double(x):\n    while True: pass",
+        "while True: pass",
+        "import signal\nfor s in (2, 15, 24): signal.signal(s, signal.SIG_IGN)\ndef double(x):\n    while True: pass",
+        "import time\ndef double(x):\n    try:\n        time.sleep(1e6)\n    except BaseException:\n        double(x)",
+        "import threading\ndef double(x): threading.Event().wait()",
+        "def double(x):\n    os.fork()\n    while True: pass",
+        "import signal\ndef double(x): os.kill(os.getpid(), signal.SIGSTOP)",
+    ],
+    ids=["loop", "loop in the cell", "deaf loop", "stubborn sleep", "wait", "two loops", "stopped"],
+)
+def test_what_does_not_end_is_ended(box, source):
+    started = time.monotonic()
+    found = verdict(box, source, SHORT)
+    assert found.outcome is Outcome.TIME
+    assert "within 0.5 s" in found.reason
+    assert time.monotonic() - started < 15
+    assert verdict(box, RIGHT).outcome is Outcome.PASSED
+
+
+FLOOD_ALL = """
+    def double(x):
+        for fd in range(3, 64):
+            try:
+                while True: os.write(fd, b"x" * 65536)
+            except OSError: pass
+"""
+FLOODS = {
+    "output": (
+        "def double(x):\n    print('x' * 10**7)\n    os.write(2, b'x' * 10**7)\n    return 2 * x",
+        Outcome.PASSED,
+    ),
+    "bytes": (FLOOD_ALL, Outcome.ENDED),
+    "result": ("def double(x): return torch.zeros(1 << 24)", Outcome.MEMORY),
+    "text": ("def double(x): raise ValueError('x' * 10**7)", Outcome.ERROR),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_a_flood_does_not_reach_the_judge(box, flood):
+    source, outcome = FLOODS[flood]
+    limits = dataclasses.replace(DOUBLE.limits, reply_bytes=32 << 20)
+    found = verdict(box, source, dataclasses.replace(DOUBLE, limits=limits))
+    assert found.outcome is outcome, found.reason
+    assert len(found.reason) < 2000
+
+
+def test_a_case_that_fails_leaves_the_others_their_points(box):
+    found = verdict(box, "def double(x):\n    if len(x) == 70: raise ValueError\n    return 2 * x")
+    assert [part.score for part in found.parts] == [2, 0]
+
+
+def test_prints_and_warnings_cost_nothing(box):
+    found = verdict(
+        box, "import warnings\ndef double(x):\n    warnings.warn('w')\n    print(x)\n    display(x)\n    return 2 * x"
+    )
+    assert found.outcome is Outcome.PASSED
+
+
+def test_the_right_predecessor_is_supplied(box):
+    reference = Cell("double (reference)", RIGHT, True, gives="double")
+    source = "def quad(x): return double(double(x))"
+    wrong = "def double(x): return 1 / 0"
+    assert verdict(box, source, QUAD, helpers=[wrong], references=[reference]).outcome is Outcome.PASSED
+    assert verdict(box, source, QUAD, helpers=[wrong]).outcome is Outcome.ERROR
+
+
+def test_a_broken_helper_is_mentioned(box):
+    found = verdict(box, "def double(x): return helper(x)", helpers=["helper = 1 / 0"])
+    assert found.outcome is Outcome.ERROR
+    assert "ZeroDivisionError in line 1 of cell own-0" in found.notes[0]
+
+
+def test_a_forbidden_function_is_refused(box):
+    exercise = dataclasses.replace(DOUBLE, forbidden=("mul",))
+    assert "may not call mul" in verdict(box, "def double(x): return torch.mul(x, 2)", exercise).reason
+    assert verdict(box, "def double(x): return x + x", exercise).outcome is Outcome.PASSED
+
+
+def test_nan_in_an_argument_is_not_taken_for_a_change(box):
+    part = Part("all", 1, [dict(n=2)])
+    poisoned = Exercise(
+        "double",
+        "",
+        (part,),
+        lambda g, n: {"x": torch.ones(n), "pool": torch.full((4,), torch.nan)},
+        lambda x, pool: 2 * x,
+    )
+    assert verdict(box, "def double(x, pool): return 2 * x", poisoned).outcome is Outcome.PASSED
+    assert "argument pool" in verdict(box, "def double(x, pool):\n    pool[0] = 1\n    return 2 * x", poisoned).reason
+
+
+def test_a_change_inside_a_nested_argument_is_seen(box):
+    nested = Exercise(
+        "double",
+        "",
+        (Part("all", 1, [{}]),),
+        lambda g: {"weights": {"w": torch.ones(2), "more": [torch.ones(1)]}},
+        lambda weights: 2 * weights["w"],
+    )
+    assert verdict(box, "def double(weights): return 2 * weights['w']", nested).outcome is Outcome.PASSED
+    found = verdict(box, "def double(weights):\n    weights['more'][0] += 1\n    return 2 * weights['w']", nested)
+    assert "changed its argument weights" in found.reason
+    allowed = dataclasses.replace(nested, may_change=("weights",))
+    assert verdict(box, "def double(weights): return weights['w'].mul_(2)", allowed).outcome is Outcome.PASSED
+
+
+def test_a_session_keeps_its_state_and_may_refuse(box):
+    session = Exercise(
+        "Counter",
+        "",
+        (Part("all", 1, [{}]),),
+        lambda g: {"init": [3], "steps": [["add", [1]], ["add", [5]], ["total", []]]},
+        lambda init, steps: [4, "ValueError", 4],
+        driver="session",
+    )
+    right = """
+        class Counter:
+            def __init__(self, n): self.n = n
+            def add(self, k):
+                if self.n + k > 8: raise ValueError
+                self.n += k
+                return self.n
+            def total(self): return self.n
+    """
+    assert verdict(box, right, session).outcome is Outcome.PASSED
+    found = verdict(box, right.replace("> 8", "> 99"), session)
+    assert "step 2 should have raised ValueError" in found.reason
+
+
+def test_the_same_seed_draws_the_same_cases_and_another_others():
+    first, again, other = (judge.draw_cases(DOUBLE, seed) for seed in ("a", "a", "b"))
+    assert all(torch.equal(x.arguments["x"], y.arguments["x"]) for x, y in zip(first, again, strict=True))
+    assert not any(torch.equal(x.arguments["x"], y.arguments["x"]) for x, y in zip(first[:1], other[:1], strict=True))
+    shapes = {judge.draw_cases(DOUBLE, str(seed))[1].params["n"] for seed in range(30)}
+    assert len(shapes) > 3
+
+
+def broken(*args, **kwargs):
+    raise ZeroDivisionError("a bug of ours")
+
+
+@pytest.mark.parametrize("what", ["oracle", "inputs", "hidden", "no case", "mistake", "dtype"])
+def test_a_fault_of_the_grader_is_no_score(box, what):
+    if what == "hidden":
+        exercise = dataclasses.replace(DOUBLE, parts=(Part("all", 3, [dict(n=3)], broken),))
+    elif what == "no case":
+        exercise = dataclasses.replace(DOUBLE, parts=(*DOUBLE.parts, Part("more", 1, [])))
+    elif what == "mistake":
+        exercise = dataclasses.replace(DOUBLE, mistakes=(judge_mistake(),))
+    elif what == "dtype":
+        exercise = dataclasses.replace(DOUBLE, inputs=lambda g, n: {"x": torch.ones(n, dtype=torch.complex64)})
+    else:
+        exercise = dataclasses.replace(DOUBLE, **{what: broken})
+    found = verdict(box, "def double(x): return x", exercise)
+    assert found.outcome is Outcome.FAULT
+    assert found.score is None
+    assert "the grader failed" in found.reason
+
+
+def judge_mistake():
+    from autograder.judging.exercise import Mistake
+
+    return Mistake("broken", "", broken)
+
+
+def test_a_sandbox_that_cannot_start_is_the_graders_fault(monkeypatch, tmp_path):
+    monkeypatch.setattr(sandbox.sys, "executable", "/bin/false")
+    with Sandbox("process") as box:
+        found = verdict(box, RIGHT)
+    assert found.outcome is Outcome.FAULT
+    assert found.score is None
+    assert "did not start" in found.reason
+
+
+def test_a_server_that_is_always_lost_is_the_graders_fault(monkeypatch):
+    lost = []
+
+    def run(self, request, limits):
+        lost.append(1)
+        raise sandbox.ServerLost("the machine is out of memory")
+
+    monkeypatch.setattr(Sandbox, "run", run)
+    with Sandbox("process") as box:
+        found = verdict(box, RIGHT)
+    assert (found.outcome, found.score) == (Outcome.FAULT, None)
+    assert len(lost) > 1
+
+
+def test_a_server_that_is_lost_once_costs_nobody_anything(box):
+    assert verdict(box, RIGHT).outcome is Outcome.PASSED
+    box._process.kill()
+    box._process.wait()
+    assert verdict(box, RIGHT).outcome is Outcome.PASSED
+
+
+def test_an_interrupted_request_does_not_answer_the_next(box, monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sandbox, "_read_reply", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            verdict(box, "def double(x): return x")
+    assert verdict(box, RIGHT).outcome is Outcome.PASSED
+
+
+def test_killing_the_server_gains_nothing_and_harms_nobody(box):
+    found = verdict(box, "import signal\ndef double(x):\n    os.kill(os.getppid(), signal.SIGKILL)\n    os._exit(0)")
+    assert found.outcome is Outcome.ENDED
+    assert verdict(box, RIGHT).outcome is Outcome.PASSED
+
+
+def test_stopping_the_server_does_not_hold_up_the_class(box):
+    started = time.monotonic()
+    source = "import signal\ndef double(x):\n    os.kill(os.getppid(), signal.SIGSTOP)\n    while True: pass"
+    assert verdict(box, source, SHORT).outcome is Outcome.TIME
+    assert time.monotonic() - started < 20
+    assert verdict(box, RIGHT).outcome is Outcome.PASSED
+
+
+def test_nothing_that_was_left_behind_lives_on(box):
+    mark = f"left-behind-{os.getpid()}"
+    source = f"""
+        import subprocess, time
+        def double(x):
+            for _ in range(3):
+                if os.fork() == 0:
+                    os.setsid()
+                    if os.fork() == 0:
+                        os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)", "{mark}"])
+                    os._exit(0)
+            time.sleep(0.3)
+            return 2 * x
+    """
+    assert verdict(box, source, dataclasses.replace(DOUBLE, limits=Limits(seconds=6))).outcome is Outcome.PASSED
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [line for line in lines if mark.encode() in line]
+
+
+def test_set_up_that_fails_is_seen_in_the_notes(box):
+    found = judge.judge(DOUBLE, [SETUP, Cell("more", "1 / 0", True), Cell("double", RIGHT, True)], "seed", box)
+    assert found.score == 0
+    assert "ZeroDivisionError in line 1 of cell more" in found.notes[0]

@@ -1,0 +1,105 @@
+"""The modelled time: deterministic, and on the right side of what every tuner knows."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from autograder.judging.program import Cell
+from autograder.kernels.model import model_call
+from mla_ref.hardware.cost import Cost
+
+pytestmark = pytest.mark.xdist_group("workers")
+
+N = 1 << 22
+PROGRAM = [
+    Cell(
+        "kernels",
+        """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n
+    tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=mask) + tl.load(y_ptr + offs, mask=mask), mask=mask)
+
+@triton.jit
+def add_far(x_ptr, y_ptr, out_ptr, n, stride, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) + tl.arange(0, BLOCK) * stride
+    mask = offs < n
+    tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=mask) + tl.load(y_ptr + offs, mask=mask), mask=mask)
+
+def fast(x, y):
+    out = torch.empty_like(x)
+    add[(triton.cdiv(x.numel(), 1024),)](x, y, out, x.numel(), BLOCK=1024)
+    return out
+
+def tiny_blocks(x, y):
+    out = torch.empty_like(x)
+    add[(triton.cdiv(x.numel(), 32),)](x, y, out, x.numel(), BLOCK=32, num_warps=1)
+    return out
+
+def strided(x, y):
+    out, programs = torch.empty_like(x), triton.cdiv(x.numel(), 1024)
+    add_far[(programs,)](x, y, out, x.numel(), programs, BLOCK=1024)
+    return out
+
+def copied_first(x, y):
+    return fast(x.clone(), y)
+
+def hidden_host_work(x, y):
+    with torch.utils._python_dispatch._disable_current_modes():
+        x = x.clone()
+    return fast(x, y)
+""",
+        required=True,
+    )
+]
+FLOOR = Cost(bytes=3 * 4 * N)
+
+
+@pytest.fixture(scope="module")
+def modelled(workers):
+    known = {}
+
+    def measure(entry, device="h100"):
+        if (entry, device) not in known:
+            given = {name: torch.empty(N, device="meta") for name in ("x", "y")}
+            known[entry, device] = model_call(workers, PROGRAM, entry, given, FLOOR, device)
+        return known[entry, device]
+
+    return measure
+
+
+def test_twice_the_same_bits(workers, modelled):
+    given = {name: torch.empty(N, device="meta") for name in ("x", "y")}
+    again = model_call(workers, PROGRAM, "fast", given, FLOOR)
+    assert dataclasses.asdict(again) == dataclasses.asdict(modelled("fast"))
+
+
+def test_a_good_kernel_is_near_the_floor_and_never_above_it(modelled):
+    assert 0.5 < modelled("fast").fraction <= 1
+
+
+@pytest.mark.parametrize("worse", ["tiny_blocks", "strided", "copied_first", "hidden_host_work"])
+def test_what_costs_more_is_slower(modelled, worse):
+    assert modelled(worse).seconds > 1.15 * modelled("fast").seconds
+
+
+def test_host_work_is_charged_though_it_hides_from_the_notes(modelled):
+    assert [step.name for step in modelled("hidden_host_work").steps if step.host] == ["made on the host"]
+    assert "passes on the host" in modelled("hidden_host_work").notes[0]
+
+
+def test_a_slower_memory_takes_longer(modelled):
+    times = [modelled("fast", device).seconds for device in ("b200", "h100", "a100_80gb", "l4")]
+    assert times == sorted(times)
+
+
+def test_the_table_explains_each_step(modelled):
+    (row,) = modelled("fast").table()
+    assert row["distinct_bytes"] == row["issued_bytes"] == FLOOR.bytes
+    assert row["bound"] == "DRAM" and row["load_widths"] == {"16": 4} and row["spill_bytes"] == 0

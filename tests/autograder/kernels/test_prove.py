@@ -1,0 +1,259 @@
+"""Where did the answer come from? Honest kernels of several kinds, and what is passed off as a kernel."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from autograder.judging.exercise import randn
+from autograder.judging.verdict import Outcome
+
+from ..kernel_course import KERNEL, RIGHT, ROW_SUM, verdict
+
+pytestmark = pytest.mark.usefixtures("workers")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        RIGHT,
+        RIGHT.replace("(x, out,", "(x.contiguous(), out,"),
+        RIGHT.replace("(x, out,", "(x.double().float(), out,"),
+        RIGHT.replace("torch.empty(len(x))", "torch.zeros(2, len(x))[1]"),
+        RIGHT.replace("(x, out,", "(torch.nn.functional.pad(x, (0, 3)), out,").replace("x.stride(0)", "x.shape[1] + 3"),
+    ],
+    ids=["plain", "contiguous", "cast", "zeros", "padded"],
+)
+def test_a_host_may_copy_cast_and_pad(workers, source):
+    found = verdict(workers, source)
+    assert found.outcome is Outcome.PASSED, found.reason
+
+
+PASSED_OFF = {
+    "calls torch": ("def row_sum(x, alpha):\n    return alpha * x.sum(-1)", "no Triton kernel was launched"),
+    "throws the kernel's output away": (
+        RIGHT.replace("return out", "return alpha * x.sum(-1)"),
+        "the result was not written by a kernel",
+    ),
+    "writes over the kernel's output": (
+        RIGHT.replace("return out", "return out.copy_(alpha * x.sum(-1))").replace("x, out,", "x * 0, out,"),
+        "do not give this result",
+    ),
+    "copies with a kernel": (
+        "def row_sum(x, alpha):\n    out = torch.empty(len(x))\n"
+        "    copy_kernel[(1,)](alpha * x.sum(-1), out, len(x), BLOCK=64)\n    return out",
+        "copy_kernel only copies",
+    ),
+    "leaves the kernel the last step": (
+        RIGHT.replace("(x, out,", "(alpha * x, out,").replace("alpha, BLOCK", "1.0, BLOCK"),
+        "computed outside the kernels",
+    ),
+    "computes with NumPy": (
+        RIGHT.replace("(x, out,", "(torch.from_numpy(alpha * x.numpy()), out,").replace("alpha, BLOCK", "1.0, BLOCK"),
+        "computed outside the kernels",
+    ),
+    "passes results as numbers": (
+        "def row_sum(x, alpha):\n    out = torch.empty(len(x))\n    for i in range(len(x)):\n"
+        "        fill_kernel[(1,)](out, i, float(alpha * x[i].sum()))\n    return out",
+        "as numbers what was computed outside",
+    ),
+    "hides results in an argument": (
+        "def row_sum(x, alpha):\n    out = torch.empty(len(x))\n    keep = x.clone()\n"
+        "    x.view(-1)[: len(x)] = alpha * keep.sum(-1)\n"
+        "    copy_kernel[(1,)](x, out, len(x), BLOCK=64)\n    x.copy_(keep)\n    return out",
+        "only copies",
+    ),
+    "keeps results": (
+        RIGHT.replace("def row_sum(x, alpha):\n", "kept = {}\ndef row_sum(x, alpha):\n    if x.shape in kept:\n"
+                      "        return kept[x.shape]\n").replace("return out", "kept[x.shape] = out\n    return out"),
+        "that of an earlier call",
+    ),
+    "hands results over as integers": (
+        """
+@triton.jit
+def scale_kernel(whole_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(whole_ptr + i, mask=i < n).to(tl.float32) / 262144, mask=i < n)
+
+def row_sum(x, alpha):
+    out, whole = torch.empty(len(x)), (alpha * x.sum(-1) * 262144).round().int()
+    scale_kernel[(1,)](whole, out, len(x), BLOCK=64)
+    return out
+""",
+        "as numbers what was computed outside",
+    ),
+    "hands results over as two types at once": (
+        '''
+@triton.jit
+def second_kernel(whole_ptr, part_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(part_ptr + i, mask=i < n).to(tl.float32) * 2, mask=i < n)
+
+def row_sum(x, alpha):
+    out, half = torch.empty(len(x)), (alpha * x.sum(-1) / 2).double()
+    second_kernel[(1,)](half.view(torch.int16), half, out, len(x), BLOCK=64)
+    return out
+''',
+        "computed outside",
+    ),
+    "writes over what a kernel left for the next": (
+        RIGHT.replace("    return out", "    kept, last = torch.empty(len(x)), torch.empty(len(x))\n"
+                      "    copy_kernel[(1,)](out, kept, len(x), BLOCK=64)\n    kept.copy_(alpha * x.sum(-1))\n"
+                      "    copy_kernel[(1,)](kept, last, len(x), BLOCK=64)\n    return last"),
+        "only copies",
+    ),
+    "works under the interpreter alone, by identity": (
+        KERNEL.replace("    tl.store(out_ptr + row,", "    if row is not 0:\n        tl.store(out_ptr + row,") + RIGHT,
+        "compares with `is`",
+    ),
+    "works under the interpreter alone, where 1 is no constant": (
+        KERNEL.replace("stride, alpha,", "stride, alpha, one,")
+        .replace("    tl.store(out_ptr + row,", "    if (one - 2) // 2 == 0:\n        tl.store(out_ptr + row,")
+        + RIGHT.replace("alpha, BLOCK", "alpha, 1, BLOCK"),
+        "the result was not written by a kernel",
+    ),
+    "keeps state in the language": (
+        KERNEL.replace("    row, cols =", "    tl.kept = 7\n    row, cols =") + RIGHT,
+        "keeps nothing but its own names",
+    ),
+    "falls back": (
+        "def row_sum(x, alpha):\n    try:\n        sum_kernel[(1,)](x)\n    except Exception:\n"
+        "        return alpha * x.sum(-1)",
+        "no Triton kernel was launched",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PASSED_OFF)
+def test_what_is_passed_off_as_a_kernel_is_refused(workers, name):
+    source, says = PASSED_OFF[name]
+    found = verdict(workers, source)
+    assert (found.outcome, found.score) == (Outcome.WRONG, 0), name
+    assert says in found.reason
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["tl.sum(torch.as_tensor(1.0) * x)", "tl.sum(x) + numpy.sum(0)", "x.handle.data.sum()", "tl.sum(x) + float(x.sum)"],
+)
+def test_python_that_only_the_interpreter_runs_is_no_kernel(workers, step):
+    kernels = KERNEL.replace("tl.sum(x.to(tl.float32))", step)
+    found = verdict(workers, RIGHT, kernels)
+    assert (found.outcome is not Outcome.PASSED, found.score) == (True, 0)
+
+
+def _before_the_store(step):
+    store = "    tl.store(out_ptr + row"
+    return KERNEL.replace(store, f"    {step}\n{store}")
+
+
+MESSAGES = {
+    "if": (_before_the_store("if x > 0: x = x"), "tl.where"),
+    "while": (_before_the_store("while x > 0: x -= 1"), "tl.where"),
+    "and": (KERNEL.replace("mask=cols < D,", "mask=cols < D and cols >= 0,"), "& for and"),
+    "split": (_before_the_store("a, b = tl.split(x)"), "2 elements"),
+    "max": (_before_the_store("x = max(x, 0.0)"), "tl.minimum and tl.maximum"),
+    "torch": (KERNEL.replace("tl.sum(x.to(tl.float32))", "tl.sum(torch.exp(x))"), "torch's functions take no blocks"),
+    "numpy": (KERNEL.replace("tl.sum(x.to(tl.float32))", "numpy.sum(x)"), "in line 6 (`tl.store("),
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_what_beginners_write_in_kernels_is_answered_in_words_that_help(workers, name):
+    kernels, says = MESSAGES[name]
+    found = verdict(workers, RIGHT, kernels)
+    assert (found.outcome, found.score) == (Outcome.ERROR, 0)
+    assert says in found.reason
+
+
+@pytest.mark.parametrize(
+    ("grid", "says"),
+    [("len(x)", "as a tuple"), ("[len(x)]", "as a tuple"), ("(len(x) / 1,)", "triton.cdiv"), ("()", "one to three")],
+)
+def test_a_grid_that_is_none_is_shown(workers, grid, says):
+    found = verdict(workers, RIGHT.replace("(len(x),)]", f"{grid}]"))
+    assert found.outcome is Outcome.ERROR
+    assert "the grid is " in found.reason and says in found.reason
+
+
+def test_a_condition_on_a_number_of_the_kernel_is_fine(workers):
+    kernels = _before_the_store("if row > 0 and D > 1: x = x + 0")
+    assert verdict(workers, RIGHT, kernels).outcome is Outcome.PASSED
+
+
+def test_an_output_of_another_dtype_is_wrong_where_the_exercise_says_so(workers):
+    halves = dataclasses.replace(
+        ROW_SUM,
+        inputs=lambda generator, rows, width: {"x": randn(generator, rows, width, dtype=torch.float16), "alpha": 1.5},
+        like=("x",),
+        tolerance=2e-3,
+    )
+    found = verdict(workers, RIGHT, exercise=halves)
+    assert (found.outcome, found.score) == (Outcome.WRONG, 0)
+    assert "out is float32, expected float16, as x is" in found.reason
+    found = verdict(
+        workers, RIGHT.replace("torch.empty(len(x))", "torch.empty(len(x), dtype=x.dtype)"), exercise=halves
+    )
+    assert found.outcome is Outcome.PASSED, found.reason
+
+
+def test_accounts_of_launches_that_the_students_process_makes_up_do_not_count(workers):
+    forger = """
+    from autograder.kernels.worker import recording
+    def notes(self, result):
+        return {"events": [], "storages": [], "result": []}
+    """
+    source = "recording.Recorder.notes = notes\n" + RIGHT.replace("return out", "return alpha * x.sum(-1)")
+    found = verdict(workers, source, helpers=[forger])
+    assert (found.outcome, found.score) == (Outcome.WRONG, 0)
+
+
+def test_unwritten_elements_are_named(workers):
+    found = verdict(workers, RIGHT.replace("(len(x),)]", "(len(x) - 1,)]"))
+    assert found.outcome is Outcome.WRONG
+    assert "has NaN in 1 of 3 entries: what a kernel does not write" in found.reason and "0/0" in found.reason
+
+
+def test_the_tensor_that_is_left_is_named(workers):
+    found = verdict(workers, RIGHT.replace("(len(x),)]", "(len(x) + 4000,)]"))
+    assert found.outcome is Outcome.WRONG
+    assert "sum_kernel" in found.reason and "_ptr, which holds" in found.reason
+
+
+def test_what_is_to_be_written_in_place_is(workers):
+    given = dataclasses.replace(
+        ROW_SUM,
+        inputs=lambda generator, rows, width: {**ROW_SUM.inputs(generator, rows, width), "out": randn(generator, rows)},
+        oracle=lambda x, alpha, out: alpha * x.sum(-1),
+        may_change=("out",),
+    )
+    right = RIGHT.replace("(x, alpha)", "(x, alpha, out)").replace("    out = torch.empty(len(x))\n", "")
+    assert verdict(workers, right, exercise=given).outcome is Outcome.PASSED
+    found = verdict(workers, right.replace("    sum_kernel[", "    out = out.clone()\n    sum_kernel["), exercise=given)
+    assert (found.outcome, found.score) == (Outcome.WRONG, 0)
+    assert "out is returned as a tensor of its own: write into the one that is passed" in found.reason
+
+
+def test_more_launches_than_asked_for_are_counted(workers):
+    once = dataclasses.replace(ROW_SUM, launches=1)
+    assert verdict(workers, RIGHT, exercise=once).outcome is Outcome.PASSED
+    again = RIGHT.replace("    return out", "    copy_kernel[(1,)](out, out, len(x), BLOCK=64)\n    return out")
+    found = verdict(workers, again, exercise=once)
+    assert (found.outcome, found.score) == (Outcome.WRONG, 0) and "2 launches, expected 1" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("torch.empty(len(x))", "torch.empty(len(x), device='cuda')", "use the device of the arguments"),
+        (
+            "    out =",
+            "    triton.runtime.driver.active.get_current_device()\n    out =",
+            "be one: autotune and the like ask",
+        ),
+        ("return out", "return out.double()", "a cast say, belongs into the kernel"),
+    ],
+)
+def test_what_beginners_write_around_kernels_is_answered_too(workers, old, new, says):
+    found = verdict(workers, RIGHT.replace(old, new))
+    assert found.score == 0 and says in found.reason
