@@ -848,8 +848,9 @@ with plt.rc_context(plots.STYLE):
 # `page_size` is a power of two from 16 on, R and Dr are powers of two from 16 on. One launch, no splits.
 #
 # A block of tokens has to fit into shared memory: 227 KiB for a program on an H100 or a B200, 163 on an A100, 64 on a
-# T4 or an MI300X (their sources are in `mla_ref/devices.py`). `block_sizes(H)` in the first cell is that of lesson 06:
-# from the number of heads, its `rows`, it makes BLOCK_H, a number of tokens, and `num_stages`. For 16 heads that is:
+# T4 or an MI300X (their sources are in `mla_ref/hardware/devices.py`). `block_sizes(H)` in the first cell is that of
+# lesson 06: from the number of heads, its `rows`, it makes BLOCK_H, a number of tokens, and `num_stages`. For 16 heads
+# that is:
 #
 # | a program's shared memory | BLOCK_H | tokens | stages | `paged_decode` takes |
 # |---|---|---|---|---|
