@@ -30,7 +30,6 @@ PACKAGES = {"torch": "torch", "triton": "Triton", "driver": "driver", "nbgrader"
 GPU_RECORDS = [
     f"{each}_h100" for each in ("ceilings", "norm_rope", "ablation", "decode", "paged", "crossover", "judged")
 ]
-HOST_RECORDS = ["grading", "demo"]
 
 
 def main(arguments: list[str]) -> None:
@@ -52,11 +51,16 @@ def load(name: str) -> dict[str, Any]:
 
 def tables() -> str:
     """Return the results as Markdown tables, one for each machine that was measured."""
-    gpu = [*ceilings(), *norm_and_rope(), *layer(), *decode(), *paged(), *crossover(), *judged()]
-    host = [*grading(), *demo()]
+    parts = [(GPU_RECORDS, [*ceilings(), *norm_and_rope(), *layer(), *decode(), *paged(), *crossover(), *judged()])]
+    for name, rows in (("grading", [*grading()]), ("demo", [*demo()])):
+        names, before = parts[-1]
+        if device(names) == device([name]):
+            parts[-1] = [*names, name], [*before, *rows]
+        else:
+            parts.append(([name], rows))
     return "\n\n".join(
         f"| on an {device(names)} | ours | beside |\n|---|---|---|\n" + "\n".join(map(line, [*rows, versions(names)]))
-        for names, rows in ((GPU_RECORDS, gpu), (HOST_RECORDS, host))
+        for names, rows in parts
     )
 
 
