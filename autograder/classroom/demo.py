@@ -12,15 +12,13 @@ from rich.console import Console
 
 from autograder.classroom.export import export
 from autograder.classroom.feedback import write_feedback
-from autograder.classroom.grade import Classroom
+from autograder.classroom.grade import MARK, SEED, Classroom
 from autograder.classroom.record import Graded
 from autograder.classroom.scoreboard import as_rows, print_scoreboard
 from autograder.course.course import Course, CourseError
 from autograder.course.sample import Submission, expected, hand_in, sample_lessons, submissions
 
 SECONDS = 3.0
-MARK = ".sample-class"
-SEED = "the same cases in every run"  # no secret: the students are made up
 
 
 @dataclass

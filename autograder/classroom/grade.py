@@ -21,6 +21,8 @@ from autograder.course.course import Course
 from autograder.judging.verdict import Outcome
 
 PATTERN = "STUDENT/LESSON/LESSON.ipynb"
+MARK = ".sample-class"  # lists the submissions of the sample class as STUDENT/LESSON
+SEED = "the same cases in every run"  # of the sample class: no secret, as its students are made up
 
 
 @dataclass
@@ -91,6 +93,7 @@ class Classroom:
         for name in lessons:
             self.course.folder(name)
         wanted = [pair for pair in self.found()[0] if not lessons or pair[1] in lessons]
+        self._refuse_public_seed(wanted)
         with self._locked():
             grader, records = graders.shared(str(self.course.root), str(self.folder), self.seconds), self.records
             deadlines, penalty = records.deadlines(), records.penalty()
@@ -113,6 +116,18 @@ class Classroom:
             found = [result for result in results.values() if result]
             records.count(found)
         return found
+
+    def _refuse_public_seed(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Raise FileExistsError where real submissions would be judged on cases that everybody can draw."""
+        seed, mark = self.folder / "seed", self.folder / MARK
+        if not seed.is_file() or seed.read_text().strip() != SEED:
+            return
+        sample = mark.read_text().splitlines() if mark.is_file() else []
+        if others := sorted("/".join(pair) for pair in pairs if "/".join(pair) not in sample):
+            raise FileExistsError(
+                f"{seed} is the sample class's, which is public, and {others[0]} is not of that class: remove "
+                f"{self.folder}/seed and what the demo left, or grade in another folder"
+            )
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ import pytest
 from autograder.classroom import grader as grading
 from autograder.classroom.export import export, overruled
 from autograder.classroom.feedback import write_feedback
-from autograder.classroom.grade import Classroom
+from autograder.classroom.grade import MARK, SEED, Classroom
 from autograder.course.course import Course
 from autograder.course.sample import render, submissions
 from autograder.judging import judge
@@ -215,3 +215,14 @@ def test_a_killed_run_is_finished_by_the_next(graded, tmp_path):
     assert _scores(results) == _gradebook(room) == full
     leftovers = [path for path in folder.iterdir() if path.name.startswith(".staging") and os.listdir(path)]
     assert len(leftovers) <= 1
+
+
+def test_real_submissions_are_not_judged_on_the_cases_of_the_sample_class(tmp_path):
+    _hand_in(tmp_path, ("ada", "eli"))
+    (tmp_path / "seed").write_text(SEED + "\n")
+    (tmp_path / MARK).write_text(f"ada/{NAME}\n")
+    with pytest.raises(FileExistsError, match=f"public, and eli/{NAME} is not of that class: remove .*seed"):
+        Classroom(COURSE, tmp_path).grade()
+    assert not (tmp_path / "graded").exists()
+    (tmp_path / MARK).write_text(f"ada/{NAME}\neli/{NAME}\n")
+    assert len(Classroom(COURSE, tmp_path).grade()) == 2
