@@ -10,6 +10,7 @@ Compile with the version of Triton that was measured: another one lays out a blo
 
 The held-out half is unknown to the fit, but the model's structure was worked out with all of these tasks in view. Two
 more tasks, `model_variants.UNSEEN`, were written when model and constants stood, modelled, and measured after that.
+Another GPU, `OTHER`, was measured too, and nothing is fitted to it: only its data sheet is another.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from mla_ref import DEVICES, Cost
 
 Case = tuple[str, str, str]  # task, size, variant
 
-DEVICE = "h100"
+DEVICE, OTHER = "h100", "h200"
 FOLDER = Path(__file__).parent
 FIXED = ("block",)  # measured by itself: a million empty blocks take 0.606 ns each
 SHARES = ("dram", "issue", "tensor", "host", "keep")
@@ -82,10 +83,10 @@ def load(path: str | None) -> dict[Case, dict[str, Any]]:
     return found
 
 
-def microseconds(found: dict[str, Any], constants: Constants) -> float:
+def microseconds(found: dict[str, Any], constants: Constants, device: str = DEVICE) -> float:
     """Return the modelled time of one case."""
     recording = Recording(**found["recording"])
-    made = add_up(recording, Replayed(found["counts"]), found["compiled"], Cost(), DEVICE, constants)
+    made = add_up(recording, Replayed(found["counts"]), found["compiled"], Cost(), device, constants)
     return made.seconds * 1e6
 
 
@@ -185,7 +186,10 @@ def main() -> None:
     parser.add_argument("--figure", help="draw the scatter plot into this file")
     options = parser.parse_args()
     stored = json.loads((FOLDER / "model_measured.json").read_text())
-    measured = {(c["task"], c["size"], c["variant"]): c["graph"]["us"] for c in stored["cases"]}
+    other = json.loads((FOLDER / f"model_measured_{OTHER}.json").read_text())
+    measured, measured_there = (
+        {(c["task"], c["size"], c["variant"]): c["graph"]["us"] for c in each["cases"]} for each in (stored, other)
+    )
     eager = {(c["task"], c["size"], c["variant"]): c["eager"]["us"] for c in stored["cases"]}
     found = load(options.counts)
     cases = [case for case in measured if case[0] not in variants.UNSEEN]
@@ -212,6 +216,13 @@ def main() -> None:
         "fitted": verdict(train, modelled, measured),
         "all": verdict(cases, modelled, measured),
         "all_against_eager": verdict(cases, modelled, eager),
+        "other_device": {
+            "measured": {key: other[key] for key in ("device", "date", "versions")},
+            "modelled_device": DEVICES[OTHER].name,
+            **verdict(
+                [*cases, *unseen], {c: microseconds(found[c], constants, OTHER) for c in measured}, measured_there
+            ),
+        },
         "other_splits": {
             "splits": SPLITS,
             "spearman_mean": {"least": means[0], "median": statistics.median(means), "most": means[-1]},
@@ -231,7 +242,7 @@ def main() -> None:
     note = "fitted by benchmarks/model_validation.py on half of the variants; see benchmarks/model_validation.json"
     origin = {"note": note, "measured": figures["measured"], "constants": figures["constants"]}
     cost_model.FITTED.write_text(record.dumps(origin))
-    for part in ("held_out", "unseen"):
+    for part in ("held_out", "unseen", "other_device"):
         print(part, json.dumps({k: v for k, v in figures[part].items() if k != "spearman_within"}, indent=1))
     if options.figure:
         draw(figures, options.figure)

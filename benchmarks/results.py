@@ -52,7 +52,7 @@ def load(name: str) -> dict[str, Any]:
 def tables() -> str:
     """Return the results as Markdown tables, one for each machine that was measured."""
     parts = [(GPU_RECORDS, [*ceilings(), *norm_and_rope(), *layer(), *decode(), *paged(), *crossover(), *judged()])]
-    for name, rows in (("grading", [*grading()]), ("demo", [*demo()])):
+    for name, rows in (("grading", grading()), ("emulator", emulator()), ("verdicts", verdicts()), ("demo", demo())):
         names, before = parts[-1]
         if device(names) == device([name]):
             parts[-1] = [*names, name], [*before, *rows]
@@ -246,6 +246,36 @@ def grading() -> list[Row]:
             f"{1e3 * median[len(median) // 2]:.0f} ms",
             "median over exercises, right solutions",
         ),
+    ]
+
+
+def emulator() -> list[Row]:
+    """Return what a launch takes on the CPU."""
+    found = load("emulator")
+    times, ratio = sorted(case["ms"] for case in found["cases"].values()), found["times_as_fast"]
+    return [
+        (
+            "a launch of a kernel of `mla_ref.kernels`, emulated",
+            f"{times[0]:.0f} to {times[-1]:.0f} ms",
+            f"Triton's interpreter: {ratio['least']:.0f} to {ratio['most']:.0f} times as long",
+        ),
+        (
+            "the first launch of a specialisation takes longer by",
+            f"at most {found['specialisation_ms']['specialisation']:.0f} ms",
+            f"from the cache on disk: at most {found['specialisation_ms']['specialisation_cached']:.0f} ms",
+        ),
+    ]
+
+
+def verdicts() -> list[Row]:
+    """Return the judge's pace where there are kernels and no GPU."""
+    found = load("verdicts")
+    median, lessons = found["median_seconds"], sorted(found["classes"])
+    where = f"lessons {lessons[0][:2]} to {lessons[-1][:2]}"
+    return [
+        (f"judging one kernel, {where}", f"{median['answers']:.1f} s", "median over exercises, right solutions"),
+        (f"modelling the speed of one, {where}", f"{median['speed']:.1f} s", "the same"),
+        (f"submissions graded a minute, {where}", f"{found['submissions_per_minute']:.0f}", "the sample class"),
     ]
 
 

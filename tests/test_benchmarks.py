@@ -12,10 +12,10 @@ import rich.console
 import torch
 
 from mla_ref import MLA, FusedMLA, MLAConfig
-from mla_ref.hardware import interpreter
+from mla_ref.hardware import emulator
 
 with suppress(ImportError):  # no Triton here: the tests that need it say so
-    interpreter.prepare()
+    emulator.prepare()
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROOT = Path(__file__).parents[1]

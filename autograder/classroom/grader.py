@@ -39,7 +39,7 @@ RULES = (
     *(ENGINE / "isolation/worker" / name for name in ("server.py", "stub.py")),
 )
 KERNEL_RULES = (ENGINE / "kernels/speed.py", ENGINE / "kernels/worker/tasks.py", cost_model.FITTED)
-INTERPRETED = 10  # times the limit that the caller sets, for kernels that run under the interpreter
+EMULATED = 10  # times the limit that the caller sets, for kernels, which run emulated
 PENDING = "counts once the answer is right"  # what is said of the speed of an answer that is not
 FAULT_SECONDS = 60.0  # for which a grader fault stands; a later look tries again
 
@@ -147,7 +147,7 @@ class Grader:
 
     def _job(self, lesson: Lesson, each: Exercise, cells: list[Cell], remarks: dict) -> Job:
         if self.seconds is not None:
-            seconds = self.seconds * (INTERPRETED if each.kernel else 1)
+            seconds = self.seconds * (EMULATED if each.kernel else 1)
             each = replace(each, limits=replace(each.limits, seconds=seconds))
         if remarks.get("outcome") in (Outcome.ABSENT, Outcome.UNREADABLE):
             return Job(each, (), "", judge.zero(each, Outcome(remarks["outcome"]), str(remarks.get("reason", ""))))
@@ -221,9 +221,9 @@ class Grader:
             return speed.judge_speed(job.exercise, job.program, worker, self.seed)
         if not any(each.kernel for each in lesson.exercises):
             return judge.judge(job.exercise, job.program, self.seed, self._sandbox())
-        workers = self._kernel_workers()  # the interpreter has Triton loaded, which the lesson's setup imports
+        workers = self._kernel_workers()  # they have Triton loaded, which the lesson's setup imports
         proof = functools.partial(prove.prove, job.exercise, job.program, workers) if job.exercise.kernel else None
-        return judge.judge(job.exercise, job.program, self.seed, workers.interpreter, proof)
+        return judge.judge(job.exercise, job.program, self.seed, workers.sandbox, proof)
 
     def known(self, job: Job) -> Verdict | None:
         """Return the verdict of a job if no run is needed for it."""

@@ -15,6 +15,7 @@ import torch
 
 from autograder.isolation.sandbox import Reply, Sandbox, SandboxError, ServerLost
 from autograder.isolation.worker.layout import packed
+from autograder.isolation.worker.running import TIME_IS_UP
 from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases
 from autograder.judging.compare import assess
@@ -23,6 +24,15 @@ from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
 
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "cannot allocate memory")
+# What a kernel does wrong while it runs, by the emulator's names for it
+FAULTS = {
+    "OutOfBounds": Outcome.WRONG,
+    "Misaligned": Outcome.WRONG,
+    "Race": Outcome.WRONG,
+    "EndlessLoop": Outcome.TIME,
+    "DeviceAssertion": Outcome.ERROR,
+    "Unsupported": Outcome.ERROR,
+}
 
 
 @dataclass(frozen=True)
@@ -184,7 +194,10 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
     if not found:
         return None
     empty = exercise.kernel and "has NaN in" in found.reason
-    hint = ": what a kernel does not write holds NaN here, and so do 0/0 and inf - inf" if empty else ""
+    sources = "what a kernel does not write, what a mask leaves out of a load without `other`, 0/0 and inf - inf"
+    hint, told = f": NaN comes here from {sources}" if empty else "", message.get("unwritten")
+    if empty and isinstance(told, list) and told:
+        hint = f": {_text(told[0], 400)}"
     return Failure(Outcome.WRONG, _text(found.reason, 1000) + hint, found.mistake, str(case))
 
 
@@ -220,8 +233,13 @@ def _read_error(exercise: Exercise, error: Any) -> Failure:
         return Failure(Outcome.MEMORY, f"more than {exercise.limits.memory >> 20} MiB of memory were asked for{place}")
     if kind == "NotImplementedError" and "raise NotImplementedError" in source:
         return Failure(Outcome.UNFINISHED, f"not finished: NotImplementedError{place}")
-    if kind in ("ForbiddenCall", "OutOfBounds"):
+    if kind == "ForbiddenCall":
         return Failure(Outcome.WRONG, text)
+    if kind == "TimeoutError" and text == TIME_IS_UP:
+        said = f"no answer within {exercise.limits.seconds:g} s{place}: is there a loop that does not end?"
+        return Failure(Outcome.TIME, said)
+    if kind in FAULTS:
+        return Failure(FAULTS[kind], f"{_text(error.get('kernel', ''), 80)}{place}: {text}")
     return Failure(Outcome.ERROR, f"{kind}{place}: {text}" if text else f"{kind}{place}")
 
 

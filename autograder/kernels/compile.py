@@ -26,13 +26,8 @@ def compile_launches(workers: KernelWorkers, source: str, recording: Recording, 
     return found
 
 
-def check_compiles(workers: KernelWorkers, source: str, launches: Sequence[Mapping[str, Any]], device: str) -> None:
-    """Raise KernelFailure unless the compiler takes the launches for Triton: the interpreter runs any Python."""
-    _compile(workers, source, launches, device, only_check=True)
-
-
 def _compile(
-    workers: KernelWorkers, source: str, launches: Sequence[Mapping[str, Any]], device: str, only_check: bool = False
+    workers: KernelWorkers, source: str, launches: Sequence[Mapping[str, Any]], device: str
 ) -> list[dict[str, Any]]:
     backend, number, warp_size = DEVICES[device].target
     request = {
@@ -40,9 +35,8 @@ def _compile(
         "source": source,
         "launches": [_bare(launch) for launch in launches],
         "target": {"backend": backend, "arch": number, "warp_size": warp_size},
-        "only_check": only_check,
     }
-    reply, limits = workers.perform(workers.compiler, request, workers.limits.seconds)
+    reply, limits = workers.perform(request, workers.limits.seconds)
     if not reply.messages:
         raise ended(reply, limits, "compiling")
     if reply.messages[0].get("event") == "failed":

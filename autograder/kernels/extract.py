@@ -240,7 +240,7 @@ def _check_attribute(node: ast.Attribute, where: str, local: set[str], bindings:
 
 
 def _check_comparison(node: ast.Compare, where: str) -> None:
-    """Refuse `is` but for None: what it says of a loop's counter differs between the interpreter and the compiler."""
+    """Refuse `is` but for None: it asks about objects of Python, of which a compiled kernel has none."""
     for operator, right in zip(node.ops, node.comparators, strict=True):
         none = isinstance(right, ast.Constant) and right.value is None
         if isinstance(operator, ast.Is | ast.IsNot) and not none:

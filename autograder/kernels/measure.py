@@ -48,7 +48,7 @@ from autograder.kernels.workers import TASKS, KernelFailure, LimitReached, sente
 from mla_ref.hardware.devices import DEVICES, find_device
 from mla_ref.hardware.timing import measure_copy_bandwidth
 
-GPU = Kind(TASKS, {"TRITON_INTERPRET": "0", "MLA_GPU": "1"}, gpu=True)
+GPU = Kind(TASKS, {"TRITON_INTERPRET": "0", "MLA_EMULATE": "0", "MLA_GPU": "1"}, gpu=True)
 BAND = 0.03  # of a bar: within it there is a rerun, and what stays within it has reached the bar
 ROUNDS, RERUNS = 3, 4
 MOST_CALLS, MOST_BYTES = 16, 1 << 30  # in a round, and of their inputs

@@ -12,7 +12,7 @@ process on the judge's own inputs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,13 @@ from autograder.judging.program import Cell
 from autograder.kernels import cost_model
 from autograder.kernels.compile import compile_launches
 from autograder.kernels.cost_model import Constants, LaunchTime
-from autograder.kernels.record import Execution, Recording, kernels_of, record
-from autograder.kernels.replay import Replayed, replay, replay_request, replays
+from autograder.kernels.record import Recording, kernels_of, record
+from autograder.kernels.replay import Place, Replayed, places, replay
 from autograder.kernels.workers import KernelFailure, KernelWorkers, Unchecked
 from mla_ref.hardware.cost import Cost
 from mla_ref.hardware.devices import DEVICES
 
-SAMPLE = 24  # programs of a launch that are run to count what it does
+SAMPLE = 24  # programs of a launch that are run to count what it does: one of no more is counted exactly
 NEARLY = 0.9  # of the compulsory work: what is counted from a sample of programs may be a little off
 ROUGHLY = 0.85  # of it, where the programs of a sample are not alike
 
@@ -112,12 +112,12 @@ def model_call(
     floor: Cost,
     device: str = "h100",
     forbidden: Sequence[str] = (),
-    compared: Sequence[Execution] = (),
+    known: Set[Place] | None = None,
 ) -> Modelled:
     """Return the modelled time of one call on a device of `mla_ref.hardware.devices.DEVICES`.
 
     Tensors of device "meta" among the arguments stand for a shape: full sizes cost nothing, and kernels read zeros.
-    Given executions whose answers were `compared`, the kernels may do nothing that they did in none of them.
+    Given the places that ran in calls whose answers were compared, `known`, no other may run.
 
     Raises
     ------
@@ -125,15 +125,18 @@ def model_call(
         The student's, with a sentence. Failures of the workers themselves raise SandboxError.
     """
     recording = record(workers, program, entry, arguments, execute=False, forbidden=forbidden)
-    source = kernels_of(program, recording, *(each for each, _ in compared))
+    source = kernels_of(program, recording)
     compiled = compile_launches(workers, source, recording, device)
-    replayed = replay(workers, source, recording, arguments, compiled, sample=SAMPLE, trace=bool(compared))
+    replayed = replay(workers, source, recording, arguments, compiled, sample=SAMPLE)
     found = add_up(recording, replayed, compiled, floor, device)
     if reason := shortfall(found, floor):
         raise KernelFailure(reason)
-    if compared:
-        known = replays(workers, source, [replay_request(each, given, trace=True) for each, given in compared])
-        _check_compared(source, (recording, replayed), [(r, k) for (r, _), k in zip(compared, known, strict=True)])
+    if known is not None and (new := sorted(places(source, recording, replayed) - known)):
+        kernel, text, _ = new[0]
+        raise Unchecked(
+            f"{kernel} runs `{text}` here, and ran it in no call whose answer was compared: kernels are timed for what "
+            f"was found right"
+        )
     return found
 
 
@@ -205,25 +208,6 @@ def shortfall(found: Modelled, floor: Cost) -> str | None:
     if products < enough * floor.flops:
         return f"the products in the kernels are {products / 1e9:.4g} GFLOP, and the work takes {floor.flops / 1e9:.4g}"
     return None
-
-
-def _check_compared(
-    source: str, full: tuple[Recording, Replayed], compared: Sequence[tuple[Recording, Replayed | Exception]]
-) -> None:
-    """Raise Unchecked if an operation of a kernel runs at full size that ran in no call whose answer was compared."""
-
-    def places(recording: Recording, replayed: Replayed) -> set[tuple[str, int, int]]:
-        pairs = zip(recording.launches, replayed.counts, strict=True)
-        return {(launch["kernel"], *place) for launch, counts in pairs for place in counts["ran"]}
-
-    known = set().union(*(places(r, found) for r, found in compared if isinstance(found, Replayed)))
-    if new := sorted(places(*full) - known):
-        kernel, line, _ = new[0]
-        text = source.splitlines()[line - 1].strip() if line else ""
-        raise Unchecked(
-            f"{kernel} runs `{text}` here, and ran it in no call whose answer was compared: kernels are timed for what "
-            f"was found right"
-        )
 
 
 def _made_on_host(storage: int, recording: Recording) -> tuple[str, dict[str, Any], None]:

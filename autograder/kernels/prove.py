@@ -1,8 +1,8 @@
 """The proof that a right answer came from the student's kernels, and not from torch or from an earlier answer.
 
-What the student's process says of its launches is not believed. The kernels are cut from the notebook's source, put
-through the compiler's front end, and launched again in a clean process that holds nothing else of the student's. They
-must give the same bytes there, out of the arguments and what a host may prepare: copies, casts, constants and indices.
+What the student's process says of its launches is not believed. The kernels are cut from the notebook's source and
+launched again in a clean process that holds nothing else of the student's. They must give the same bytes there, out of
+the arguments and what a host may prepare: copies, casts, constants and indices.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from autograder.judging.judge import Failure, broken_terms
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome
 from autograder.kernels import record
-from autograder.kernels.compile import check_compiles
 from autograder.kernels.record import Recording
-from autograder.kernels.replay import Replayed, raw_bytes, replay_executions
+from autograder.kernels.replay import Place, Replayed, places, raw_bytes, replay_executions
 from autograder.kernels.worker.recording import NAMED
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached
 
@@ -35,10 +34,12 @@ def prove(
     workers: KernelWorkers,
     cases: Sequence[Case],
     messages: Mapping[int, Mapping[str, Any]],
+    ran: set[Place] | None = None,
 ) -> dict[int, Failure]:
     """Return the cases whose result the kernels do not explain.
 
-    `messages` holds the worker's message on each case whose result is right, with its recorded execution.
+    `messages` holds the worker's message on each case whose result is right, with its recorded execution. To `ran` are
+    added the places of kernels that ran for a result which they explain.
     """
     failures: dict[int, Failure] = {}
     recordings: dict[int, Recording] = {}
@@ -53,10 +54,8 @@ def prove(
     recordings = {number: found for number, found in recordings.items() if number not in failures}
     if not recordings:
         return failures
-    device = exercise.speed.device if exercise.speed else "h100"
     try:
         source = record.kernels_of(program, *recordings.values())
-        check_compiles(workers, source, [launch for found in recordings.values() for launch in found.launches], device)
     except (KernelFailure, LimitReached) as error:
         return failures | {number: _failure(error, cases[number]) for number in recordings}
     for earlier, number in _repetitions(cases):
@@ -73,6 +72,8 @@ def prove(
         reason = unexplained(recording, replayed, arguments)
         if reason := reason or computed_outside(exercise, arguments, recording, replayed):
             failures[number] = _failure(KernelFailure(reason), cases[number])
+        elif ran is not None:
+            ran |= places(source, recording, replayed)
     return failures
 
 
@@ -168,7 +169,7 @@ def unexplained(recording: Recording, replayed: Replayed, arguments: Mapping[str
     result is an argument, what it held before needs no kernel.
     """
     inputs = by_name(arguments)
-    written = {int(n) for counts in replayed.counts for n, marks in counts["distinct"].items() if "write" in marks}
+    written = {number for counts in replayed.counts for number in counts["written"]}
     returned = tensors_in(recording.returned)
     if len(returned) != len(recording.result):
         return "the result does not match what was noted of it"

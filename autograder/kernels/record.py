@@ -36,7 +36,7 @@ class Recording:
     returned: Any = None
 
 
-# An execution whose answer was compared, and its arguments.
+# An execution and its arguments.
 Execution = tuple[Recording, Mapping[str, Any]]
 
 
@@ -62,7 +62,7 @@ def record(
         "record": "execution" if execute else "launches",
     }
     limits = limits or workers.limits
-    reply = workers.interpreter.run(request, limits)
+    reply = workers.sandbox.run(request, limits)
     case = next((message for message in reply.messages if message.get("event") == "case"), None)
     if case is None and any(message.get("event") == "missing" for message in reply.messages):
         raise KernelFailure(f"the program defines no function called {entry}")

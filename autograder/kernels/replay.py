@@ -1,4 +1,4 @@
-"""Launch recorded kernels again in a clean process, on the judge's own data, with every access counted."""
+"""Launch recorded kernels again in a clean process, on the judge's own data, with every access checked."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from autograder.isolation.worker.trees import by_name
 from autograder.kernels.record import MAX_LAUNCHES, Execution, Recording, result_storages
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, ended, refused
 
+# Of a kernel: its name, the text of a line, and a column.
+Place = tuple[str, str, int]
+
 
 @dataclass(frozen=True)
 class Replayed:
@@ -21,7 +24,7 @@ class Replayed:
     Attributes
     ----------
     counts
-        Of each launch: see `kernels.worker.replaying`.
+        Of each launch: see `kernels.worker.counting`.
     content, covered
         Of each storage that was asked for, its final bytes, and which of them kernels wrote.
     gapped
@@ -34,6 +37,16 @@ class Replayed:
     gapped: Set[int] = frozenset()
 
 
+def places(source: str, recording: Recording, replayed: Replayed) -> set[Place]:
+    """Return the places of the kernels in `source` at which an operation ran."""
+    lines = source.splitlines()
+    return {
+        (launch["kernel"], lines[line - 1].strip() if line else "", column)
+        for launch, counts in zip(recording.launches, replayed.counts, strict=True)
+        for line, column in counts["ran"]
+    }
+
+
 def replay(
     workers: KernelWorkers,
     source: str,
@@ -42,14 +55,14 @@ def replay(
     compiled: Sequence[Mapping[str, Any]] = (),
     sample: int | None = None,
     contents: Sequence[int] = (),
-    trace: bool = False,
 ) -> Replayed:
-    """Run the launches in a clean process, on the judge's own arguments.
+    """Run the launches in a clean process, on the judge's own arguments, and count what they do.
 
-    With `sample` no more than about that many programs of a launch run. With `trace` the counts say which operations
-    ran. Raises KernelFailure for an access out of bounds.
+    With `sample` no more than about that many programs of a launch run. Raises KernelFailure for an access out of
+    bounds.
     """
-    (found,) = replays(workers, source, [replay_request(recording, arguments, compiled, sample, contents, trace)])
+    request = replay_request(recording, arguments, compiled, sample, contents)
+    (found,) = replays(workers, source, [request if isinstance(request, Exception) else {**request, "count": True}])
     if isinstance(found, Exception):
         raise found
     return found
@@ -87,7 +100,7 @@ def _group(
     workers: KernelWorkers, source: str, group: list[dict[str, Any]]
 ) -> list[Replayed | KernelFailure | LimitReached]:
     request = {"task": "replay", "source": source, "replays": group}
-    reply, limits = workers.perform(workers.interpreter, request, workers.limits.seconds * min(len(group), 3))
+    reply, limits = workers.perform(request, workers.limits.seconds * min(len(group), 3))
     found: list[Any] = []
     for answer, each in zip(reply.messages, group, strict=False):
         if "error" in answer:
@@ -108,7 +121,6 @@ def replay_request(
     compiled: Sequence[Mapping[str, Any]] = (),
     sample: int | None = None,
     contents: Sequence[int] = (),
-    trace: bool = False,
 ) -> dict[str, Any] | KernelFailure:
     """Return the request of a replay, or why there can be none."""
     launches, inputs = [], by_name(arguments)
@@ -123,7 +135,7 @@ def replay_request(
     for number, raw in (pair for launch in launches for pair in launch["content"]):
         if len(raw) != len(storages[number].get("content", raw)):
             return KernelFailure("the storages that were noted are not those of the arguments")
-    return {"launches": launches, "storages": storages, "sample": sample, "return": list(contents), "trace": trace}
+    return {"launches": launches, "storages": storages, "sample": sample, "return": list(contents)}
 
 
 def _stored(storage: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:

@@ -6,16 +6,16 @@ Where there is no GPU the time is modelled (see `kernels.model`). Where there is
 
 from __future__ import annotations
 
+import functools
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from autograder.isolation.sandbox import SandboxError
 from autograder.judging import judge
-from autograder.judging.cases import Case
 from autograder.judging.exercise import Exercise, Part
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
@@ -23,7 +23,7 @@ from autograder.kernels import cost_model, prove
 from autograder.kernels.cost_model import Constants
 from autograder.kernels.measure import BAND, GpuWorker
 from autograder.kernels.model import Modelled, Timed, floor_dtype, model_call
-from autograder.kernels.record import Execution, checked
+from autograder.kernels.replay import Place
 from autograder.kernels.worker import recording
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, Unchecked
 from mla_ref.hardware.devices import DEVICES, find_device
@@ -102,19 +102,17 @@ def model(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, s
     floor = speed.floor(**speed.case)
 
     @_at_full_size()
-    def timed(compared: Sequence[Execution]) -> Modelled:
-        return model_call(
-            workers, program, exercise.name, arguments, floor, speed.device, exercise.forbidden, compared=compared
-        )
+    def timed(known: Set[Place] | None) -> Modelled:
+        return model_call(workers, program, exercise.name, arguments, floor, speed.device, exercise.forbidden, known)
 
     if speed.small is None:
-        return attained(exercise, timed(()))
+        return attained(exercise, timed(None))
     small = replace(exercise, parts=(Part("small", speed.points, [{**speed.case, **speed.small}]),))
-    compared = _compared(small, program, workers, seed)
+    known = _compared(small, program, workers, seed)
     try:
-        return attained(exercise, timed(compared))
+        return attained(exercise, timed(known))
     except Unchecked:  # unless the cases of the parts go where the small call does not
-        return attained(exercise, timed(compared + _compared(exercise, program, workers, seed)))
+        return attained(exercise, timed(known | _compared(exercise, program, workers, seed)))
 
 
 @contextmanager
@@ -126,26 +124,20 @@ def _at_full_size() -> Iterator[None]:
         raise type(error)(f"at full size: {error}") from None
 
 
-def _compared(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, seed: str) -> list[Execution]:
-    """Return calls on the exercise's cases, all found right and proven to come from kernels.
+def _compared(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, seed: str) -> set[Place]:
+    """Return what of the kernels ran in the exercise's cases, all found right and proven to come from kernels.
 
     Raises KernelFailure, LimitReached, SandboxError.
     """
-    calls: dict[int, Execution] = {}  # one for each case's parameters: its second draw takes its place
-
-    def prove_and_keep(cases: Sequence[Case], messages: Mapping[int, Mapping[str, Any]]) -> dict[int, judge.Failure]:
-        failures = prove.prove(exercise, program, workers, cases, messages)
-        for n in messages.keys() - failures.keys():
-            calls[id(cases[n].params)] = checked(messages[n]["notes"]), cases[n].arguments
-        return failures
-
-    found = judge.judge(exercise, program, seed, workers.interpreter, prove_and_keep)
+    ran: set[Place] = set()
+    proof = functools.partial(prove.prove, exercise, program, workers, ran=ran)
+    found = judge.judge(exercise, program, seed, workers.sandbox, proof)
     if found.outcome is Outcome.FAULT:
         raise SandboxError(found.reason)
     if found.outcome is not Outcome.PASSED:
         kind = LimitReached if found.outcome is Outcome.TIME else KernelFailure
         raise kind(f"before it is timed: {found.reason}")
-    return list(calls.values())
+    return ran
 
 
 def measure(exercise: Exercise, program: Sequence[Cell], worker: GpuWorker) -> Attained:

@@ -1,7 +1,4 @@
-"""The two workers that kernels need where there is no GPU: one interprets them, one compiles them.
-
-They are processes apart, as Triton's interpreter and its compiler cannot share one, and neither holds a secret.
-"""
+"""The worker that kernels need where there is no GPU: it emulates and compiles them, and holds no secret."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ from typing import Any
 from autograder.isolation.sandbox import Kind, Limits, Reply, Sandbox
 from autograder.isolation.worker import wire
 from autograder.isolation.worker.trees import tensors_in
+from autograder.judging.judge import FAULTS
 
 TASKS = "autograder.kernels.worker.tasks"
-INTERPRETER = Kind(TASKS, {"TRITON_INTERPRET": "1"})
-COMPILER = Kind(TASKS, {"TRITON_INTERPRET": "0"})
+EMULATOR = Kind(TASKS, {"TRITON_INTERPRET": "0", "MLA_EMULATE": "1"})
 REPLY_BYTES = 1 << 30
 KEPT, KEPT_BYTES = 256, 1 << 20  # replies that are kept for the next who asks the same, and the bytes of one's tensors
 ADDRESSES = 64 << 30  # bytes that a replay may map: large storages are touched in few places
@@ -35,12 +32,11 @@ class LimitReached(RuntimeError):
 
 
 class KernelWorkers:
-    """An interpreter and a compiler, each in a sandbox; they start on first use. For one thread."""
+    """A sandbox in which kernels run and compile; it starts on first use. For one thread."""
 
     def __init__(self, isolation: str | None = None, limits: Limits | None = None, helpers: Sequence[str] = ()):
         self.limits = limits or Limits(seconds=60.0, memory=8 << 30)
-        self.interpreter = Sandbox(isolation, INTERPRETER, helpers)
-        self.compiler = Sandbox(isolation, COMPILER, helpers)
+        self.sandbox = Sandbox(isolation, EMULATOR, helpers)
         self._kept: dict[bytes, Reply] = {}
 
     def __enter__(self) -> KernelWorkers:
@@ -50,22 +46,21 @@ class KernelWorkers:
         self.close()
 
     def close(self) -> None:
-        """End the workers."""
-        self.interpreter.close()
-        self.compiler.close()
+        """End the worker."""
+        self.sandbox.close()
 
     def forget(self) -> None:
         """Drop the replies that are kept."""
         self._kept.clear()
 
-    def perform(self, sandbox: Sandbox, request: dict[str, Any], seconds: float) -> tuple[Reply, Limits]:
+    def perform(self, request: dict[str, Any], seconds: float) -> tuple[Reply, Limits]:
         """Have a task done that runs no code of the student's but kernels; return the reply and the limits it had.
 
         The reply depends on the request alone, which holds the kernels' source, so for the same one it is kept.
         """
         limits = dataclasses.replace(self.limits, seconds=seconds, memory=ADDRESSES, reply_bytes=REPLY_BYTES)
         key = hashlib.sha256(wire.encode(request)).digest()
-        reply = self._kept.pop(key, None) or sandbox.run(request, limits)
+        reply = self._kept.pop(key, None) or self.sandbox.run(request, limits)
         if _worth_keeping(request, reply):
             self._kept[key] = reply  # the latest last
             if len(self._kept) > KEPT:
@@ -82,8 +77,12 @@ def _worth_keeping(request: Mapping[str, Any], reply: Reply) -> bool:
 
 
 def refused(error: Mapping[str, Any]) -> KernelFailure:
-    """Return the failure for an error that a task met."""
-    return KernelFailure(error["message"] if error["type"] == "OutOfBounds" else sentence(error))
+    """Return the failure for an error that a task met. Lines are given by their text: the program was cut."""
+    kernel, source = error.get("kernel", ""), (error.get("where") or {}).get("source", "")
+    place = f" in `{source}`" if source else ""
+    if error["type"] in FAULTS:
+        return KernelFailure(f"{kernel}{place}: {error['message']}")
+    return KernelFailure(f"{f'{kernel} does not run: ' if kernel else ''}{error['type']}{place}: {error['message']}")
 
 
 def sentence(error: Any) -> str:
@@ -91,7 +90,8 @@ def sentence(error: Any) -> str:
     if isinstance(error, dict):
         where = error.get("where")
         line = f" in line {where.get('line')} (`{str(where.get('source'))[:120]}`)" if isinstance(where, dict) else ""
-        return f"{str(error.get('type', 'error'))[:80]}{line}: {str(error.get('message', ''))[:500]}"
+        kind = error.get("kernel" if error.get("type") in FAULTS else "type", "error")
+        return f"{str(kind)[:80]}{line}: {str(error.get('message', ''))[:500]}"
     return str(error)[:500]
 
 

@@ -21,13 +21,13 @@ Launchers do not wait for the device and choose their block sizes from shapes, d
 can be captured in a CUDA graph. They take float16, bfloat16 and float32 in any layout, accumulate in float32, compute
 offsets in 64 bits, and refuse tensors that want a gradient: there is no backward pass here.
 
-Importing this package imports Triton. Where there is no GPU its interpreter runs the kernels, on CPU tensors: see
-:mod:`mla_ref.hardware.interpreter`.
+Importing this package imports Triton. Where there is no GPU the kernels are emulated, on CPU tensors: see
+:mod:`mla_ref.hardware.emulator`.
 """
 
-from ..hardware import interpreter
+from ..hardware import emulator
 
-interpreter.prepare()
+emulator.prepare()
 
 from .attention_score import attention_score  # noqa: E402
 from .combine import combine  # noqa: E402

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._operands import check_causal, check_latent, check_pages
 from .._validate import check_integers, check_positive
-from ..hardware import interpreter
+from ..hardware import emulator
 from ._launch import check_operands, check_scale, check_width, on_device_of, result_for
 from ._sizes import ceil_div, power_of_2
 from .combine import launch_combine
@@ -77,8 +77,8 @@ class Limits:
 
 @functools.cache
 def limits(device: torch.device) -> Limits:
-    """Return the limits of a GPU. The interpreter pretends to be one multiprocessor of an H100."""
-    if interpreter.active():
+    """Return the limits of a GPU. On a CPU they are those of an H100, with one multiprocessor."""
+    if emulator.active():
         return Limits(1, 227 * 2**10, True, (9, 0))
     properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
     return Limits(
@@ -91,7 +91,7 @@ def limits(device: torch.device) -> Limits:
 
 def overlaps(device: torch.device) -> bool:
     """Return whether a kernel there may start before the one before it has ended."""
-    return limits(device).hopper and not interpreter.active()
+    return limits(device).hopper and not emulator.active()
 
 
 @functools.lru_cache(1024)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .._validate import listed
-from ..hardware import interpreter
+from ..hardware import emulator
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -33,10 +33,10 @@ def check_operands(twin: str, **tensors: Tensor) -> None:
     for name, tensor in tensors.items():
         if tensor.dtype not in DTYPES:
             raise TypeError(f"{name} has dtype {tensor.dtype}, expected one of {listed(DTYPES)}: use {twin} for others")
-        if not tensor.is_cuda and not interpreter.active():
+        if not tensor.is_cuda and not emulator.active():
             raise ValueError(
                 f"{name} is on {tensor.device}, expected a GPU: move it with .cuda(), use {twin}, "
-                f"or set {interpreter.VARIABLE}=1 before Python starts"
+                f"or set {emulator.VARIABLE}=1 before Python starts"
             )
     check_gradients(twin, **tensors)
 

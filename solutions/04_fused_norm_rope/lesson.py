@@ -36,14 +36,14 @@
 # %% setup="imports"
 import torch
 from autograder import check, check_speed
-from mla_ref.hardware import interpreter
+from mla_ref.hardware import emulator
 
-interpreted = interpreter.prepare()  # before Triton is imported: compile for a GPU, or interpret
+emulated = emulator.prepare()  # whether kernels run on the CPU, for lack of a GPU
 
 import triton
 import triton.language as tl
 
-device = "cpu" if interpreted else "cuda"
+device = "cpu" if emulated else "cuda"
 
 # %% [markdown]
 # ## Why: the way to memory
@@ -279,15 +279,43 @@ print(double(torch.ones(5, device=device)).tolist())
 # a block is a block of numbers.
 
 # %% [markdown]
-# ## The interpreter, and what it does not see
+# ## What runs a kernel where there is no GPU
 #
-# Without a GPU, Triton runs kernels in an **interpreter**: one program after the other, each block as a NumPy array.
-# `interpreter.prepare()` in the set-up cell chose it. The result is the same as on a GPU up to rounding. Some things
-# are not:
+# Triton's compiler works in steps. The first step checks the kernel and writes it down as a list of operations on
+# blocks, called **TTIR** ("Triton's intermediate representation"). The further steps make machine code of that list,
+# for one kind of GPU.
 #
-# - **Addresses.** A GPU checks none of them: without a mask, a kernel reads what lies beyond a tensor, and writes
-#   there. `prepare()` made the interpreter stop where an access leaves the memory that a tensor was made in. But a
-#   tensor may be part of a larger one. The next cell forgets the mask on such a tensor.
+# To run a kernel without a GPU, only the first step is taken. An **emulator** then runs the list with PyTorch, on
+# tensors on the CPU, each operation for all programs of the grid at once. `emulator.prepare()` in the set-up cell chose
+# it if there is no GPU here.
+#
+# A launch returns the compiled kernel, with its TTIR in `asm["ttir"]`. The next cell prints that of `double_kernel`.
+# Try to find each line of the kernel in it.
+
+# %%
+import re
+
+compiled = double_kernel[(3,)](x, out, 22, BLOCK_SIZE=8)
+for line in compiled.asm["ttir"].splitlines():
+    if line.startswith("    "):  # an operation
+        print(re.sub(r" loc\(.*", "", line).strip())
+
+# %% [markdown]
+# One line is one operation, and names with `%` are its operands and its result. `tensor<8xf32>` is a block of 8 numbers
+# in float32. `tt.splat` turns one number into a block that holds it everywhere: `pid * BLOCK_SIZE + tl.arange(…)` is a
+# product of two numbers, a splat, and a sum of two blocks.
+#
+# What this first step refuses does not run here either. It refuses a function of NumPy or PyTorch on a block, an `if`
+# on a block, and a `tl.arange` whose size is no power of two. The error is the compiler's own.
+#
+# ### What it finds
+#
+# A GPU checks no address. A kernel without a mask reads what lies behind the tensor, and writes there.
+#
+# The kernel in the next cell adds 1 to each number of a vector, without a mask. It runs with three programs of 8
+# numbers, twice. The first vector has 22 numbers of its own. The second is the first 22 numbers of a longer one.
+# Inside `with emulator.emulating():` the emulator runs it even where there is a GPU. What do you expect of the first,
+# and what of the second?
 
 # %%
 @triton.jit
@@ -297,43 +325,120 @@ def careless_kernel(x_ptr, BLOCK_SIZE: tl.constexpr):
     tl.store(x_ptr + offsets, x + 1)
 
 
-memory = torch.zeros(26, device=device)
-x = memory[:22]  # ours; the last four belong to somebody else
-careless_kernel[(3,)](x, BLOCK_SIZE=8)
-print("ours:    ", x.tolist())
-print("not ours:", memory[22:].tolist())
+longer = torch.zeros(26)
+for ours in (torch.zeros(22), longer[:22]):
+    with emulator.emulating():
+        try:
+            careless_kernel[(3,)](ours, BLOCK_SIZE=8)
+            print("no fault; behind ours:", longer[22:].tolist())
+        except emulator.OutOfBounds as fault:
+            print(fault)
 
 # %% [markdown]
-# Two numbers that are not ours have changed, and nobody complained. The tensors that the grader passes in are not parts
-# of larger ones. There each such access is found, and the verdict names the argument and the element.
+# The emulator holds each access against the memory that PyTorch allocated for the tensor, and stops at the first one
+# outside. Its message has the line of the cell, the argument, the element and the program. The second vector is a part
+# of a larger allocation. There the kernel has changed two numbers that are not its own, and nobody complained. The
+# tensors that the grader passes in are not parts of larger ones.
 #
-# - **Masked places** hold anything on a GPU, unless the load says `other=0.0`. Triton's interpreter reads 0 there;
-#   `prepare()` makes it NaN, so that a sum in which they take part shows it. Integers still read as 0.
-# - **What does not compile can run here.** Interpreted, a kernel is Python: NumPy works in it, and so does `torch` on
-#   a plain number. A GPU has neither. `check` only interprets. `check_speed` and the final grading also compile each
-#   kernel for a real GPU, which needs no GPU.
-# - **bfloat16** is not a type that NumPy has. The interpreter takes its 16 bits for an integer in sums and products;
-#   `prepare()` corrects that.
-# - **Time** means nothing. Guess before you run the next cell: it doubles the same vector three times, in blocks of
-#   different sizes. Which takes longest?
+# The next kernel moves each number one place to the left, in place: $x_i$ becomes $x_{i+1}$, and the last one stays.
+# It has its mask. A vector of 8 numbers takes one program, a vector of 22 takes three. Is the result right for both?
+
+# %%
+@triton.jit
+def shift_kernel(x_ptr, n, BLOCK_SIZE: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    inside = offsets + 1 < n
+    following = tl.load(x_ptr + offsets + 1, mask=inside)
+    tl.store(x_ptr + offsets, following, mask=inside)
+
+
+for n in (8, 22):
+    ours = torch.arange(float(n))
+    with emulator.emulating():
+        try:
+            shift_kernel[(triton.cdiv(n, 8),)](ours, n, BLOCK_SIZE=8)
+            print(f"{n} numbers:", ours.tolist())
+        except emulator.Race as fault:
+            print(f"{n} numbers:", fault)
+
+# %% [markdown]
+# One program loads its whole block before it stores. But programs have no order. Program 0 needs element 8, and
+# program 1 overwrites it: the result depends on which of them comes first. This is called a **race**. On a GPU the
+# result may be right in one run and wrong in the next. The remedy here is a second tensor for the result.
+#
+# The emulator also stops a loop that turns without changing anything; `check` stops any loop after the exercise's
+# time. Programs that write the same value to one place are not reported: the result does not depend on their order.
+#
+# And it shows what a mask has left out: **masked places** hold anything on a GPU, unless the load says `other=0.0`. In
+# the emulator they hold NaN, so that a sum in which they take part shows it. Integers have no NaN, and masked places of
+# integers are 0.
+#
+# ### What it does not see
+#
+# - **Rounding**: in which order a sum is added; the last bits of `tl.exp`, `tl.log`, `tl.sin` and of a division;
+#   whether a product and a sum are rounded once or twice. So the last digits of a result may differ from a GPU's.
+# - **TF32**, a shorter format in which a GPU multiplies matrices of float32 (lesson 05).
+# - **Races within a program.** Its threads share the work, and the emulator looks only for races between programs.
+# - **The further steps of the compiler.** `check_speed` takes them, for an H100: compiling needs no GPU.
+# - **Caches and time.** A later section is about time.
+#
+# ### Looking inside
+#
+# `tl.device_print` prints a block, with the program and the place of each number. The next cell loads 3 numbers with 2
+# programs of 2. What will the fourth place show?
+
+# %%
+@triton.jit
+def show_kernel(x_ptr, n, BLOCK_SIZE: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    tl.device_print("x", x)
+
+
+with emulator.emulating():
+    show_kernel[(2,)](torch.arange(3.0), 3, BLOCK_SIZE=2)
+
+# %% [markdown]
+# It is masked. To go through a kernel line by line, copy it with a launch on CPU tensors into a file, and run that
+# file as `TRITON_INTERPRET=1 python FILE`. Triton then runs kernels in an interpreter of its own: as Python, one
+# program after the other, each block a NumPy array. `print(x)` and `breakpoint()` work inside the kernel. The
+# interpreter checks no address and looks for no race, and masked places read as 0 there.
+#
+# ### Time
+#
+# Guess before you run the next cell. It launches `double_kernel` on 16 numbers twice, for each of two block sizes. Then
+# it doubles vectors of three lengths in small blocks and in large ones. What does the first launch do that the second
+# does not? Which vector takes longest?
 
 # %%
 import time
 
-x = torch.zeros(1 << 16, device=device)
-for block in (128, 1024, 8192):
+
+def timed(x, block):
     start = time.perf_counter()
     double(x, block)
-    if not interpreted:
+    if not emulated:
         torch.cuda.synchronize()
-    elapsed = time.perf_counter() - start
-    programs = x.numel() // block
-    print(f"{programs:5} programs of {block:5}: {elapsed * 1e3:7.1f} ms, {elapsed / programs * 1e6:5.0f} µs each")
+    return (time.perf_counter() - start) * 1e3
+
+
+x = torch.zeros(16, device=device)
+for block in (128, 8192):
+    print(f"blocks of {block:4}: first launch {timed(x, block):6.2f} ms, second {timed(x, block):5.2f} ms")
+print("\n  numbers  block  programs  best of five")
+for n in (1 << 16, 1 << 18, 1 << 20):
+    x = torch.zeros(n, device=device)
+    for block in (128, 8192):
+        best = min(timed(x, block) for _ in range(5))
+        print(f"{n:9,} {block:6} {n // block:9,} {best:10.2f} ms")
 
 # %% [markdown]
-# Interpreted, the time grows with the number of programs, and the size of a block hardly matters. On a GPU thousands
-# of programs run at the same time. So without a GPU a kernel's speed has to be found in another way. The next exercise
-# shows how.
+# The first launch with a block size compiles. Triton keeps what it has compiled in the folder `~/.triton`, so the first
+# launch is shorter when you run the notebook again. In the emulator a launch takes longer the more numbers there are.
+# How many programs share them matters little.
+#
+# None of this says how long a GPU takes, which runs thousands of programs at the same time. So without a GPU a kernel's
+# speed has to be found in another way. The next exercise shows how.
 #
 # ## Exercise: scale_add
 #
@@ -407,11 +512,12 @@ check("scale_add")
 # size is computed. The grader
 #
 # 1. runs your function once on tensors without data, and **records** the launches: kernel, grid, arguments;
-# 2. **compiles** each kernel for the H100, and reads from the machine code how many registers it takes and how wide its
+# 2. **cuts** the kernels out of your cells, and leaves everything else behind;
+# 3. **compiles** each kernel for the H100, and reads from the machine code how many registers it takes and how wide its
 #    loads are;
-# 3. **replays** some of the programs under the interpreter, in a process that holds nothing else of yours, and counts
-#    every access to memory;
-# 4. puts both into a **model** of the GPU, with constants fitted to kernels measured on an H100.
+# 4. **replays** some of the programs in the emulator, in a process that holds nothing else of yours, and counts every
+#    access to memory;
+# 5. puts what steps 3 and 4 found into a **model** of the GPU, with constants fitted to kernels measured on an H100.
 #
 # The same kernel always gets the same time. The time is held against the **floor**: the bytes that any kernel has to
 # move, over the 3.35 TB/s of the data sheet. No kernel is faster. A plain copy, measured on an H100, reaches
@@ -448,7 +554,7 @@ check_speed("scale_add")
 #
 # | bound by | the kernel |
 # |---|---|
-# | DRAM | moves bytes as fast as the memory does. If they are the floor's bytes, nothing is left to gain |
+# | DRAM | moves bytes as fast as the memory does. If they are the floor's bytes, little is left to gain |
 # | L2 | asks its cache for too much: the same again (see issued MB), or sectors of 32 bytes for 2 (see bytes a load) |
 # | load and store units | takes too many loads or stores for its bytes |
 # | instructions | computes too much for each byte; "matrix units" means the same for matrix products |
@@ -458,7 +564,8 @@ check_speed("scale_add")
 # The picture is the roofline of lesson 00, with both axes logarithmic. Green is the floor, on the roof. Red is your
 # kernel. What lies between them can be won.
 #
-# `check_speed` takes your kernel as it is, right or wrong. In the grade, speed counts only once the answer is right.
+# Before it times a kernel, `check_speed` compares its result in one small call. A kernel that is wrong elsewhere may
+# pass there: in the grade, speed counts only once every case is right.
 #
 # ## Exercise: rms_norm
 #
@@ -821,7 +928,8 @@ bars(
 )
 
 # %% [markdown]
-# It is {{rope_gain}} times as fast: the slices `x[..., 0::2]` of the eager form are loads of every other number too.
+# Two launches are {{rope_gain}} times as fast, and one for both {{rope_gain_one}} times: the slices `x[..., 0::2]` of
+# the eager form are loads of every other number too.
 #
 # And every other number takes {{every_other}} times as long as rows as they lie, for the same result. That is what
 # Triton 3.6 makes of it{{!by_triton_3_6}}: it puts the threads of a warp on different rows. Triton 3.7 puts them along

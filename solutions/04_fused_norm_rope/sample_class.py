@@ -438,6 +438,28 @@ def apply_rope(x, cos, sin):
     ),
     # Not from a kernel
     Submission(
+        "theo",
+        "lets all programs write to one block, and keep their sums in one place",
+        patches=(
+            replace(
+                "scale_add",
+                "tl.store(out_ptr + offsets, alpha * x + y, mask=mask)",
+                "tl.store(out_ptr + tl.arange(0, BLOCK_SIZE), alpha * x + y, mask=mask)",
+            ),
+            replace("rms_norm", "weight_ptr, out_ptr, W", "weight_ptr, out_ptr, total_ptr, W"),
+            replace(
+                "rms_norm",
+                RSTD,
+                "    tl.store(total_ptr, tl.sum(x * x))\n    rstd = tl.rsqrt(tl.load(total_ptr) / D + eps)\n",
+            ),
+            replace("rms_norm", "(x, weight, out, W", "(x, weight, out, torch.empty(1, device=x.device), W"),
+        ),
+        expect={
+            **not_right("scale_add", "nothing says which comes first"),
+            **not_right("rms_norm", "nothing says which comes first"),
+        },
+    ),
+    Submission(
         "tara",
         "calls PyTorch",
         patches=(
@@ -482,13 +504,13 @@ def apply_rope(x, cos, sin):
     ),
     Submission(
         "walt",
-        "calls torch inside the kernel, which only the interpreter puts up with",
+        "calls torch inside the kernel",
         patches=(
             replace(
                 "rms_norm", RSTD, "    one = float(torch.ones(1))\n    rstd = one / tl.sqrt(tl.sum(x * x) / D + eps)\n"
             ),
         ),
-        expect=not_right("rms_norm", "uses torch"),
+        expect=not_right("rms_norm", "torch's functions take no blocks", outcome=Outcome.ERROR),
     ),
     Submission(
         "xena",

@@ -39,14 +39,14 @@
 # %% setup="imports"
 import torch
 from autograder import check, check_speed
-from mla_ref.hardware import interpreter
+from mla_ref.hardware import emulator
 
-interpreted = interpreter.prepare()  # before Triton is imported: compile for a GPU, or interpret
+emulated = emulator.prepare()  # whether kernels run on the CPU, for lack of a GPU
 
 import triton
 import triton.language as tl
 
-device = "cpu" if interpreted else "cuda"
+device = "cpu" if emulated else "cuda"
 
 # %% [markdown]
 # ## Why: the largest tensor
@@ -316,9 +316,9 @@ print("largest difference from PyTorch:", (out - x.float() @ y.float().T).abs().
 # The accumulator is float32, whatever the operands are. That costs nothing: the matrix units add in float32 anyway.
 # A sum of 576 products can exceed 65504, the largest float16, long before the scale makes it small.
 #
-# **What the interpreter does not see.** A GPU multiplies *float32* operands in TF32, with 10 bits of mantissa,
-# unless it is told `tl.dot(x, y, acc, input_precision="ieee")`. The interpreter always multiplies exactly. For
-# operands of 16 bits the option changes nothing, so write it.
+# **What the emulator does not see.** A GPU multiplies *float32* operands in TF32, with 10 bits of mantissa, unless it
+# is told `tl.dot(x, y, acc, input_precision="ieee")`. The emulator multiplies them in float32 either way. For operands
+# of 16 bits the option changes nothing, so write it.
 #
 # While the matrix units compute one turn, the next ones can be on their way. `num_stages=3` at the launch lets the
 # compiler load ahead so that three turns are in **shared memory** at a time. Each stage holds its two blocks: 3 ·
@@ -1020,7 +1020,7 @@ for name, gain in zip(("ASF", "SF"), by_bytes["gains"], strict=True):
 from mla_ref import MLA, FusedMLA, MLAConfig
 
 torch.manual_seed(0)
-dtype = torch.float32 if interpreted else torch.float16
+dtype = torch.float32 if emulated else torch.float16
 layer = MLA(MLAConfig.preset("tiny"), device=device, dtype=dtype)
 Dn = layer.config.qk_nope_head_dim
 

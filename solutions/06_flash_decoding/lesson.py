@@ -42,16 +42,16 @@ import math
 
 import torch
 from autograder import check, check_speed
-from mla_ref.hardware import interpreter
+from mla_ref.hardware import emulator
 
-interpreted = interpreter.prepare()  # before Triton is imported: compile for a GPU, or interpret
+emulated = emulator.prepare()  # whether kernels run on the CPU, for lack of a GPU
 
 import triton
 import triton.language as tl
 
-device = "cpu" if interpreted else "cuda"
+device = "cpu" if emulated else "cuda"
 # KiB of shared memory for a program; without a GPU, those of the H100 that kernels are graded for
-limits = {"max_shared_mem": 227 * 1024} if interpreted else triton.runtime.driver.active.utils.get_device_properties(0)
+limits = {"max_shared_mem": 227 * 1024} if emulated else triton.runtime.driver.active.utils.get_device_properties(0)
 shared_kib = limits["max_shared_mem"] // 1024
 
 
@@ -1250,7 +1250,7 @@ for size in (4096, 512, 64):
 # %%
 from functools import partial
 
-if not interpreted:
+if not emulated:
     print("  B       T   eager      one program each   16 splits   64 splits")
     for B, T in ((1, 8192), (16, 8192), (64, 4096)):
         lens = torch.full((B,), T, dtype=torch.int32, device=device)
@@ -1261,7 +1261,7 @@ if not interpreted:
         calls += [partial(in_splits, n, given, out) for n in (16, 64)]
         print(f"{B:3} {T:7}" + "".join(f"{bench(call).median * 1e6:12.0f} µs" for call in calls))
 else:
-    print("no GPU here")
+    print("kernels are emulated here, and there is nothing to time")
 
 # %% [markdown]
 # And on an H100, decode steps with 16 heads over 8192 tokens, L2 emptied before each call, combine included

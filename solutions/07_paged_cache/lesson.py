@@ -35,16 +35,16 @@ import math
 
 import torch
 from autograder import check, check_speed
-from mla_ref.hardware import interpreter
+from mla_ref.hardware import emulator
 
-interpreted = interpreter.prepare()  # before Triton is imported: compile for a GPU, or interpret
+emulated = emulator.prepare()  # whether kernels run on the CPU, for lack of a GPU
 
 import triton
 import triton.language as tl
 
-device = "cpu" if interpreted else "cuda"
+device = "cpu" if emulated else "cuda"
 # KiB of shared memory for a program; without a GPU, those of the H100 that kernels are graded for
-limits = {"max_shared_mem": 227 * 1024} if interpreted else triton.runtime.driver.active.utils.get_device_properties(0)
+limits = {"max_shared_mem": 227 * 1024} if emulated else triton.runtime.driver.active.utils.get_device_properties(0)
 shared_kib = limits["max_shared_mem"] // 1024
 
 
@@ -659,9 +659,9 @@ check_speed("paged_update")
 # The last page of a sequence has slots behind its last token. They may hold tokens of whoever had the page before, or
 # NaN: they must not come along.
 #
-# What does a masked load give where it does not load? With `other=0.0` that. Without `other` the interpreter gives 0,
-# and a GPU whatever was in the register: no check on a CPU sees it. In `paged_update` such values went nowhere. Here,
-# and in `paged_decode`, they are used.
+# What does a masked load give where it does not load? With `other=0.0` that. Without `other` a GPU gives whatever was
+# in the register, and the emulator gives NaN. In `paged_update` such values went nowhere. Here, and in `paged_decode`,
+# they are used.
 #
 # For the points for speed: B = 16, T = 4096, and otherwise as for `paged_update`, with the same bars. PyTorch's way is
 # to index whole pages with the table, and to put zeros behind the lengths.
@@ -1123,8 +1123,8 @@ for heads, paged in FLASHMLA_US.items():
 # too: one page for each sequence, as long as T. Without a GPU the cell says so.
 
 # %%
-if interpreted:
-    print("no GPU here")
+if emulated:
+    print("kernels are emulated here, and there is nothing to time")
 else:
     print("  B      T   pages of 64    gather, then one page each")
     for B, T in ((16, 4096), (64, 1024)):

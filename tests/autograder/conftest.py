@@ -7,10 +7,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: processes with se
 import pytest
 
 from autograder.isolation.sandbox import Sandbox, default_isolation
-from mla_ref.hardware import interpreter
+from mla_ref.hardware import emulator
 
 with contextlib.suppress(ImportError):
-    interpreter.prepare()  # before anything imports Triton
+    emulator.prepare()  # before anything imports Triton
 
 
 def _isolated(isolation):

@@ -44,4 +44,4 @@ def verdict(workers, source, kernels=KERNEL, exercise=ROW_SUM, helpers=()):
     solution = Cell(exercise.name, textwrap.dedent(kernels) + textwrap.dedent(source))
     program = build_program([SETUP], [], [*own, solution], solution)
     proof = functools.partial(prove.prove, exercise, program, workers)
-    return judge.judge(exercise, program, "seed", workers.interpreter, proof)
+    return judge.judge(exercise, program, "seed", workers.sandbox, proof)

@@ -1,16 +1,18 @@
-"""`check(name)` of a kernel: what the interpreter takes and the compiler does not is refused at once."""
+"""`check(name)` of a kernel: what is no kernel, or does something undefined, is refused at once, with its line."""
+
+import dataclasses
 
 import pytest
 
 from autograder import checking
 from autograder.checking import CheckFailed
-from mla_ref.hardware import interpreter
+from mla_ref.hardware import emulator
 
-from .kernel_course import FOLDER, KERNEL, RIGHT, SETUP
+from .kernel_course import FOLDER, KERNEL, RIGHT, ROW_SUM, SETUP
 
 pytestmark = [
     pytest.mark.xdist_group("workers"),
-    pytest.mark.skipif(not interpreter.active(), reason="kernels are compiled here in any case"),
+    pytest.mark.skipif(not emulator.active(), reason="kernels run on the GPU here"),
 ]
 
 
@@ -39,17 +41,49 @@ def test_a_right_kernel_passes_with_and_without_a_history_of_cells(checked, caps
 @pytest.mark.parametrize(
     ("step", "says"),
     [
-        ("(tl.sum(x) + numpy.sum(0))", "numpy"),
-        ("(tl.sum(x) + [i * 0.0 for i in range(2)][0])", "ListComp"),
+        ("(tl.sum(x) + numpy.sum(0))", "nor do NumPy's"),
+        ("(tl.sum(x) + [i * 0.0 for i in range(2)][0])", "only tuple comprehensions"),
         ("sum([0, tl.sum(x)])", "sum"),
     ],
 )
-def test_python_that_only_the_interpreter_runs_is_refused(checked, step, says, capsys):
+def test_python_that_is_no_kernel_is_refused(checked, step, says, capsys):
     with pytest.raises(CheckFailed, match=says):
         checked(KERNEL.replace("tl.sum(x.to(tl.float32))", step) + RIGHT)
 
 
 def test_what_the_compiler_says_is_shown_with_its_line(checked, capsys):
     loop = "    total = 0\n    for _ in range(D):\n        total += 0.5\n    x += 0.0 * total\n"
-    with pytest.raises(CheckFailed, match=r"not compile for H100.*`for _ in range\(D\):`: Loop-carried variable total"):
+    with pytest.raises(CheckFailed, match=r"line 7 .*`for _ in range\(D\):`.*: Loop-carried variable total"):
+        checked(KERNEL.replace("    tl.store(out_ptr + row", f"{loop}    tl.store(out_ptr + row", 1) + RIGHT)
+
+
+FAULTS = {
+    "reads too far": (
+        "mask=cols < D, other=0.0",
+        "mask=cols <= D, other=0.0",
+        r"sum_kernel in line 5 .*tl.load reads element",
+    ),
+    "all write to one row": (
+        "tl.store(out_ptr + row,",
+        "tl.store(out_ptr + row // 2,",
+        r"sum_kernel in line 6 .*nothing says which",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_is_undefined_is_named(checked, name, capsys):
+    old, new, says = FAULTS[name]
+    with pytest.raises(CheckFailed, match=says):
+        checked(KERNEL.replace(old, new) + RIGHT)
+
+
+def test_a_loop_that_does_not_end_is_stopped(checked, capsys):
+    loop = "    n = row + 1\n    while n > 0: n = (n + 2) % 1001 + 1\n    x += n\n"
+    hurried = dataclasses.replace(ROW_SUM, limits=dataclasses.replace(ROW_SUM.limits, seconds=1.0))
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(CheckFailed, match=r"line 7 .*had not ended when the time"),
+    ):
+        patch.setattr(checking.Course, "locate", lambda self, name: ("91_row_sum", hurried))
         checked(KERNEL.replace("    tl.store(out_ptr + row", f"{loop}    tl.store(out_ptr + row", 1) + RIGHT)

@@ -10,13 +10,13 @@ import torch
 import mla_ref
 from mla_ref import MLA, FusedMLA, MLAConfig, Yarn, latent_attention
 from mla_ref.fused import FUSIONS
-from mla_ref.hardware import interpreter
+from mla_ref.hardware import emulator
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
 from mla_ref import kernels
 
-DEVICE = "cpu" if interpreter.active() else "cuda"
+DEVICE = "cpu" if emulator.active() else "cuda"
 ROOT = Path(mla_ref.__file__).parent.parent
 TINY = MLAConfig.preset("tiny")
 CONFIGS = {
@@ -179,7 +179,7 @@ def test_in_a_cuda_graph_without_waiting(fusions):
     assert (out - expected).norm() <= 1e-3 * expected.norm()
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="slow in the interpreter")
+@pytest.mark.skipif(DEVICE == "cpu", reason="large: for a GPU")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_reports_layer(dtype):
     check(FusedMLA.of(MLA(MLAConfig.preset("report"), device=DEVICE, dtype=dtype), *FUSIONS), tolerance=2e-2, batch=3)

@@ -1,4 +1,4 @@
-"""The interpreter runs what the compiler refuses, a variable that changes its shape in a branch for one."""
+"""Every kernel compiles to machine code for every GPU: what the emulator runs is compiled only as far as TTIR."""
 
 import os
 import subprocess

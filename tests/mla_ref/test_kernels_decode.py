@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import mla_ref
-from mla_ref.hardware import interpreter
+from mla_ref.hardware import emulator
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
 from mla_ref.kernels import DECODERS, latent_attention_tma
 from mla_ref.kernels._decode import Limits, choose_splits
 
-DEVICE = "cpu" if interpreter.active() else "cuda"
+DEVICE = "cpu" if emulator.active() else "cuda"
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 # Relative: weights are rounded before they meet the values, the result once more.
 BOUND = {torch.float32: 5e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
@@ -155,7 +155,6 @@ def test_large_scores(kernel):
 
 
 @all_kernels
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("value", [NAN, math.inf])
 def test_a_broken_cache_or_query_shows(kernel, value, dtype):
@@ -388,7 +387,7 @@ def test_in_a_cuda_graph_without_waiting(kernel, num_splits):
     check(tuple(given.values()), operands, seq_lens)
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="slow in the interpreter")
+@pytest.mark.skipif(DEVICE == "cpu", reason="large: for a GPU")
 @all_kernels
 @pytest.mark.parametrize(
     "size", [(3, 1, 16, 1001), (5, 1, 128, 700), (2, 2, 64, 513), (4, 4, 16, 300), (1, 1, 1, 5000)]

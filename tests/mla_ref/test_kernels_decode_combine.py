@@ -4,13 +4,13 @@ import pytest
 import torch
 
 import mla_ref
-from mla_ref.hardware import interpreter
+from mla_ref.hardware import emulator
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
 from mla_ref.kernels import combine
 
-DEVICE = "cpu" if interpreter.active() else "cuda"
+DEVICE = "cpu" if emulator.active() else "cuda"
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 EPS = {torch.float32: 2e-6, torch.float16: 2**-11, torch.bfloat16: 2**-8}
 NAN = float("nan")
@@ -60,7 +60,6 @@ def test_all_parts_empty():
     assert not out.any() and lse.isneginf().all()
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
 @pytest.mark.parametrize("lse", [NAN, math.inf])
 def test_a_broken_part_shows(lse):
     outs, lses = drawn(3, 1, 1, 2, 10, empty=0)

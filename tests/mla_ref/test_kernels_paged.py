@@ -4,13 +4,13 @@ import pytest
 import torch
 
 import mla_ref
-from mla_ref.hardware import interpreter
+from mla_ref.hardware import emulator
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
 from mla_ref import kernels
 
-DEVICE = "cpu" if interpreter.active() else "cuda"
+DEVICE = "cpu" if emulator.active() else "cuda"
 BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32}
 BOGUS = (-1, 2**31 - 1, -(2**31), 10**6)
 
@@ -334,7 +334,7 @@ def test_in_a_cuda_graph_without_waiting():
     assert all(map(same, outs, tokens))
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="slow in the interpreter")
+@pytest.mark.skipif(DEVICE == "cpu", reason="large: for a GPU")
 @pytest.mark.parametrize("page_size", [1, 16, 64, 1000, 1024])
 def test_large_sizes_there_and_back(page_size):
     for dtype in BITS:

@@ -4,13 +4,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mla_ref.hardware import interpreter
+from mla_ref.hardware import emulator
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
 from mla_ref.kernels import rms_norm, rms_norm_rows
 
-DEVICE = "cpu" if interpreter.active() else "cuda"
+DEVICE = "cpu" if emulator.active() else "cuda"
 HALF_ULP = {torch.float16: 2**-11, torch.bfloat16: 2**-8, torch.float32: 2**-21}
 
 pytestmark = pytest.mark.parametrize("kernel", [rms_norm, rms_norm_rows])
@@ -128,7 +128,7 @@ def test_in_a_cuda_graph_without_waiting(kernel):
     check(out, x, weight)
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="slow in the interpreter")
+@pytest.mark.skipif(DEVICE == "cpu", reason="large: for a GPU")
 @pytest.mark.parametrize("shape", [(4099, 512), (1031, 2048), (517, 7168), (33, 65536), (1, 7168)])
 def test_large_sizes(kernel, shape):
     for dtype in HALF_ULP:

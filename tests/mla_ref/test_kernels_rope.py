@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from mla_ref import rope_cos_sin
-from mla_ref.hardware import interpreter
+from mla_ref.hardware import emulator
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
 from mla_ref.kernels import apply_rope, apply_rope_qk
 
-DEVICE = "cpu" if interpreter.active() else "cuda"
+DEVICE = "cpu" if emulator.active() else "cuda"
 HALF_ULP = {torch.float16: 2**-11, torch.bfloat16: 2**-8, torch.float32: 2**-22}
 
 
@@ -198,7 +198,7 @@ def test_in_a_cuda_graph_without_waiting(kernel):
     check(outs, (q, k), positions)
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="slow in the interpreter")
+@pytest.mark.skipif(DEVICE == "cpu", reason="large: for a GPU")
 @pytest.mark.parametrize("size", [(3, 1001, 16, 64), (2, 257, 128, 64), (1, 1, 128, 64), (1, 33, 300, 64)])
 def test_large_sizes(kernel, size):
     positions = torch.arange(size[1])

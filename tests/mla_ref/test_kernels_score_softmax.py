@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import mla_ref
-from mla_ref.hardware import interpreter
+from mla_ref.hardware import emulator
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
 from mla_ref import kernels
 
-DEVICE = "cpu" if interpreter.active() else "cuda"
+DEVICE = "cpu" if emulator.active() else "cuda"
 HALF_ULP = {torch.float16: 2**-11, torch.bfloat16: 2**-8, torch.float32: 2**-22}
 SMALLEST = {torch.float16: 2**-25, torch.bfloat16: 2**-126, torch.float32: 2**-126}
 SCALE = 192**-0.5
@@ -260,7 +260,7 @@ def test_in_a_cuda_graph_without_waiting():
     check_softmax(weights, scores, (7, 99))
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="slow in the interpreter")
+@pytest.mark.skipif(DEVICE == "cpu", reason="large: for a GPU")
 @pytest.mark.parametrize("size", [(2, 1, 16, 4097, 512, 64), (1, 129, 16, 200, 512, 64), (3, 4, 128, 1000, 512, 64)])
 def test_large_sizes(size):
     B, S, H, T, *_ = size

@@ -62,7 +62,7 @@ def test_hardware_works_alone(tmp_path):
     shutil.copytree(SOURCE / "hardware", tmp_path / "hardware")
     code = """
 import sys
-from hardware import cost, devices, interpreter, timing
+from hardware import cost, devices, emulator, timing
 assert cost.Cost(3.35e12).time(devices.DEVICES["h100"]) == 1
 assert not {"triton", "mla_ref"} & set(sys.modules)
 """

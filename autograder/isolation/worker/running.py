@@ -5,7 +5,9 @@ from __future__ import annotations
 import builtins
 import linecache
 import re
+import signal
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ from autograder.isolation.worker import wire
 from autograder.isolation.worker.trees import mapped
 
 CELL = "<cell {}>"
+TIME_IS_UP = "the time was up"
 REFERENCE = " (reference)"  # ends the names of cells with supplied solutions
 
 
@@ -141,6 +144,25 @@ def forbidding(words: list[str] | tuple[str, ...]) -> Iterator[None]:
 
 
 @contextmanager
+def stopped_after(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in the body of a `with` when its time is up; without effect beside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(TIME_IS_UP)
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
 def poisoned() -> Iterator[None]:
     """Let memory that torch hands out hold NaN, so that what a kernel does not write shows."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
@@ -175,14 +197,28 @@ def _same(before: Any, after: Any) -> bool:
     return True
 
 
-# What to do about errors of Triton's interpreter that speak of its insides, by what they and their line say.
+# What to do about errors of Triton's compiler that speak of its insides, by what they and their line say.
 HINTS = (
-    (r"must be Tensor, not tensor", "torch's functions take no blocks: a kernel uses those of tl"),
-    (r"neither true nor false.*(?<![.\w])(min|max)\(", "of blocks these are tl.minimum and tl.maximum"),
+    (
+        r"Unsupported function referenced|must be Tensor, not tensor",
+        "torch's functions take no blocks, nor do NumPy's: a kernel uses those of tl",
+    ),
+    (
+        r"Boolean value of Tensor with more than one value|error encountered during parsing",
+        "a block is neither true nor false, and `if` and `while` want one number: choose by element with tl.where or a "
+        "mask, or make one number of the block, as tl.max does",
+    ),
     (r"AssertionError: .*\bsplit\(", "tl.split takes a block whose last axis has 2 elements, and returns two blocks"),
-    (r"no attribute 'grid_idx'", "a kernel is launched on a grid, kernel[(programs,)](...)"),
-    (r"can only convert an array of size 1", "the bounds of a loop are numbers, not blocks"),
-    (r"\bactive drivers\b", "autotune and the like ask a GPU, and none grades here: settle on one configuration"),
+    (r"must be a power of 2", "triton.next_power_of_2(n) is the next one"),
+    (
+        r"nothing says which comes first",
+        "do the offsets contain tl.program_id, and has each program places of its own?",
+    ),
+    (r"`_semantic` argument must be provided.*\[", "an address is no list: tl.load(x_ptr + offsets, mask=mask)"),
+    (r"unsupported AST node type: Raise", "this kernel is not written yet"),
+    (r"outside of the scope of a kernel", "a launch has a grid, kernel[(programs,)](...)"),
+    (r"no attribute '__r?pow__'", "a block has no **: write x * x"),
+    (r"'tensor' object has no attribute", "a block has few methods: use the functions of tl"),
     (r"CUDA enabled|NVIDIA driver", "no GPU grades here: use the device of the arguments"),
     (
         r"element -\d+ of .*, which holds \d{10}",
@@ -199,13 +235,56 @@ def describe_error(error: BaseException) -> dict[str, Any]:
             f"{REFERENCE}>"
         ):  # a supplied solution is not shown
             where = _place(frame.filename, frame.lineno, frame.line)
+    kind, message = type(error).__name__, error.msg if isinstance(error, SyntaxError) else str(error)
     if where is None and isinstance(error, SyntaxError):
         where = _place(error.filename, error.lineno, error.text)
-    message = error.msg if isinstance(error, SyntaxError) else str(error)
-    said = f"{type(error).__name__}: {message} {where['source'] if where else ''}"
+    message = getattr(error, "said", message)  # of a kernel's fault, which knows its line
+    if hasattr(error, "error_message") and hasattr(error, "node"):
+        kind, message, place = _compilation_error(error)
+        where = place or where
+    elif "Unsupported function referenced" in message:
+        message, where = re.sub(r" at 0x\w+", "", message), _reference(error) or where
+    said = f"{kind}: {message} {where['source'] if where else ''}"
     hint = next((hint for pattern, hint in HINTS if re.search(pattern, said)), "")
     message = (" " if message.endswith("?") else ": ").join(filter(None, (message.removesuffix("."), hint)))
-    return {"type": type(error).__name__, "message": message[:2000], "where": where}
+    found = {"type": kind, "message": message[:2000], "where": where}
+    return found | ({"kernel": error.kernel} if hasattr(error, "kernel") else {})
+
+
+def _compilation_error(error: BaseException) -> tuple[str, str, dict[str, Any] | None]:
+    """Return what an error of Triton's front end says, and the last line of the student's own that it is about."""
+    where, kind, message = None, type(error).__name__, ""
+    while error is not None:
+        if hasattr(error, "node"):
+            where = _line_of(error.src, getattr(error.node, "lineno", 0)) or where
+            message = error.error_message or message
+        else:
+            kind, message = type(error).__name__, str(error)
+        error = error.__cause__
+    if match := re.fullmatch(r"\w+\((['\"])(.*)\1,?\)", message, re.DOTALL):  # the repr of an exception
+        message = match[2]
+    return kind, " ".join(message.split()) or "the compiler does not take this", where
+
+
+def _reference(error: BaseException) -> dict[str, Any] | None:
+    """Return the line in which a kernel names a function that is none of Triton's: Triton's own frames know it."""
+    function, line = None, 0
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        names = frame.f_locals
+        function = getattr(names.get("self"), "src", None) or function
+        line = getattr(names.get("node"), "lineno", line)
+    return _line_of(function, line) if isinstance(function, str) else None
+
+
+def _line_of(function: str | None, line: int) -> dict[str, Any] | None:
+    """Return the place of a line of a function's source, which is looked for in the cells."""
+    for name, entry in list(linecache.cache.items()):
+        if not function or len(entry) < 3 or not is_theirs(name) or name.endswith(f"{REFERENCE}>"):
+            continue
+        if (at := "".join(entry[2]).find(function.rstrip())) >= 0:
+            number = "".join(entry[2]).count("\n", 0, at) + line
+            return _place(name, number, entry[2][number - 1])
+    return None
 
 
 def is_theirs(filename: str) -> bool:

@@ -6,11 +6,13 @@ the machine code; and from Triton's intermediate form, which thread of the block
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import re
 import subprocess
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 from autograder.isolation.worker import running
@@ -33,9 +35,8 @@ ALIGNED = [["tt.divisibility", 16]]
 def compile_launches(request: dict[str, Any]) -> list[dict[str, Any]]:
     """Compile each of `request["launches"]` in `request["source"]` for `request["target"]`; return what was found.
 
-    A launch that does not compile gives `{"error": sentence}`. With `request["only_check"]` the compiler's front end
-    alone runs, which refuses whatever is not Triton, in milliseconds; then others give `{}`. Launches that are one
-    kernel to the compiler are compiled once.
+    A launch that does not compile gives `{"error": sentence}`. Launches that are one kernel to the compiler are
+    compiled once.
     """
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -43,10 +44,9 @@ def compile_launches(request: dict[str, Any]) -> list[dict[str, Any]]:
     os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="triton-")
     namespace: dict[str, Any] = {"__name__": "kernels"}
     running.run_cell("kernels", request["source"], namespace)
-    step = _check if request.get("only_check") else _compile
     target = request["target"]
     gpu = GPUTarget(target["backend"], target["arch"], target["warp_size"])
-    known: dict[str, dict[str, Any]] = {}
+    known: dict[str, Callable[[], dict[str, Any]]] = {}
     found = []
     for launch in request["launches"]:
         function, options = namespace[launch["kernel"]], dict(launch["options"])
@@ -55,35 +55,27 @@ def compile_launches(request: dict[str, Any]) -> list[dict[str, Any]]:
             key = repr((launch["kernel"], signature, constants, attributes, sorted(options.items())))
             if key not in known:
                 source = ASTSource(function, signature=signature, constexprs=constants, attrs=attributes)
-                known[key] = step(source, gpu, options)
+                known[key] = functools.cache(_compile(source, gpu, options))
             found.append(known[key])
         except Exception as error:
-            found.append({"error": _sentence(error)})
-    return found
+            found.append(functools.partial(dict, error=_sentence(error)))
+    return [each() for each in found]
 
 
-def _check(source: Any, gpu: Any, options: dict[str, Any]) -> dict[str, Any]:
-    from triton._C.libtriton import ir
-    from triton.compiler import make_backend
-
-    backend = make_backend(gpu)
-    parsed = backend.parse_options(options)
-    context = ir.context()
-    ir.load_dialects(context)
-    backend.load_dialects(context)
-    source.make_ir(gpu, parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context)
-    return {}
-
-
-def _compile(source: Any, gpu: Any, options: dict[str, Any]) -> dict[str, Any]:
+def _compile(source: Any, gpu: Any, options: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    """Return what reads the compiled kernel. NVIDIA's tools take long to start: meanwhile the next may be compiled."""
     from triton.compiler import compile
 
     kernel = compile(source, target=gpu, options=options)
-    warps = kernel.metadata.num_warps
+    tools = _Tools(kernel.asm["cubin"]) if gpu.backend == "cuda" else None
+    return lambda: _read(kernel, tools)
+
+
+def _read(kernel: Any, tools: _Tools | None) -> dict[str, Any]:
     sites = _sites(kernel.asm["ttgir"])
-    read = _read_cuda if gpu.backend == "cuda" else _read_amd
-    found = read(kernel, {f"{site['kind']}:{site['line']}" for site in sites})
-    found |= {"shared": kernel.metadata.shared, "warps": warps, "sites": sites}
+    places = {f"{site['kind']}:{site['line']}" for site in sites}
+    found = _read_cuda(tools, places) if tools else _read_amd(kernel, places)
+    found |= {"shared": kernel.metadata.shared, "warps": kernel.metadata.num_warps, "sites": sites}
     widths = found.pop("widths_by_line")
     for site in sites:
         here = widths.get((site["kind"], site["line"]), {})
@@ -157,22 +149,37 @@ def _sentence(error: BaseException) -> str:
 # The machine code of NVIDIA's GPUs
 
 
-def _read_cuda(kernel: Any, places: set[str]) -> dict[str, Any]:
-    from triton import knobs
+class _Tools:
+    """NVIDIA's tools at work on a kernel's machine code."""
 
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(kernel.asm["cubin"])
-        file.flush()
-        usage = _output([knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name])
-        code = _output([knobs.nvidia.nvdisasm.path, "-g", "-c", file.name])
+    def __init__(self, cubin: bytes):
+        from triton import knobs
+
+        self.file = tempfile.NamedTemporaryFile(suffix=".cubin")  # noqa: SIM115 (until they are done)
+        self.file.write(cubin)
+        self.file.flush()
+        self.usage = self._start(knobs.nvidia.cuobjdump.path, "--dump-resource-usage")
+        self.code = self._start(knobs.nvidia.nvdisasm.path, "-g", "-c")
+
+    def _start(self, *command: str) -> subprocess.Popen:
+        return subprocess.Popen([*command, self.file.name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    @staticmethod
+    def output(process: subprocess.Popen) -> str:
+        """Return what a tool writes; raise CalledProcessError, TimeoutExpired."""
+        said, complaint = process.communicate(timeout=120)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, process.args, said, complaint)
+        return said
+
+
+def _read_cuda(tools: _Tools, places: set[str]) -> dict[str, Any]:
+    usage, code = tools.output(tools.usage), tools.output(tools.code)
+    tools.file.close()
     table = {k: int(v) for k, v in re.findall(r"\b(REG|STACK|SHARED|LOCAL):(\d+)", usage.split("Function")[-1])}
     lines, labels = _instructions(code)
     found = _summary(lines, labels, _cuda_class, places)
     return found | {"registers": table.get("REG", 0), "stack_bytes": table.get("STACK", 0) + table.get("LOCAL", 0)}
-
-
-def _output(command: list[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
 def _instructions(code: str) -> tuple[list[tuple[str, int]], dict[str, int]]:

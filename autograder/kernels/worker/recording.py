@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autograder.isolation.worker.layout import is_gapped
 from autograder.isolation.worker.trees import by_name, tensors_in
-from mla_ref.hardware import interpreter
+from mla_ref.hardware.emulator.memory import Blanks
 
 INDEX_BYTES = 1 << 20
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
@@ -51,6 +51,7 @@ class Recorder:
         self._known: dict[int, torch.Tensor] = {}
         self._gapped: dict[int, torch.Tensor] = {}
         self._inside = False
+        self.blanks = Blanks()
         for name, tensor in by_name(inputs).items():
             number = self._number(tensor)
             self.storages[number]["input"] = name
@@ -62,7 +63,7 @@ class Recorder:
         return {"events": self.events, "storages": self.storages, "result": views}
 
     def launch(self, function: Any, args: tuple, kwargs: dict[str, Any], grid: Any) -> None:
-        """Note one launch of an interpreted kernel."""
+        """Note one launch of a kernel."""
         names = list(function.arg_names)
         signature = inspect.signature(function.fn)
         options = {k: v for k, v in kwargs.items() if k not in names}
@@ -175,6 +176,7 @@ class _HostWatch(TorchDispatchMode):
     def _note(self, func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
         name = func.overloadpacket.__name__
         given, made = tensors_in([*args, *kwargs.values()]), tensors_in(out)
+        self._look_after(name, given, made, func._schema.is_mutable)
         before = {t.untyped_storage()._cdata for t in given}
         fresh = [t for t in made if t.untyped_storage()._cdata not in before]
         changed = made if func._schema.is_mutable else fresh
@@ -184,10 +186,20 @@ class _HostWatch(TorchDispatchMode):
             return
         self.recorder.host(name, given, changed, _flops(func, args, kwargs, out))
 
+    def _look_after(self, name: str, given: list[torch.Tensor], made: list[torch.Tensor], mutable: bool) -> None:
+        """Note which storages hold nothing yet."""
+        known = {tensor.untyped_storage().data_ptr() for tensor in given}
+        for tensor in (*made, *(given if mutable else ())):
+            fresh = tensor.untyped_storage().data_ptr() not in known
+            if fresh and "empty" in name:
+                self.recorder.blanks.add(tensor)
+            elif fresh or mutable:
+                self.recorder.blanks.fill(tensor)
+
 
 @contextmanager
 def recording(inputs: dict[str, Any], execute: bool) -> Iterator[Recorder]:
-    """Note the launches made in the body of a `with`, under Triton's interpreter.
+    """Note the launches made in the body of a `with`, on tensors of the CPU.
 
     Parameters
     ----------
@@ -196,30 +208,31 @@ def recording(inputs: dict[str, Any], execute: bool) -> Iterator[Recorder]:
     execute
         Whether kernels run. If not, tensors may be of full size and are never touched by a kernel.
     """
-    from triton.runtime.interpreter import InterpretedFunction
+    from triton import JITFunction
 
     recorder = Recorder(inputs, execute)
-    original = InterpretedFunction.run
+    original = JITFunction.run
 
     def run(self, *args, grid, warmup, **kwargs):
         if warmup:
-            return
+            return original(self, *args, grid=grid, warmup=warmup, **kwargs)
         recorder._inside = True
         try:
             recorder.launch(self, args, kwargs, grid)
             if execute:
-                original(self, *args, grid=grid, warmup=warmup, **kwargs)
+                found = original(self, *args, grid=grid, warmup=warmup, **kwargs)
                 recorder.launched(args, kwargs)
+                return found
         finally:
             recorder._inside = False
-        return
+        return None
 
-    InterpretedFunction.run = run
+    JITFunction.run = run
     try:
-        with interpreter.patched(), _HostWatch(recorder):
+        with recorder.blanks, _HostWatch(recorder):
             yield recorder
     finally:
-        InterpretedFunction.run = original
+        JITFunction.run = original
 
 
 def _grid(sizes: Any) -> list[int]:

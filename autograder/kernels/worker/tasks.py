@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
-import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 from autograder.isolation.worker import running, wire
 from autograder.kernels.worker import compiling, recording, replaying
-from mla_ref.hardware import interpreter
+from mla_ref.hardware import emulator
+
+EARLY = 0.8  # of the time: when what runs is stopped, to say where it was
 
 
 def warm_up() -> None:
     """Import Triton with what it leaves until first use, and compute what it keeps."""
-    interpret = os.environ["TRITON_INTERPRET"] == "1"
-    if interpret:
-        interpreter.prepare()
+    if os.environ.get("MLA_GPU") != "1":  # a look at the GPU here would bar the forks from it
+        emulator.prepare()
     import numpy.ma  # noqa: F401
     import triton.compiler.code_generator  # noqa: F401
+    from triton.runtime import cache
 
-    if not interpret:
-        from triton.runtime import cache
-
-        getattr(cache, "triton_key", int)()  # a digest of its own files
+    getattr(cache, "triton_key", int)()  # a digest of its own files
     if os.environ.get("MLA_GPU") == "1":
         from autograder.kernels.worker import measuring
 
@@ -44,10 +43,10 @@ def perform(request: dict[str, Any], out: int, send: Callable[[bytes], None]) ->
             return
         for found in replaying.replay(request):
             if "error" in found:
-                found["error"] = running.describe_error(innermost(found["error"]))
+                found["error"] = running.describe_error(found["error"])
             send(wire.encode({"event": "replayed", **found}))
     except BaseException as error:
-        send(wire.encode({"event": "failed", "error": running.describe_error(innermost(error))}))
+        send(wire.encode({"event": "failed", "error": running.describe_error(error)}))
 
 
 def _measure(request: dict[str, Any], out: int, send: Callable[[bytes], None]) -> None:
@@ -70,6 +69,7 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
     given = running.copied(arguments) if execute else {}
     try:
         with (
+            running.stopped_after(_seconds_left()),
             running.forbidding(request["forbidden"]),
             running.poisoned() if execute else nullcontext(),
             recording.recording(arguments, execute) as recorder,
@@ -78,17 +78,16 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
         notes = recorder.notes(result)
         if not execute:
             return wire.encode({**message, "notes": notes})
+        message |= {"unwritten": recorder.blanks.reports[:1]}
         return wire.encode({**message, "notes": notes, "result": result, "changed": running.changed(given, arguments)})
     except wire.WireError as error:
         return wire.encode({**message, "unsupported": str(error)})
     except BaseException as error:
-        return wire.encode({**message, "error": running.describe_error(innermost(error))})
+        return wire.encode({**message, "error": running.describe_error(error)})
 
 
-def innermost(error: BaseException) -> BaseException:
-    """Return what the interpreter's own errors wrap, with the last traceback that passes through a cell."""
-    while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
-        outer, error = error, error.__cause__
-        if not any(running.is_theirs(frame.filename) for frame in traceback.extract_tb(error.__traceback__)):
-            error = error.with_traceback(outer.__traceback__)
-    return error
+def _seconds_left() -> float:
+    """Return after how long to stop a call, so that there is time to say where it was."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_CPU)
+    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    return max(EARLY * (limit - 1) - used, 0.1) if limit > 0 else 3600.0

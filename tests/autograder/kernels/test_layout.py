@@ -11,7 +11,7 @@ from autograder.judging.exercise import Speed, far_apart, randn, upcast
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome
 from autograder.kernels import speed
-from mla_ref.hardware import interpreter
+from mla_ref.hardware import emulator
 from mla_ref.hardware.cost import Cost
 
 from ..kernel_course import CLEARED, FOLDER, GATHERED, SETUP, verdict
@@ -56,7 +56,7 @@ def test_offsets_in_32_bits_are_found_and_named(workers, source, exercise):
 
 
 def test_the_notebook_finds_them_too(workers, monkeypatch, capsys):
-    if not interpreter.active():
+    if not emulator.active():
         pytest.skip("kernels run on the GPU, where the check's copy is dense")
     monkeypatch.setenv("MLA_COURSE", str(FOLDER))
     for kernels in (KERNELS, NARROW):

@@ -23,7 +23,7 @@ from autograder.kernels.measure import (
 )
 from autograder.kernels.worker import measuring
 from autograder.kernels.worker.measuring import PLACE, Relauncher, Writer, logging_calls, read
-from autograder.kernels.workers import COMPILER, KernelFailure, LimitReached
+from autograder.kernels.workers import EMULATOR, KernelFailure, LimitReached
 from mla_ref.hardware.cost import Cost
 
 pytestmark = pytest.mark.xdist_group("workers")
@@ -174,7 +174,7 @@ def test_what_torch_computes_is_not_played(monkeypatch):
 @pytest.fixture(scope="module")
 def compiler():
     pytest.importorskip("triton")
-    with Sandbox("process", COMPILER) as sandbox:
+    with Sandbox("process", EMULATOR) as sandbox:
         yield sandbox
 
 

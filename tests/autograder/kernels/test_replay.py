@@ -132,7 +132,9 @@ def test_atomics_and_dots_are_counted(workers):
 
 def test_a_missing_mask_is_named(workers):
     arguments = {"x": torch.randn(1000), "y": torch.randn(1000), "block": 256}
-    with pytest.raises(KernelFailure, match=r"add_unmasked reads element 1000 of y_ptr, which holds 1000"):
+    with pytest.raises(
+        KernelFailure, match=r"add_unmasked in line 16 .*: tl.load reads element 1000 of y_ptr, which holds 1000"
+    ):
         counted(workers, "adds_unmasked", arguments)
 
 

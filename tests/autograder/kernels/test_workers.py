@@ -22,15 +22,16 @@ class Answering:
 FINE = {"event": "compiled", "launches": [{"registers": 32}]}
 
 
-def perform(pair, sandbox, **request):
-    return pair.perform(sandbox, {"task": "compile", "source": "x", **request}, 1.0)[0]
+def perform(kernels, sandbox, **request):
+    kernels.sandbox = sandbox
+    return kernels.perform({"task": "compile", "source": "x", **request}, 1.0)[0]
 
 
 def test_the_same_request_is_answered_once():
-    pair, sandbox = KernelWorkers("process"), Answering(FINE)
-    assert perform(pair, sandbox) is perform(pair, sandbox) is sandbox.reply
+    kernels, sandbox = KernelWorkers("process"), Answering(FINE)
+    assert perform(kernels, sandbox) is perform(kernels, sandbox) is sandbox.reply
     assert sandbox.asked == 1
-    perform(pair, sandbox, source="y")
+    perform(kernels, sandbox, source="y")
     assert sandbox.asked == 2
 
 
@@ -46,19 +47,19 @@ def test_the_same_request_is_answered_once():
     ids=["an error of a launch", "a failure", "cut short", "nothing", "too large"],
 )
 def test_what_is_not_whole_fine_and_small_is_asked_for_again(sandbox):
-    pair = KernelWorkers("process")
+    kernels = KernelWorkers("process")
     for times in (1, 2):
-        perform(pair, sandbox)
+        perform(kernels, sandbox)
         assert sandbox.asked == times
 
 
 def test_the_latest_are_kept(monkeypatch):
     monkeypatch.setattr(workers, "KEPT", 2)
-    pair, sandbox = KernelWorkers("process"), Answering(FINE)
+    kernels, sandbox = KernelWorkers("process"), Answering(FINE)
     for source in "abac":  # b is the oldest when c comes
-        perform(pair, sandbox, source=source)
+        perform(kernels, sandbox, source=source)
     assert sandbox.asked == 3
-    perform(pair, sandbox, source="a")
+    perform(kernels, sandbox, source="a")
     assert sandbox.asked == 3
-    perform(pair, sandbox, source="b")
+    perform(kernels, sandbox, source="b")
     assert sandbox.asked == 4

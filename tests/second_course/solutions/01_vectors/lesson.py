@@ -6,9 +6,9 @@
 # %% setup="imports"
 import torch
 from autograder import check, check_speed
-from mla_ref.hardware import interpreter
+from mla_ref.hardware import emulator
 
-interpreted = interpreter.prepare()
+emulated = emulator.prepare()
 
 import triton
 import triton.language as tl

@@ -4,8 +4,8 @@
 # %% setup="imports"
 import numpy
 import torch
-from mla_ref.hardware import interpreter
-interpreter.prepare()
+from mla_ref.hardware import emulator
+emulator.prepare()
 import triton
 import triton.language as tl
 

@@ -1,0 +1,466 @@
+"""Count what the programs of a launch do to memory, as a GPU's caches would see it.
+
+The emulator runs programs side by side; here what each did is gone through program by program. Accesses that differ in
+their first address alone are one pattern, which is looked at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from autograder.isolation.worker.layout import blank
+from mla_ref.hardware.emulator.access import KINDS
+from mla_ref.hardware.emulator.machine import Machine, Touched, Watch
+from mla_ref.hardware.emulator.ttir import Block, Op
+
+SECTOR = 32  # bytes that an L2 cache moves at least; four to a line
+LINE = 4 * SECTOR
+BINS = 40  # powers of two of reuse distances in bytes; the last bin is for what a program had not touched before
+NEW = BINS - 1
+LONG = 16  # accesses from which on a program is long, and few of its kind are run
+SHORT_NAMES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5"}
+# What stays where a kernel's text has it, whatever the compiler knows of its arguments
+PLACED = ("tt.load", "tt.store", "tt.atomic", "tt.dot", "tt.reduce", "tt.scan", "tt.gather", "math.", "scf.")
+
+
+class Sectors:
+    """What was done to the sectors of the storages of a replay, over all its launches."""
+
+    def __init__(self, sizes: Sequence[int]):
+        self.sizes = list(sizes)
+        self.clock = 0
+        self.touched: set[int] = set()
+        self.last = [blank(8 * -(-size // SECTOR)).view(np.int64) for size in sizes]
+        self.written = [blank(-(-size // SECTOR)).view(bool) for size in sizes]
+
+    def forget(self, number: int) -> None:
+        """Note that the host has filled a storage: what it holds is no kernel's."""
+        self.written[number][:] = False
+        self.touched.discard(number)
+
+
+class Pattern:
+    """Accesses of one program by one operation, up to a shift by whole lines."""
+
+    def __init__(self, offsets: np.ndarray, mask: np.ndarray, figures: tuple[int, ...], distinct: np.ndarray):
+        self.offsets, self.mask, self.distinct = offsets, mask, distinct
+        self.instructions, self.sectors, self.partial, self.lines, self.runs = self.figures = figures
+        self.active = int(mask.sum())
+
+
+class Counter(Watch):
+    """What the programs of one launch do, weighted by the number of programs that each stands for.
+
+    Parameters
+    ----------
+    launch
+        The recorded launch, with what the compiler said of its accesses, `sites`.
+    numbers
+        Storages by the address at which they begin.
+    weights
+        Of programs by number.
+    exact
+        Whether all programs run.
+    """
+
+    def __init__(
+        self, sectors: Sectors, launch: dict[str, Any], numbers: dict[int, int], weights: dict[int, int], exact: bool
+    ):
+        self.memory, self.launch, self.numbers, self.weights, self.exact = sectors, launch, numbers, weights, exact
+        self.layouts = _Layouts(launch.get("sites", []))
+        self.patterns: dict[tuple, list[Pattern]] = {}
+        unit = ("elements", "masked", "bytes", "instructions", "sectors", "partial", "lines", "runs")
+        self.totals = {kind: dict.fromkeys(unit, 0) for kind in ("load", "store", "atomic")}
+        self.fetched = {"sectors": [0] * BINS, "requests": [0] * BINS}
+        self.rounds = [0] * BINS
+        self.dots: dict[str, int] = {}
+        self.barriers = 0
+        self.executions: dict[str, int] = {}
+        self.sums: dict[tuple[int, str], int] = {}
+        self.distinct: dict[tuple[int, str], int] = {}
+        self.extent: dict[tuple[int, str], list[int]] = {}
+        self.seen: dict[tuple[int, str], np.ndarray] = {}
+        self.unwritten: set[int] = set()
+        self.signatures: dict[int, tuple] = {}
+        self.traffic: dict[int, list[tuple]] = {}
+
+    # What the emulator says, for all programs of a group
+
+    def begin(self, machine: Machine) -> None:
+        self.logs: dict[int, list[tuple]] = {number: [] for number in machine.numbers.tolist()}
+
+    def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
+        kind, full, itemsize = op.ins[0], (machine.size, *op.ins[0].shape), _itemsize(op)
+        site = self.layouts.site(KINDS[op.name], op.line, op.place[2], kind.shape)
+        whole = torch.ones(1, dtype=torch.bool) if mask is None else mask
+        active = whole.expand(full).reshape(machine.size, -1).sum(1).tolist()
+        found: list[list[tuple[int, int, Pattern]]] = [[] for _ in range(machine.size)]
+        for region, index, here in touched:
+            index = index.expand(full).reshape(machine.size, -1).numpy()
+            here = None if here is None else here.expand(full).reshape(machine.size, -1).numpy()
+            number = self.numbers[region.low]
+            for program in range(machine.size):
+                live = None if here is None else here[program]
+                if active[program] and (live is None or live.any()):
+                    found[program].append((number, *self._pattern(op, site, number, index[program], live, itemsize)))
+        for program, log in self._logs(machine):
+            log.append((op, site, itemsize, active[program], found[program]))
+
+    def product(self, machine: Machine, op: Op) -> None:
+        flops = 2 * math.prod(op.ins[0].shape) * op.ins[1].shape[-1]
+        for _, log in self._logs(machine):
+            log.append((op, None, flops, 0, None))
+
+    def exchange(self, machine: Machine, op: Op) -> None:
+        for _, log in self._logs(machine):
+            log.append((op, None, 0, 0, None))
+
+    def _logs(self, machine: Machine) -> Iterator[tuple[int, list[tuple]]]:
+        """Yield the places and logs of the programs that take part: others may wait, or have ended."""
+        on = machine.programs_on().tolist()
+        for place, number in enumerate(machine.numbers.tolist()):
+            if on[place]:
+                yield place, self.logs[number]
+
+    def end(self, machine: Machine) -> None:
+        """Go through what each program of the group did."""
+        for number, log in self.logs.items():
+            self._begin(self.weights[number])
+            for op, site, size, active, found in log:
+                if op.name == "tt.dot":
+                    name = SHORT_NAMES.get(op.ins[0].element, op.ins[0].element)
+                    self.dots[name] = self.dots.get(name, 0) + size * self.weight
+                elif found is None:
+                    self.barriers += self.weight
+                    if self.launch["warps"] > 1:
+                        self._close()
+                else:
+                    self._access(op, site, size, active, found)
+            self._close()
+            self.signatures[number], self.traffic[number] = tuple(self.signature), self.passed
+
+    # One program
+
+    def _begin(self, weight: int) -> None:
+        self.memory.clock += 1
+        self.weight, self.started = weight, self.memory.clock
+        self.round: dict[Any, int] = {}
+        self.level = -1
+        self.signature: list[tuple] = []
+        self.passed: list[tuple] = []
+
+    def _close(self) -> None:
+        """End a round: loads that are under way together."""
+        if self.level >= 0:
+            self.rounds[self.level] += self.weight
+        self.round, self.level = {}, -1
+
+    def _access(self, op: Op, site: Any, itemsize: int, active: int, found: list[tuple[int, int, Pattern]]) -> None:
+        kind, weight, line = KINDS[op.name], self.weight, op.line
+        if kind == "load":
+            self._before_load(op, site)
+        total = self.totals[kind]
+        total["masked"] += (max(1, math.prod(op.ins[0].shape)) - active) * weight
+        key = f"{kind}:{line}"
+        self.executions[key] = self.executions.get(key, 0) + self.layouts.per_warp(site, itemsize) * weight
+        self.signature.append((op.number, active))
+        for number, origin, pattern in found:
+            self.passed.append(pattern.figures)
+            total["elements"] += pattern.active * weight
+            total["bytes"] += pattern.active * itemsize * weight
+            for name in ("instructions", "sectors", "partial", "lines", "runs"):
+                total[name] += getattr(pattern, name) * weight
+            self._touch(kind, number, pattern.distinct + origin // SECTOR)
+        if kind != "load":
+            self._close()
+
+    def _before_load(self, op: Op, site: Any) -> None:
+        """Close the round if the load that is about to run has to wait.
+
+        Loads of one round are under way together. A load in a loop may run again in the same round as often as the
+        compiler has unrolled or pipelined the loop; the next time it waits.
+        """
+        if self.round.get(op.number, 0) >= self.layouts.depth(site, self.launch):
+            self._close()
+        self.round[op.number] = self.round.get(op.number, 0) + 1
+
+    def _pattern(
+        self, op: Op, site: Any, number: int, index: np.ndarray, mask: np.ndarray | None, itemsize: int
+    ) -> tuple[int, Pattern]:
+        """Return the bytes of whole lines before an access, and its pattern."""
+        if mask is None:
+            mask = np.ones(index.shape, bool)
+        origin = int(index[mask.argmax()]) * itemsize
+        shift = origin % LINE
+        offsets = np.where(mask, index * itemsize - origin, 0) + shift
+        known = self.patterns.setdefault((op.number, number, shift), [])
+        for pattern in known[-8:]:
+            if np.array_equal(pattern.offsets, offsets) and np.array_equal(pattern.mask, mask):
+                return origin - shift, pattern
+        figures = self.layouts.transactions(site, KINDS[op.name], offsets, mask, itemsize)
+        pattern = Pattern(offsets, mask, figures, _sectors(offsets[mask], itemsize))
+        known.append(pattern)
+        return origin - shift, pattern
+
+    def _touch(self, kind: str, number: int, where: np.ndarray) -> None:
+        last, written = self.memory.last[number], self.memory.written[number]
+        if kind != "store":
+            if not (written[where].all() if self.exact else number in self.memory.touched):
+                self.unwritten.add(number)
+            before = last[where]
+            old = before >= self.started
+            fresh = where[~old]
+            self._fetch(fresh, NEW)
+            if old.any():
+                distance = (self.memory.clock - before[old]) * SECTOR
+                bins = np.minimum(np.frexp(distance.astype(np.float64))[1], BINS - 2)
+                for each in np.unique(bins):
+                    self._fetch(where[old][bins == each], int(each))
+        self._mark(number, "write" if kind == "store" else "read", where)
+        if kind == "atomic":
+            self._mark(number, "write", where)
+        if kind != "load":
+            written[where] = True
+            self.memory.touched.add(number)
+        self.memory.clock += len(where)
+        last[where] = self.memory.clock
+
+    def _fetch(self, where: np.ndarray, level: int) -> None:
+        if len(where):
+            self.fetched["sectors"][level] += len(where) * self.weight
+            self.fetched["requests"][level] += len(np.unique(where >> 2)) * self.weight
+            self.level = max(self.level, level)
+
+    def _mark(self, number: int, mark: str, where: np.ndarray) -> None:
+        key = (number, mark)
+        if key not in self.seen:
+            self.seen[key] = blank(8 * len(self.memory.last[number])).view(np.int64)
+            self.extent[key] = [int(where[0]), int(where[-1])]
+            self.sums[key] = self.distinct[key] = 0
+        seen = self.seen[key]
+        before = seen[where]
+        self.sums[key] += int((before < self.started).sum()) * self.weight
+        self.distinct[key] += int((before == 0).sum())
+        seen[where] = self.memory.clock
+        extent = self.extent[key]
+        extent[0], extent[1] = min(extent[0], int(where[0])), max(extent[1], int(where[-1]))
+
+    # The launch
+
+    def long_and_alike(self, first: int, second: int, last: int) -> bool:
+        """Return whether three programs are long, and alike but for masks: then they show what all do."""
+        one, two, three = (self.signatures[number] for number in (first, second, last))
+        if min(map(len, (one, two, three))) <= LONG:
+            return False
+        same = (one, self.traffic[first]) == (two, self.traffic[second])
+        return same and len(three) == len(one) and not self._scattered()
+
+    def _scattered(self) -> bool:
+        """Return whether programs share what they touch, and those that ran do not show how far it reaches."""
+        extents = {key: high - low + 1 for key, (low, high) in self.extent.items()}
+        sizes = {key: len(self.memory.last[key[0]]) for key in extents}
+        return any(self.sums[key] > extent and extent < sizes[key] for key, extent in extents.items())
+
+    def summary(self, programs: int) -> dict[str, Any]:
+        """Return the launch's figures as plain data."""
+        distinct: dict[str, dict[str, int]] = {}
+        spans: dict[str, list[int]] = {}
+        for (number, mark), (low, high) in sorted(self.extent.items()):
+            estimate = min(self.sums[number, mark], high - low + 1)
+            sectors = self.distinct[number, mark] if self.exact else estimate
+            distinct.setdefault(str(number), {})[mark] = min(sectors * SECTOR, self.memory.sizes[number])
+            before = spans.get(str(number), (low, high))
+            spans[str(number)] = [min(low, before[0]), max(high, before[1])]
+        shares: dict[tuple, int] = {}
+        for number, signature in self.signatures.items():
+            shares[signature] = shares.get(signature, 0) + self.weights[number]
+        return {
+            "programs": programs,
+            "sampled": len(self.signatures),
+            "exact": self.exact,
+            "alike": max(shares.values(), default=0) * 2 >= programs or len(shares) == 1,
+            "access": self.totals,
+            "fetched": self.fetched,
+            "rounds": self.rounds,
+            "dots": self.dots,
+            "barriers": self.barriers,
+            "executions": self.executions,
+            "distinct": distinct,
+            "spans": spans,
+            "unwritten": sorted(self.unwritten),
+        }
+
+
+class Together(Watch):
+    """Several watches that see the same."""
+
+    def __init__(self, *watches: Watch):
+        for name in ("begin", "end", "access", "block", "product", "exchange"):
+            calls = [getattr(each, name) for each in watches if getattr(type(each), name) is not getattr(Watch, name)]
+            setattr(self, name, functools.partial(_all, calls))
+
+
+def _all(calls: Sequence[Any], *args: Any) -> None:
+    for call in calls:
+        call(*args)
+
+
+class Ran(Watch):
+    """Which places of a kernel's text ran, as lines and columns."""
+
+    def __init__(self):
+        self.places: set[tuple[int, int]] = set()
+
+    def block(self, machine: Machine, block: Block) -> None:
+        self.places.update((op.line, op.place[2]) for op in block.ops if op.name.startswith(PLACED))
+
+
+class Writes(Watch):
+    """Which storages a launch writes, and which it reads where no kernel has written.
+
+    Parameters
+    ----------
+    covered
+        Of each storage bool ``[bytes]``: which of them kernels wrote. It goes on from launch to launch.
+    """
+
+    def __init__(self, covered: Sequence[np.ndarray], numbers: dict[int, int]):
+        self.covered = [torch.from_numpy(each) for each in covered]
+        self.numbers = numbers
+        self.written: set[int] = set()
+        self.unwritten: set[int] = set()
+
+    def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
+        size = _itemsize(op)
+        for region, index, here in touched:
+            number = self.numbers[region.low]
+            covered = self.covered[number]
+            held = covered[: len(covered) // size * size].view(-1, size)
+            if here is not None:
+                shape = torch.broadcast_shapes(index.shape, here.shape)
+                index = index.expand(shape)[here.expand(shape)]
+            index = index.reshape(-1)
+            if op.name != "tt.store" and number not in self.unwritten and not bool(held[index].all()):
+                self.unwritten.add(number)
+            if op.name != "tt.load":
+                self.written.add(number)
+                held[index] = True
+
+    def summary(self, programs: int) -> dict[str, Any]:
+        """Return what is known as plain data."""
+        return {"programs": programs, "written": sorted(self.written), "unwritten": sorted(self.unwritten)}
+
+
+def _itemsize(op: Op) -> int:
+    from mla_ref.hardware.emulator.arithmetic import storage_dtype
+
+    return storage_dtype(op.ins[0].pointee).itemsize
+
+
+class _Layouts:
+    """Which elements of a block each instruction of each warp touches."""
+
+    def __init__(self, sites: list[dict[str, Any]]):
+        self.by_line: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        for site in sites:
+            self.by_line.setdefault((site["kind"], site["line"]), []).append(site)
+        self.permutations: dict[tuple, np.ndarray] = {}
+
+    def site(self, kind: str, line: int, column: int, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        """Return the compiled access for the one at this place, or the one on its line that is most like it."""
+        sites = self.by_line.get((kind, line))
+        if not sites:
+            return None
+        unlike = lambda site: (site["shape"] != list(shape), abs(site["column"] - column))
+        return min(sites, key=unlike)
+
+    def per_warp(self, site: dict[str, Any] | None, itemsize: int) -> int:
+        """Return the instructions that a warp issues for one access."""
+        if site is None or site["bases"] is None:
+            return 1
+        registers = 1 << len(site["bases"]["register"])
+        return max(1, registers * itemsize // max(site["width"], itemsize))
+
+    def depth(self, site: dict[str, Any] | None, launch: dict[str, Any]) -> int:
+        """Return how many executions of a load are under way at once: unrolled or pipelined loops."""
+        if site is None:
+            return 1
+        if site["async"]:
+            return max(1, launch["stages"] - 1)
+        return max(1, site["unroll"])
+
+    def transactions(
+        self, site: dict[str, Any] | None, kind: str, addresses: np.ndarray, mask: np.ndarray, itemsize: int
+    ) -> tuple[int, int, int, int, int]:
+        """Return warp instructions, sectors and lines they touch, sectors they touch in part, and runs of bytes."""
+        index = self._permutation(site, kind, addresses.size, itemsize)
+        live = mask[index]
+        at = np.where(live, addresses[index], np.iinfo(np.int64).max)
+        at.sort(axis=1)
+        live = at != np.iinfo(np.int64).max
+        instructions = int(live.any(axis=1).sum())
+        row = np.broadcast_to(np.arange(len(at))[:, None], at.shape)[live]
+        flat = at[live]
+        sector = flat // SECTOR
+        starts = _starts(row, sector)
+        used = np.diff(np.append(starts, len(flat))) * itemsize
+        repeats = np.zeros(len(flat), bool)
+        repeats[1:] = (flat[1:] == flat[:-1]) & (row[1:] == row[:-1])
+        used = used - np.add.reduceat(repeats * itemsize, starts) if len(starts) else used
+        partial = int((used < SECTOR).sum())
+        lines = len(_starts(row, flat // (4 * SECTOR)))
+        gap = np.ones(len(flat), bool)
+        gap[1:] = (np.diff(flat) > itemsize) | (np.diff(row) != 0)
+        return instructions, len(starts), partial, lines, int(gap.sum())
+
+    def _permutation(self, site: dict[str, Any] | None, kind: str, elements: int, itemsize: int) -> np.ndarray:
+        key = (id(site), kind, elements, itemsize)
+        if key not in self.permutations:
+            self.permutations[key] = _permutation(site, kind, elements, itemsize)
+        return self.permutations[key]
+
+
+def _permutation(site: dict[str, Any] | None, kind: str, elements: int, itemsize: int) -> np.ndarray:
+    """Return, for each instruction of each warp, the elements that its lanes touch. Without a layout: in order."""
+    if site is None or site["bases"] is None or int(np.prod(site["shape"])) != elements:
+        width = 32 * max(1, (site["width"] if site else 0) // itemsize)
+        return (
+            np.arange(elements).reshape(-1, min(width, elements))
+            if elements % width == 0
+            else np.arange(elements)[None]
+        )
+    bases, shape = site["bases"], site["shape"]
+    strides = [int(np.prod(shape[d + 1 :])) for d in range(len(shape))]
+    once = kind != "load"  # of threads that hold the same element only one writes it
+
+    def span(unit: str) -> np.ndarray:
+        positions = np.zeros((1, len(shape)), np.int64)
+        for base in bases[unit]:
+            if any(base) or not once:
+                positions = np.concatenate([positions, positions ^ np.array(base)])
+        return positions
+
+    register, lane, warp = span("register"), span("lane"), span("warp")
+    vector = min(len(register), max(1, site["width"] // itemsize))
+    register = register.reshape(-1, vector, len(shape))
+    position = warp[:, None, None, None, :] ^ register[None, :, None, :, :] ^ lane[None, None, :, None, :]
+    flat = (position * np.array(strides)).sum(-1)
+    return flat.reshape(flat.shape[0] * flat.shape[1], -1)
+
+
+def _starts(row: np.ndarray, value: np.ndarray) -> np.ndarray:
+    if not len(value):
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(np.append(True, (np.diff(value) != 0) | (np.diff(row) != 0)))
+
+
+def _sectors(addresses: np.ndarray, itemsize: int) -> np.ndarray:
+    first = addresses // SECTOR
+    last = (addresses + itemsize - 1) // SECTOR
+    return np.unique(first) if (first == last).all() else np.unique(np.concatenate([first, last]))

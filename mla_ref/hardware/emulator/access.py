@@ -1,0 +1,325 @@
+"""Loads, stores and atomic operations, checked: does each lie in its tensor, and who else was there?"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from . import faults
+from .arithmetic import BINARY, bitcast, storage_dtype
+from .memory import Region
+from .ttir import Op
+
+Machine = Any  # of machine.py, which imports this
+KINDS = {"tt.load": "load", "tt.store": "store", "tt.atomic_rmw": "atomic", "tt.atomic_cas": "atomic"}
+NAMES = {"tt.atomic_rmw": "an atomic operation", "tt.atomic_cas": "tl.atomic_cas"}
+VERBS = {"tt.load": "reads", "tt.store": "writes", "tt.atomic_rmw": "updates", "tt.atomic_cas": "updates"}
+# What tl.atomic_* does, in the order of Triton's enumeration; the last one exchanges
+RMW = ("andi", "ori", "xori", "addi", "addf", "maxsi", "minsi", "maxui", "minui", None)
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def access(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> torch.Tensor | None:
+    """Load, store or update memory, checked."""
+    kind, address = op.ins[0], args[0]
+    shape, dtype = kind.shape, storage_dtype(kind.pointee)
+    mask, other, value = None, None, None
+    if op.name == "tt.load":
+        _, has_mask, has_other = op.attrs["operandSegmentSizes"]
+        mask = args[1] if has_mask else None
+        other = args[2] if has_other else None
+    elif op.name == "tt.atomic_cas":
+        value = args[2]
+    else:
+        value, mask = args[1], args[2] if len(args) > 2 else None
+    if machine.active is not None:
+        on = machine.active.reshape(-1, *[1] * len(shape))
+        mask = on if mask is None else mask & on
+    count = 1 if mask is None else int(torch.count_nonzero(mask))  # faster than any() and all()
+    if mask is not None and count == mask.numel():
+        mask = None
+    regions = machine.memory.candidates(op.roots)
+    nothing = count == 0
+    where = [] if nothing else _find(machine, op, regions, address, mask, dtype)
+    if machine.watch is not None:
+        machine.watch.access(machine, op, mask, where)
+    if op.name == "tt.load":
+        return _load(machine, op, where, mask, other, dtype, address)
+    if nothing:
+        return torch.zeros([1] * (1 + len(shape)), dtype=dtype) if op.results else None
+    if op.name == "tt.store":
+        _store(machine, op, where, value, dtype, shape)
+        return None
+    return _update(machine, op, where, args, dtype, shape)
+
+
+def _find(
+    machine: Machine,
+    op: Op,
+    regions: list[Region],
+    address: torch.Tensor,
+    mask: torch.Tensor | None,
+    dtype: torch.dtype,
+) -> list[tuple[Region, torch.Tensor, torch.Tensor | None]]:
+    """Return regions with the indices of the elements touched there, and which those are: None means all."""
+    size = dtype.itemsize  # a power of 2: shifts are many times as fast as divisions
+    for region in regions:  # mostly they all lie in one, those that are masked too
+        offset = address - region.low
+        inside = _spans(offset, size, region)
+        if not inside and mask is not None:
+            offset = torch.where(mask, offset, 0)
+            inside = _spans(offset, size, region)
+        if not inside:
+            continue
+        if size > 1 and int((offset & size - 1).max()):
+            uneven = offset & size - 1 if mask is None else torch.where(mask, offset & size - 1, 0)
+            if bool(uneven.any()):
+                _misaligned(machine, op, region, address, uneven, size)
+        return [(region, offset >> size.bit_length() - 1, mask)]
+    shape = address.shape if mask is None else [*map(max, address.shape, mask.shape)]
+    address, left = (
+        address.expand(shape),
+        torch.ones(shape, dtype=torch.bool) if mask is None else mask.expand(shape),
+    )
+    found = []
+    for region in regions:
+        here = left & (address >= region.low) & (address + size <= region.high)
+        if bool(here.any()):
+            offset = torch.where(here, address - region.low, 0)
+            if bool((offset % size).any()):
+                _misaligned(machine, op, region, address, offset % size, size)
+            found.append((region, offset // size, here))
+            left = left & ~here
+    if bool(left.any()):
+        if op.roots is None and machine.memory.discover(address[left]):
+            return _find(machine, op, machine.memory.candidates(None), address, mask, dtype)
+        _outside(machine, op, regions, address, left, size)
+    return found
+
+
+def _misaligned(
+    machine: Machine, op: Op, region: Region, address: torch.Tensor, uneven: torch.Tensor, size: int
+) -> None:
+    spot = [int(n) for n in torch.nonzero(uneven)[0]]
+    machine.fail(faults.Misaligned, op, f"{_named(op)} of {size} bytes at an address that is no multiple of {size}, in "
+              f"{region.name}; program {machine.program(spot[0] if len(uneven) > 1 else 0)}")  # fmt: skip
+
+
+def _outside(
+    machine: Machine, op: Op, regions: list[Region], address: torch.Tensor, left: torch.Tensor, size: int
+) -> None:
+    spot = [int(n) for n in torch.nonzero(left)[0]]
+    at = int(address[tuple(spot)])
+    who = spot[0]
+    if address.shape[0] == 1 and machine.active is not None:
+        who = int(machine.active.to(torch.uint8).argmax())
+    if not regions:
+        machine.fail(faults.OutOfBounds, op, f"{_named(op)} {VERBS[op.name]} an address that belongs to no argument; "
+                  f"program {machine.program(who)}")  # fmt: skip
+    known = op.roots is not None and len(op.roots) == 1
+    region = machine.memory.regions.get(next(iter(op.roots))) if known else None
+    owner = region or min(regions, key=lambda each: max(each.low - at, at - each.high))
+    index, count = (at - owner.start) // size, (owner.high - owner.start) // size
+    where = "" if known else "an address that belongs to no argument; the nearest is "
+    machine.fail(faults.OutOfBounds, op, f"{_named(op)} {VERBS[op.name]} {where}element {index} of {owner.name}, which "
+              f"holds {count} (shape {'x'.join(map(str, owner.shape))}); program {machine.program(who)}: is the mask "
+              f"missing, an offset wrong, or the grid too large?")  # fmt: skip
+
+
+def _load(
+    machine: Machine, op: Op, where: list, mask: torch.Tensor | None, other: torch.Tensor | None, dtype: torch.dtype,
+    address: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
+    plain = torch.int8 if dtype.itemsize == 1 else dtype
+    if not where:
+        found = torch.zeros([1] * address.dim(), dtype=plain)
+    for number, (region, index, here) in enumerate(where):
+        part = region.view(plain).index_select(0, index.reshape(-1)).view(index.shape)
+        found = part if not number else torch.where(here, part, found)
+        if region.written is not None:
+            _check_written(machine, op, region, index, here, dtype)
+        if machine.shadow is not None and _is_stored(machine, region):
+            full = (machine.size, *op.ins[0].shape)
+            places, chosen = index.expand(full).reshape(-1), None
+            if here is not None:
+                chosen = here.expand(full).reshape(-1).nonzero().squeeze(1)
+                places = places.index_select(0, chosen)
+            _note(machine, op, region, places, chosen, None, None)
+    if mask is not None:
+        fill = other
+        if fill is None:
+            fill = torch.full((), math.nan if plain.is_floating_point else 0, dtype=plain)
+            if dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+                fill = torch.full((), 0x7F, dtype=plain)  # NaN
+        elif fill.dtype != plain:
+            fill = fill.view(plain)
+        found = torch.where(mask, found, fill)
+    return found if plain == dtype else found.view(dtype)
+
+
+def _check_written(
+    machine: Machine, op: Op, region: Region, index: torch.Tensor, here: torch.Tensor | None, dtype: torch.dtype
+) -> None:
+    known = region.written[: len(region.written) // dtype.itemsize * dtype.itemsize].view(-1, dtype.itemsize)[:, 0]
+    bad = ~known[index] if here is None else here & ~known[index]
+    if not bool(bad.any()):
+        return
+    spot = [int(n) for n in torch.nonzero(bad)[0]]
+    at = region.low + int(index.expand(bad.shape)[tuple(spot)]) * dtype.itemsize
+    element = (at - region.start) // dtype.itemsize
+    said = f"{_named(op)} reads element {element} of {region.name}, which nothing wrote; "
+    said += f"program {machine.program(spot[0])}"
+    told = f"{machine.kernel.name} in line {op.line}{machine.source(op)}: {said}"
+    if told not in region.reports:
+        region.reports.append(told)
+
+
+def _is_stored(machine: Machine, region: Region) -> bool:
+    stored = machine.kernel.stored
+    if stored is None:
+        return True
+    return any(each.low == region.low for each in machine.memory.candidates(stored))
+
+
+def _store(
+    machine: Machine, op: Op, where: list, value: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    plain = torch.int8 if dtype.itemsize == 1 else dtype
+    if value.dtype != plain:
+        value = value.view(plain) if value.dtype.itemsize == 1 else value.to(plain)
+    full = (machine.size, *shape)
+    for region, index, here in where:
+        flat, index, spread = region.view(plain), index.expand(full).reshape(-1), value.expand(full).reshape(-1)
+        chosen = None
+        if here is not None:
+            chosen = here.expand(full).reshape(-1).nonzero().squeeze(1)
+            index, spread = index.index_select(0, chosen), spread.index_select(0, chosen)
+        if machine.turning:
+            machine.changes += int(not torch.equal(bits(flat[index]), bits(spread)))
+        if machine.shadow is not None:
+            _note(machine, op, region, index, chosen, flat, spread)
+        else:
+            flat.index_copy_(0, index, spread)
+        if region.written is not None:
+            bytes_of = region.written[: len(region.written) // dtype.itemsize * dtype.itemsize]
+            bytes_of.view(-1, dtype.itemsize)[index] = True
+
+
+def _note(
+    machine: Machine, op: Op, region: Region, index: torch.Tensor, chosen: torch.Tensor | None, flat: Any, value: Any
+) -> None:
+    """Look for races with what other programs did; of a store, do it.
+
+    ``index`` holds the elements that are touched, ``chosen`` their numbers among those of all programs' blocks.
+    """
+    block, size = math.prod(op.ins[0].shape), storage_dtype(op.ins[0].pointee).itemsize
+    programs = machine.numbers + 1
+    if chosen is None:
+        programs = programs[:, None].expand(-1, block).reshape(-1)
+    else:
+        programs = programs.index_select(0, chosen >> block.bit_length() - 1)  # blocks are powers of 2
+    units, repeat = index, size // machine.kernel.unit
+    if repeat > 1:
+        units = (index[:, None] * repeat + torch.arange(repeat)).reshape(-1)
+        programs = programs[:, None].expand(-1, repeat).reshape(-1)
+    if flat is None:
+        found = machine.shadow.load(region, units, programs, op.number)
+    else:
+        memory, wanted = bits(flat), bits(value)
+        before = memory.index_select(0, index)
+        flat.index_copy_(0, index, value)
+        same = lambda x: (x == wanted)[:, None].expand(-1, repeat).reshape(-1)
+        kept, held = lambda: same(before), lambda: same(memory.index_select(0, index))
+        found = machine.shadow.store(region, units, programs, op.number, kept, held)
+    if found is not None:
+        spot, other, earlier = found
+        element = (region.low + int(units[spot]) * machine.kernel.unit - region.start) // size
+        _race(machine, op, f"element {element} of {region.name}", int(programs[spot]), other, earlier)
+
+
+def _race(machine: Machine, op: Op, element: str, mine: int, other: int, earlier: int) -> None:
+    """Raise for a race of an operation of one program with an earlier one of another; of many if that is below 0."""
+    before, (x, y, _) = machine.kernel.module.ops[earlier], machine.grid
+    me, them = ((n % x, n // x % y, n // (x * y)) for n in (mine - 1, other - 1))
+    who = "other programs" if other < 0 else f"program {them}"
+    machine.fail(
+        faults.Race,
+        op,
+        f"{_named(op)} of program {me} {VERBS[op.name]} {element}, which {_named(before)} in line {before.line} of "
+        f"{who} {VERBS[before.name]}: nothing says which comes first",
+    )
+
+
+def _update(
+    machine: Machine, op: Op, where: list, args: list[torch.Tensor], dtype: torch.dtype, shape: tuple[int, ...]
+) -> torch.Tensor:
+    """Update memory in the order of programs and elements; return what was there before each."""
+    full = (machine.size, *shape)
+    out = torch.zeros(full, dtype=dtype)
+    compare = args[1].expand(full) if op.name == "tt.atomic_cas" else None
+    value = args[2 if compare is not None else 1].expand(full)
+    for region, index, here in where:
+        flat = region.view(dtype)
+        keep = torch.ones(full, dtype=torch.bool) if here is None else here.expand(full)
+        places, new = index.expand(full)[keep], value[keep]
+        old = _one_by_one(flat, places, new, None if compare is None else compare[keep], op.attrs.get("atomic_rmw_op"))
+        machine.changes += int(not bool((bits(old) == bits(flat[places])).all()))
+        out[keep] = old
+        if region.written is not None:
+            region.written[: flat.numel() * dtype.itemsize].view(-1, dtype.itemsize)[places] = True
+    if machine.shadow is not None and machine.shadow.synced is not None and op.attrs.get("sem") != 1:
+        machine.shadow.sync((machine.numbers + 1)[machine.programs_on()])
+    return out
+
+
+def _one_by_one(
+    flat: torch.Tensor, places: torch.Tensor, new: torch.Tensor, compare: torch.Tensor | None, which: int | None
+) -> torch.Tensor:
+    """Update elements one after the other, also where places repeat; return what each found."""
+    if which is not None:
+        name = RMW[which - 1]
+        combine = (lambda old, new: new) if name is None else BINARY[f"arith.{name}"]
+    else:
+        combine = None
+    order = torch.argsort(places, stable=True)
+    ordered = places[order]
+    starts = torch.ones(len(ordered), dtype=torch.bool)
+    starts[1:] = ordered[1:] != ordered[:-1]
+    first = torch.cummax(torch.where(starts, torch.arange(len(ordered)), 0), 0)[0]
+    rank = torch.arange(len(ordered)) - first
+    old = torch.empty_like(new)
+    for turn in range(int(rank.max()) + 1 if len(rank) else 0):
+        chosen = order if len(order) == 1 else order[rank == turn]
+        at = places[chosen]
+        before = flat[at]
+        if combine is None:
+            after = torch.where(bits(before) == bits(compare[chosen]), new[chosen], before)
+        else:
+            after = combine(before, new[chosen])
+        flat[at] = after
+        old[chosen] = before
+    return old
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    return bitcast(x, INTEGERS[x.dtype.itemsize])
+
+
+def _spans(offset: torch.Tensor, size: int, region: Region) -> bool:
+    """Return whether elements of a size at all these bytes lie in a region."""
+    low, high = torch.aminmax(offset)
+    return int(low) >= 0 and int(high) + size <= region.raw.numel()
+
+
+def _named(op: Op) -> str:
+    return NAMES.get(op.name, op.name.replace("tt.", "tl."))
+
+
+def is_known(pointee: str) -> bool:
+    try:
+        storage_dtype(pointee)
+    except KeyError:
+        return False
+    return True

@@ -1,0 +1,297 @@
+"""The emulator as a backend of Triton: a kernel is compiled as far as TTIR, and a launch runs that.
+
+The front end, its errors, its specialisation of arguments and its cache on disk are Triton's own. What is compiled is
+what the passes for an NVIDIA GPU make of a kernel before its blocks are laid out, with tensor descriptors turned into
+pointers and masks.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends import Backend, backends
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+from triton.backends.nvidia.compiler import CUDABackend, CUDAOptions
+
+from .machine import Kernel
+from .memory import Memory, Region, tensors
+from .ttir import generic_text, parse
+
+NAME = "emulator"
+CAPABILITY = 80  # without TMA: descriptors become pointers
+TARGET = GPUTarget(NAME, CAPABILITY, 32)
+LARGEST_GRID = (2**31 - 1, 65535, 65535)
+CONSTANT = "constexpr"
+UNKNOWN = 1  # a kernel's registers and bytes of shared memory: who computes an occupancy divides by them
+
+
+@dataclass(frozen=True)
+class Options(CUDAOptions):
+    """NVIDIA's, and AMD's, without effect: what kernels are launched with where the backend is not called "cuda"."""
+
+    allow_flush_denorm: bool = False
+    kpack: int = 1
+    matrix_instr_nonkdim: int = 0
+    schedule_hint: str = "none"
+    waves_per_eu: int = 0
+
+
+AMD_OPTIONS = Options.__dataclass_fields__.keys() - CUDAOptions.__dataclass_fields__.keys()
+
+
+class Compiler(CUDABackend):
+    """Stops at TTIR, which it writes in generic form."""
+
+    binary_ext = "generic"
+
+    @staticmethod
+    def supports_target(target: GPUTarget) -> bool:
+        return target.backend == NAME
+
+    def __init__(self, target: GPUTarget):
+        super().__init__(target)
+        self.binary_ext = "generic"
+
+    def parse_options(self, opts: dict[str, Any]) -> Any:
+        own = {"arch": f"sm{CAPABILITY}", "num_ctas": 1}  # more than one take a later capability
+        opts = {"supported_fp8_dtypes": ("fp8e4nv", "fp8e5"), **opts, **own}
+        given = {name: opts[name] for name in AMD_OPTIONS if name in opts}
+        return Options(**vars(super().parse_options(opts)), **given)
+
+    @staticmethod
+    def parse_attr(desc: str) -> list[Any]:
+        return []  # alignment decides nothing here, and each kind of it would be compiled anew
+
+    def hash(self) -> str:
+        return f"{NAME}-{_digest()}"
+
+    def add_stages(self, stages: dict[str, Callable], options: Any, language: Any = None) -> None:
+        stages["ttir"] = lambda module, metadata: self.make_ttir(module, metadata, options, CAPABILITY)
+        stages["generic"] = self.make_generic
+
+    @staticmethod
+    def make_generic(module: Any, metadata: dict[str, Any]) -> bytes:
+        metadata["shared"] = UNKNOWN
+        metadata["name"] = module.get_entry_func_name()
+        return generic_text(module).encode()
+
+
+@functools.cache
+def _digest() -> str:
+    files = (Path(__file__), Path(__file__).with_name("ttir.py"))
+    return hashlib.sha256(b"".join([triton.__version__.encode(), *(file.read_bytes() for file in files)])).hexdigest()
+
+
+@functools.lru_cache(512)
+def loaded(text: str, name: str, file: str) -> Kernel:
+    """Return a compiled module of a kernel in a file, ready to run.
+
+    The text may come from the cache on disk, written when the same kernel lay in another file: a cell of another
+    session, say.
+    """
+    module = parse(text)
+    mine = next(op for op in module.ops if op.name == "tt.func" and op.attrs["sym_name"] == module.main.name)
+    written = mine.place[0]
+    for op in module.ops:
+        if op.place[0] == written:
+            op.place = (file, *op.place[1:])
+    return Kernel(module, name)
+
+
+class Launcher:
+    """Runs one compiled kernel: what Triton calls with a grid and arguments."""
+
+    def __init__(self, src: Any, metadata: Any):
+        signature = src.signature
+        names = list(getattr(src.fn, "arg_names", signature))
+        function = getattr(src.fn, "fn", None)
+        self.name = getattr(function, "__name__", metadata.name)
+        self.file = function.__code__.co_filename if function else ""
+        self.plain = [(i, name, signature[name]) for i, name in enumerate(names)]
+
+    def __call__(self, x: int, y: int, z: int, stream: int, text: str, *rest: Any) -> None:
+        *_, metadata, enter, leave = rest[:4]
+        arguments = rest[4:]
+        given = [each for i, name, kind in self.plain for each in _flat(name, arguments[i], kind)]
+        if enter is not None:
+            enter(metadata)
+        launch(loaded(text, self.name, self.file), (x, y, z), given)
+        if leave is not None:
+            leave(metadata)
+
+
+def launch(kernel: Kernel, grid: Sequence[int], given: Sequence[tuple[str, Any]]) -> None:
+    """Run a kernel over a grid with arguments by name, tensors and numbers.
+
+    Raises
+    ------
+    ValueError
+        A grid that no GPU takes, a tensor that is not in the CPU's memory.
+    KernelFault
+        What goes wrong in the kernel.
+    """
+    name = kernel.name
+    _check_grid(name, grid)
+    regions, values = {}, []
+    kinds = [kind for _, kind in kernel.module.main.blocks[0].args]
+    flat = _descriptors(given, kinds)
+    for number, ((parameter, value), kind) in enumerate(zip(flat, kinds, strict=True)):
+        if kind.pointee is None:
+            values.append(value)
+            continue
+        _check_tensor(name, parameter, value)
+        regions[number] = Region.of(parameter, value)
+        values.append(value.data_ptr())
+    if math.prod(grid):
+        memory = Memory(regions)
+        memory.others = tensors
+        kernel.launch(grid, values, memory)
+
+
+def _check_grid(name: str, grid: Sequence[int]) -> None:
+    for size, most, axis in zip(grid, LARGEST_GRID, "xyz", strict=True):
+        if not 0 <= size <= most:
+            raise ValueError(f"{name}: the grid {tuple(grid)} has {size} programs along {axis}, expected 0 to {most}")
+    if not math.prod(grid):
+        _warn(f"{name}: the grid {tuple(grid)} has no programs, so nothing runs")
+
+
+def _warn(message: str) -> None:
+    """Warn where a kernel is launched."""
+    own = (str(Path(__file__).parent), str(Path(triton.__file__).parent))
+    frame, level = sys._getframe(1), 2
+    while frame is not None and frame.f_code.co_filename.startswith(own):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
+
+
+def _check_tensor(name: str, parameter: str, tensor: Any) -> None:
+    if tensor.device.type != "cpu":
+        raise ValueError(
+            f"{name}: {parameter} is on {tensor.device}, and kernels run on the CPU here: move it with .cpu()"
+        )
+    if tensor.requires_grad and torch.is_grad_enabled():
+        _warn(
+            f"{name}: {parameter} requires a gradient, and none passes through a kernel: launch it in the forward of "
+            f"a torch.autograd.Function, or under torch.no_grad()"
+        )
+
+
+def _flat(name: str, value: Any, kind: Any) -> list[tuple[str, Any]]:
+    """Return an argument by name; those of a tuple by name and number; without those that are constants."""
+    if kind == CONSTANT:
+        return []
+    if isinstance(kind, tuple):
+        pairs = enumerate(zip(value, kind, strict=True))
+        return [each for n, (inner, inner_kind) in pairs for each in _flat(f"{name}[{n}]", inner, inner_kind)]
+    if isinstance(value, torch.Tensor) or hasattr(value, "block_shape"):
+        return [(name, value)]
+    if hasattr(value, "base") and hasattr(value, "dtype"):  # a tensor under another dtype
+        return [(name, value.base)]
+    return [(name, value)]
+
+
+def _descriptors(flat: Sequence[tuple[str, Any]], kinds: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Return the arguments with each tensor descriptor as the compiler passes it.
+
+    That is: pointer, sizes, strides, flags (padding with NaN, rounding to TF32; how many depends on Triton's version),
+    and once more sizes and strides.
+    """
+    found: list[tuple[str, Any]] = []
+    for name, value in flat:
+        if not hasattr(value, "block_shape"):
+            found.append((name, value))
+            continue
+        found += [(name, each) for each in (value.base, *value.shape, *value.strides)]
+        flags = 0
+        while kinds[len(found) + flags].element == "i1":
+            flags += 1
+        found += [(name, each) for each in (getattr(value, "padding", "zero") == "nan", False)[:flags]]
+        found += [(name, each) for each in (*value.shape, *value.strides)]
+    return found
+
+
+class _Utils:
+    def load_binary(self, name: str, kernel: bytes, shared: int, device: int) -> tuple:
+        return None, kernel.decode(), UNKNOWN, 0, 1 << 20
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {"max_shared_mem": 1 << 30, "max_num_regs": 1 << 16, "multiprocessor_count": 1, "warpSize": 32}
+
+
+class Driver(DriverBase):
+    """Stands for the CPU among Triton's devices."""
+
+    launcher_cls, utils = Launcher, _Utils()
+
+    @classmethod
+    def is_active(cls) -> bool:
+        return False  # Triton is not to choose it by itself
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        return ty
+
+    def get_current_target(self) -> GPUTarget:
+        return TARGET
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def get_current_device(self) -> int:
+        return -1  # no GPU has this number, under which Triton keeps compiled kernels
+
+    def set_current_device(self, device: int) -> None:
+        pass
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        return 0
+
+    def get_device_interface(self) -> Any:
+        return torch.cpu
+
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        return torch.empty(1)
+
+    def clear_cache(self, cache: torch.Tensor) -> None:
+        pass
+
+    def get_benchmarker(self) -> Callable:
+        def bench(call: Callable, *, quantiles: Sequence[float] | None = None, **_: Any) -> Any:
+            started = time.perf_counter()
+            call()
+            milliseconds = 1e3 * (time.perf_counter() - started)
+            return [milliseconds] * len(quantiles) if quantiles else milliseconds
+
+        return bench
+
+
+def register() -> None:
+    """Make the backend known to Triton."""
+    backends.setdefault(NAME, Backend(Compiler, Driver))
+
+
+def compile_kernel(
+    function: Any, signature: dict[str, str], constants: dict, attributes: dict, options: dict
+) -> Kernel:
+    """Return a `@triton.jit` function compiled for arguments of the given types, without running it.
+
+    Parameters are as of `triton.compiler.ASTSource`. Raises what the front end raises.
+    """
+    from triton.compiler import ASTSource, compile
+
+    register()
+    source = ASTSource(function, signature=signature, constexprs=constants, attrs=attributes)
+    compiled = compile(source, target=TARGET, options=options)
+    return loaded(compiled.asm["generic"].decode(), function.fn.__name__, function.fn.__code__.co_filename)

@@ -1,0 +1,270 @@
+"""Operations on whole blocks: making and reshaping them, products, reductions, scans; and printing them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import faults
+from .arithmetic import BITS, dtype_of, storage_dtype
+from .ttir import Block, Function, Op, parse_constant
+
+Machine = Any  # of machine.py, which imports this
+UNKNOWN = {
+    "tt.elementwise_inline_asm": "inline assembly",
+    "tt.extern_elementwise": "a function of libdevice",
+    "tt.dot_scaled": "tl.dot_scaled",
+}
+
+
+def called(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list[torch.Tensor]:
+    return machine.call(machine.kernel.module.functions[op.attrs["callee"]], args)
+
+
+def program_id(machine: Machine, op: Op, args: Any, env: Any) -> torch.Tensor:
+    return machine.ids[op.attrs["axis"]]
+
+
+def num_programs(machine: Machine, op: Op, args: Any, env: Any) -> torch.Tensor:
+    return torch.tensor([machine.grid[op.attrs["axis"]]], dtype=torch.int32)
+
+
+def dot(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> torch.Tensor:
+    if machine.watch is not None:
+        machine.watch.product(machine, op)
+    a, b = (machine.full(x, kind.shape) for x, kind in zip(args[:2], op.ins, strict=False))
+    to = dtype_of(op.outs[0])
+    wide = torch.float64 if a.dtype in (torch.float64, torch.int8) else torch.float32
+    out = torch.matmul(a.to(wide), b.to(wide))
+    return out.to(to) + args[2] if to in (torch.int32, torch.float64) else (out + args[2]).to(to)
+
+
+def _check_simple(machine: Machine, op: Op) -> None:
+    if len(op.regions[0]) > 1 or any(inner.regions for inner in op.regions[0][0].ops):
+        machine.fail(
+            faults.Unsupported, op, "the function that combines two elements has branches or loops: no GPU takes it"
+        )
+
+
+def reduce(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list[torch.Tensor]:
+    _check_simple(machine, op)
+    if machine.watch is not None:
+        machine.watch.exchange(machine, op)
+    axis, region = op.attrs["axis"] + 1, op.regions[0][0]
+    args = [machine.full(x, kind.shape) for x, kind in zip(args, op.ins, strict=True)]
+    quick = _quick_reduction(region) if len(args) == 1 else None
+    if quick is not None and (out := quick(args[0], axis)) is not None:
+        return [out]
+    names, whole = [name for name, _ in region.args], machine.active
+    machine.active = None
+    while args[0].shape[axis] > 1:
+        halves = [x.chunk(2, axis) for x in args]
+        inner = zip(names, [h[0] for h in halves] + [h[1] for h in halves], strict=True)
+        args = machine.block(region, {**env, **dict(inner)})  # constants lie outside of the region
+    machine.active = whole
+    return [x.squeeze(axis) for x in args]
+
+
+def scan(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list[torch.Tensor]:
+    _check_simple(machine, op)
+    if machine.watch is not None:
+        machine.watch.exchange(machine, op)
+    axis, region, step = op.attrs["axis"] + 1, op.regions[0][0], 1
+    names, count = [name for name, _ in region.args], op.ins[0].shape[axis - 1]
+    args = [machine.full(x, kind.shape) for x, kind in zip(args, op.ins, strict=True)]
+    back = op.attrs.get("reverse", False)
+    if back:
+        args = [x.flip(axis) for x in args]
+    whole, machine.active = machine.active, None
+    while step < count:
+        left = [x.narrow(axis, 0, count - step) for x in args]
+        right = [x.narrow(axis, step, count - step) for x in args]
+        new = machine.block(region, {**env, **dict(zip(names, left + right, strict=True))})
+        args = [torch.cat([x.narrow(axis, 0, step), y], axis) for x, y in zip(args, new, strict=True)]
+        step *= 2
+    machine.active = whole
+    return [x.flip(axis) for x in args] if back else args
+
+
+def split(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list[torch.Tensor]:
+    return list(machine.full(args[0], op.ins[0].shape).unbind(-1))
+
+
+def histogram(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> torch.Tensor:
+    if machine.watch is not None:
+        machine.watch.exchange(machine, op)
+    bins = op.outs[0].shape[0]
+    x = machine.full(args[0], op.ins[0].shape).to(torch.int64)
+    counted = (x >= 0) & (x < bins)
+    if len(args) > 1:
+        counted &= machine.full(args[1], op.ins[1].shape)
+    out = torch.zeros(max(x.shape[0], counted.shape[0]), bins, dtype=torch.int32)
+    counted, x = counted.expand(len(out), -1), x.expand(len(out), -1)
+    return out.scatter_add_(1, torch.where(counted, x, 0), counted.to(torch.int32))
+
+
+def gather(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> torch.Tensor:
+    axis = op.attrs["axis"] + 1
+    programs = max(args[0].shape[0], args[1].shape[0])
+    source, index = (x.expand(programs, *kind.shape) for x, kind in zip(args, op.ins, strict=True))
+    index = index.to(torch.int64)
+    if machine.active is not None:
+        index = torch.where(machine.active.reshape(-1, *[1] * len(op.ins[0].shape)), index, 0)
+    low, high = torch.aminmax(index)
+    if int(low) < 0 or int(high) >= source.shape[axis]:
+        bad = int(low) if int(low) < 0 else int(high)
+        machine.fail(faults.OutOfBounds, op, f"tl.gather asks for element {bad} of an axis of {source.shape[axis]}")
+    return torch.gather(source, axis, index)
+
+
+def mapped(machine: Machine, op: Op, args: list[torch.Tensor], env: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Run a region on every element: each is a program of its own meanwhile."""
+    pack, shape = op.attrs.get("pack", 1), op.ins[0].shape
+    args = [machine.full(x, shape, programs=True).reshape(-1, pack) for x in args]
+    inner = machine.per_element(math.prod(shape) // pack)
+    if machine.active is not None:
+        inner.active = machine.active.repeat_interleave(math.prod(shape) // pack)
+    region = Function("", False, op.regions[0])
+    constants = [(name, value) for name, value in env.items() if value.numel() == 1]
+    out = inner.call(region, [x[:, n] for x in args for n in range(pack)], constants)
+    columns = [out[n : n + pack] for n in range(0, len(out), pack)]
+    return [torch.stack([x.expand(inner.size) for x in each], 1).reshape(machine.size, *shape) for each in columns]
+
+
+def show(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> None:
+    values = [machine.full(x, kind.shape, programs=True) for x, kind in zip(args, op.ins, strict=True)]
+    prefix = op.attrs["prefix"]
+    for index in torch.nonzero(machine.programs_on()).reshape(-1).tolist():
+        pid = machine.program(index)
+        if not values:
+            print(f"pid {pid}{prefix}")
+        for number, value in enumerate(values):
+            operand = f"(operand {number}) " if len(values) > 1 else ""
+            form = hex if op.attrs.get("hex") else lambda x: f"{x:f}" if isinstance(x, float) else str(x)
+            for place in itertools.product(*map(range, value.shape[1:])):
+                at = f" idx ({', '.join(map(str, place))})" if place else ""
+                print(f"pid {pid}{at}{prefix}{operand}{form(value[(index, *place)].item())}")
+
+
+def check(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> None:
+    holds = machine.full(args[0], op.ins[0].shape, programs=True).reshape(machine.size, -1).all(1)
+    wrong = machine.programs_on() & ~holds
+    if bool(wrong.any()):
+        who = machine.program(int(wrong.to(torch.uint8).argmax()))
+        said = op.attrs.get("message", "tl.assume does not hold")
+        machine.fail(faults.DeviceAssertion, op, f"{said}; program {who}")
+
+
+def unknown(machine: Machine, op: Op, args: Any, env: Any) -> None:
+    machine.fail(faults.Unsupported, op, f"{UNKNOWN.get(op.name, op.name)} runs on a GPU only{machine.source(op)}")
+
+
+# Blocks out of nothing, and out of others
+
+
+def constant(op: Op) -> torch.Tensor:
+    kind = op.outs[0]
+    value, dtype = parse_constant(op.attrs["value"], kind.element), dtype_of(kind)
+    if isinstance(value, list):
+        found = torch.tensor(value, dtype=torch.float64 if dtype.is_floating_point else dtype)
+        return found.to(dtype).reshape(1, *kind.shape)
+    if BITS.get(dtype) == 64 and value > torch.iinfo(torch.int64).max:
+        value -= 1 << 64
+    wide = torch.float64 if dtype.is_floating_point else dtype  # the text of the largest float32 is a little larger
+    return torch.full([1] * (1 + len(kind.shape)), value, dtype=wide).to(dtype)
+
+
+def shaping(op: Op) -> Callable[..., Any] | None:
+    """Return the function of an operation that moves elements or makes them out of nothing."""
+    name, attrs = op.name, op.attrs
+    source = op.ins[0].shape if op.ins else ()
+    target = op.outs[0].shape if op.outs else ()
+    full = lambda x: x.expand(x.shape[0], *source)
+    if name == "tt.make_range":
+        steps = torch.arange(attrs["start"], attrs["end"], dtype=torch.int32)[None]
+        return lambda: steps
+    if name == "tt.splat":
+        return lambda x: x.reshape(-1, *[1] * len(target))
+    if name == "tt.broadcast":
+        return lambda x: x
+    if name == "tt.expand_dims":
+        axis = attrs["axis"] + 1
+        return lambda x: x.unsqueeze(axis)
+    if name in ("tt.reshape", "tt.unsplat"):
+        return lambda x: full(x).reshape(-1, *target)
+    if name == "tt.trans":
+        order = [0, *(n + 1 for n in attrs["order"])]
+        return lambda x: x.permute(order)
+    if name == "tt.cat":
+        return lambda x, y: torch.cat(_together(full(x), y.expand(y.shape[0], *op.ins[1].shape)), 1)
+    if name == "tt.join":
+        return lambda x, y: torch.stack(torch.broadcast_tensors(x, y), -1)
+    if name == "tt.addptr":
+        size = storage_dtype(op.outs[0].pointee).itemsize
+        return lambda x, steps: torch.add(x, steps, alpha=size)  # in 64 bits
+    if name == "ub.poison":
+        poison = torch.zeros([1] * (1 + len(target)), dtype=dtype_of(op.outs[0]))
+        return lambda: poison
+    if name in ("gpu.barrier", "ttg.barrier"):
+        return lambda *_: None
+    return None
+
+
+def _together(*values: torch.Tensor) -> list[torch.Tensor]:
+    programs = max(len(x) for x in values)
+    return [x.expand(programs, *x.shape[1:]) for x in values]
+
+
+# Reductions
+
+
+def _quick_reduction(region: Block) -> Callable[[torch.Tensor, int], torch.Tensor | None] | None:
+    """Return one function of torch for a region of one operation on both its arguments."""
+    if len(region.ops) != 2 or set(region.ops[0].operands) != {name for name, _ in region.args}:
+        return None
+    return QUICK.get(region.ops[0].name)
+
+
+def _sum(x: torch.Tensor, axis: int) -> torch.Tensor | None:
+    if x.dtype in (torch.float16, torch.bfloat16, torch.bool):  # which round at each step
+        return None
+    return x.sum(axis).to(x.dtype)
+
+
+def _extreme(method: str, least: float) -> Callable[[torch.Tensor, int], torch.Tensor | None]:
+    def found(x: torch.Tensor, axis: int) -> torch.Tensor | None:
+        if x.dtype == torch.bool:
+            return None
+        nan = x.isnan()
+        if not bool(nan.any()):
+            return getattr(torch, method)(x, axis)
+        out = getattr(torch, method)(torch.where(nan, least, x), axis)
+        return torch.where(nan.all(axis), torch.nan, out)
+
+    return found
+
+
+def _integers(method: str) -> Callable[[torch.Tensor, int], torch.Tensor | None]:
+    return lambda x, axis: None if x.dtype == torch.bool else getattr(torch, method)(x, axis)
+
+
+def _bools(method: str) -> Callable[[torch.Tensor, int], torch.Tensor | None]:
+    return lambda x, axis: getattr(torch, method)(x, axis) if x.dtype == torch.bool else None
+
+
+QUICK = {
+    "arith.addf": _sum,
+    "arith.addi": _sum,
+    "arith.andi": _bools("all"),
+    "arith.maximumf": _integers("amax"),
+    "arith.maxnumf": _extreme("amax", -math.inf),
+    "arith.maxsi": _integers("amax"),
+    "arith.minimumf": _integers("amin"),
+    "arith.minnumf": _extreme("amin", math.inf),
+    "arith.minsi": _integers("amin"),
+    "arith.ori": _bools("any"),
+}

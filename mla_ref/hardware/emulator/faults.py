@@ -1,0 +1,56 @@
+"""What a kernel does wrong while it runs, each with the kernel's line."""
+
+from __future__ import annotations
+
+
+class KernelFault(RuntimeError):
+    """A kernel did what a GPU does not survive, or what has no defined result. The traceback ends in its line.
+
+    Attributes
+    ----------
+    said
+        What happened, without the line.
+    kernel
+        The function that was launched.
+    place
+        File, line and column.
+    """
+
+    def __init__(self, said: str, kernel: str = "", place: tuple[str, int, int] = ("", 0, 0)):
+        super().__init__(f"line {place[1]}: {said}" if place[1] else said)
+        self.said, self.kernel, self.place = said, kernel, place
+
+
+class OutOfBounds(KernelFault, IndexError):
+    """An access outside of the tensor that its pointer belongs to."""
+
+
+class Misaligned(KernelFault):
+    """An access at an address that is no multiple of its size."""
+
+
+class Race(KernelFault):
+    """Two programs touch one element, one of them writing, and no atomic operation orders them."""
+
+
+class EndlessLoop(KernelFault):
+    """A loop that turns without changing anything, or that a caller's timer interrupts with a TimeoutError."""
+
+
+class DeviceAssertion(KernelFault, AssertionError):
+    """A `tl.device_assert` that does not hold, in a kernel that is launched with ``debug=True``."""
+
+
+class Unsupported(KernelFault, NotImplementedError):
+    """An operation that only a GPU has: inline assembly, a function of libdevice."""
+
+
+class OutOfMemory(KernelFault, MemoryError):
+    """The blocks of one program need more memory than there is."""
+
+
+def raise_in(fault: KernelFault) -> None:
+    """Raise a fault so that its traceback ends in the line of the kernel that it happened in."""
+    file, line, _ = fault.place
+    code = compile("\n" * max(0, line - 1) + "raise fault from None", file or "<kernel>", "exec")
+    exec(code.replace(co_name=fault.kernel), {"fault": fault, "__name__": "kernel"})

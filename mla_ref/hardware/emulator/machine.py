@@ -1,0 +1,525 @@
+"""Run a kernel's module over a grid: all programs at once, operation by operation, with torch.
+
+A value has the programs in front, ``[P or 1, *block]``, and any axis is 1 where the value does not vary along it. Where
+programs part ways, both ways run, each under the mask of its programs. Programs run together as many as keep the widest
+block below ``CHUNK`` elements; in a kernel that waits in a loop for another program, one after the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from . import blocks, faults
+from .access import KINDS, access, is_known
+from .arithmetic import dtype_of, elementwise, storage_dtype
+from .faults import raise_in
+from .memory import Memory, Region, Shadow
+from .ttir import Block, Function, Module, Op
+
+CHUNK = 1 << 17  # elements of the widest block over all programs that run together
+STUCK = 1 << 10  # turns of a loop after which it is looked at whether they change anything
+
+
+Touched = tuple[Region, torch.Tensor, torch.Tensor | None]
+
+
+class Watch:
+    """What sees the operations of a launch as they run. By itself it sees nothing.
+
+    Programs run in groups; `begin` and `end` enclose each.
+    """
+
+    def begin(self, machine: Machine) -> None:
+        """See programs start: `machine.numbers`."""
+
+    def end(self, machine: Machine) -> None:
+        """See them end."""
+
+    def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
+        """See an access about to happen.
+
+        Parameters
+        ----------
+        mask
+            Which elements of which programs take part; None if all do.
+        touched
+            Regions, each with int64 indices into it, in elements, and which of these count; None if all do. Tensors
+            are to be broadcast to ``[P, *block]``.
+        """
+
+    def block(self, machine: Machine, block: Block) -> None:
+        """See the operations of a block about to run, for the programs of `machine.active`."""
+
+    def product(self, machine: Machine, op: Op) -> None:
+        """See a `tl.dot`."""
+
+    def exchange(self, machine: Machine, op: Op) -> None:
+        """See a reduction, a scan or the like, for which threads exchange values."""
+
+
+@dataclass
+class Kernel:
+    """A module ready to run.
+
+    Attributes
+    ----------
+    unit
+        Bytes of its smallest access.
+    stored
+        The parameters through which it stores; None if that is not known.
+    ordered
+        Whether it has atomic operations that order others.
+    widest
+        Elements of its largest block.
+    waits
+        Whether it waits in a loop for what another program does.
+    depends
+        Whether a program reads what an atomic operation found, and so depends on which programs came before.
+    """
+
+    module: Module
+    name: str
+
+    def __post_init__(self):
+        accesses = [op for op in self.module.ops if op.name in KINDS]
+        sizes = [storage_dtype(op.ins[0].pointee).itemsize for op in accesses if is_known(op.ins[0].pointee)]
+        self.unit = min(sizes, default=1)
+        stores = [op.roots for op in accesses if op.name == "tt.store"]
+        self.stored = None if None in stores else frozenset().union(*stores)
+        self.ordered = any(op.name.startswith("tt.atomic") and op.attrs.get("sem") != 1 for op in accesses)
+        self.widest = max((math.prod(kind.shape) for op in self.module.ops for kind in op.outs), default=1)
+        self.waits = any(op.name == "scf.while" and _has_atomic(op) for op in self.module.ops)
+        atomics = [op for op in self.module.ops if op.name.startswith("tt.atomic")]
+        read = {name for op in self.module.ops for name in op.operands}
+        self.depends = self.waits or any(read.intersection(op.results) for op in atomics)
+
+    def launch(
+        self,
+        grid: Sequence[int],
+        values: Sequence[Any],
+        memory: Memory,
+        programs: Iterable[int] | None = None,
+        watch: Watch | None = None,
+        races: bool = True,
+    ) -> None:
+        """Run programs of a grid.
+
+        Parameters
+        ----------
+        grid
+            Programs along x, y and z.
+        values
+            Of each parameter a number; of a pointer its address.
+        memory
+            What pointers may reach.
+        programs
+            Numbers of those to run, x + gx·(y + gy·z); all by default.
+        watch
+            Sees the operations.
+        races
+            Whether to raise where two programs touch one element, one of them writing, and nothing orders them.
+
+        Raises
+        ------
+        KernelFault
+        """
+        total = math.prod(grid)
+        chosen = range(total) if programs is None else list(programs)
+        size = 1 if self.waits else max(1, CHUNK // self.widest)
+        shadow = Shadow(total, self.unit, self.ordered) if races and total > 1 else None
+        args = [
+            torch.tensor([_wrapped(value)], dtype=dtype_of(kind))
+            for (_, kind), value in zip(self.module.main.blocks[0].args, values, strict=True)
+        ]
+        for first in range(0, len(chosen), size):
+            numbers = torch.tensor(chosen[first : first + size], dtype=torch.int64)
+            Machine(self, grid, numbers, memory, shadow, watch).run(args)
+
+
+class Machine:
+    """Some programs of a launch on their way through a kernel.
+
+    Attributes
+    ----------
+    numbers
+        int64 ``[P]``, the programs' numbers in the grid.
+    active
+        bool ``[P]``: who takes part in what runs now; None if all do.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        grid: Sequence[int],
+        numbers: torch.Tensor,
+        memory: Memory,
+        shadow: Shadow | None,
+        watch: Watch | None,
+    ):
+        self.kernel, self.grid, self.numbers = kernel, tuple(grid), numbers
+        self.memory, self.shadow, self.watch = memory, shadow, watch
+        self.size = len(numbers)
+        x, y, _ = self.grid
+        self.ids = [i.to(torch.int32) for i in (numbers % x, numbers // x % y, numbers // (x * y))]
+        self.active: torch.Tensor | None = None
+        self.changes = 0  # of memory
+        self.turning = 0  # loops that may turn without end, around what runs now
+        self.at: Op | None = None
+
+    def run(self, args: Sequence[torch.Tensor]) -> None:
+        """Run the kernel; raise a fault where it is."""
+        try:
+            if self.watch is not None:
+                self.watch.begin(self)
+            self.call(self.kernel.module.main, args)
+            if self.watch is not None:
+                self.watch.end(self)
+        except faults.KernelFault:
+            raise
+        except KeyboardInterrupt as interrupt:
+            if self.at is not None:
+                interrupt.add_note(f"{self.kernel.name} was interrupted in line {self.at.line}{self.source(self.at)}")
+            raise
+        except (MemoryError, RuntimeError) as error:
+            if self.at is not None and ("alloc" in str(error) or isinstance(error, MemoryError)):
+                self.fail(faults.OutOfMemory, self.at, f"the blocks need more memory than there is ({error})")
+            raise
+
+    def call(self, function: Function, args: Sequence[torch.Tensor], outer: Any = ()) -> list[torch.Tensor]:
+        """Run a function; return its results. ``outer`` are values by name that it sees besides its arguments."""
+        first = function.blocks[0]
+        env = {**dict(outer), **{name: value for (name, _), value in zip(first.args, args, strict=True)}}
+        if len(function.blocks) == 1:
+            return self.block(first, env)
+        # Early returns make blocks that only lead onward: each runs under the mask of the programs that reach it.
+        whole, found = self.active, None
+        everyone = torch.ones(self.size, dtype=torch.bool) if whole is None else whole
+        reach = {first.name: everyone}
+        blocks = {block.name: block for block in function.blocks}
+        for block in _in_order(function.blocks):
+            on = reach.get(block.name)
+            if on is None or not bool(on.any()):
+                continue
+            self.active = None if bool(on.all()) else on
+            passed = self.block(block, env)
+            tail = block.ops[-1]
+            if tail.name == "tt.return":
+                found = passed if found is None else self.merged(on, passed, found)
+                continue
+            ways = [(on, tail.successors[0], passed)]
+            if tail.name == "cf.cond_br":
+                _, to_first, _ = tail.attrs["operandSegmentSizes"]
+                yes = self.programs(passed[0])
+                ways = [(on & yes, tail.successors[0], passed[1 : 1 + to_first]),
+                        (on & ~yes, tail.successors[1], passed[1 + to_first :])]  # fmt: skip
+            for taken, name, values in ways:
+                before = reach.get(name)
+                reach[name] = taken if before is None else before | taken
+                for (target, _), value in zip(blocks[name].args, values, strict=True):
+                    env[target] = value if before is None else self.merged(taken, [value], [env[target]])[0]
+        self.active = whole
+        return found or []
+
+    def block(self, block: Block, env: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """Run the operations of a block; return the operands of its last one."""
+        if self.watch is not None:
+            self.watch.block(self, block)
+        for op in block.ops:
+            run = op.value or prepare(op)
+            args = [env[name] for name in op.operands]
+            if run is PASS:
+                return args
+            if run.__class__ is tuple:  # looks at what surrounds it
+                self.at = op
+                out = run[0](self, op, args, env)
+                if len(op.results) == 1:
+                    out = out[0] if out.__class__ is list else out
+                elif op.results:
+                    env.update(zip(op.results, out, strict=True))
+                    out = None
+            else:
+                try:
+                    out = run(*args)
+                except (MemoryError, RuntimeError) as error:
+                    self.at = op
+                    raise error
+            if op.results and out is not None:
+                env[op.results[0]] = out
+            for name in op.dead:
+                env.pop(name, None)
+        return []
+
+    # What others ask
+
+    def programs(self, value: torch.Tensor) -> torch.Tensor:
+        """Return a scalar of each program, ``[P]``."""
+        return value.reshape(-1).expand(self.size)
+
+    def full(self, x: torch.Tensor, shape: Sequence[int], programs: bool = False) -> torch.Tensor:
+        """Return a value with all elements of its block, and on request of all programs."""
+        return x.expand(self.size if programs else x.shape[0], *shape)
+
+    def merged(self, on: torch.Tensor, new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the new values where programs are on, else the old."""
+        return [n if n is o else torch.where(on.reshape(-1, *[1] * (n.dim() - 1)), n, o)
+                for n, o in zip(new, old, strict=True)]  # fmt: skip
+
+    def program(self, index: int) -> str:
+        """Return the ids of the program at an index, as a GPU counts them."""
+        return str(tuple(int(ids[index]) for ids in self.ids))
+
+    def source(self, op: Op) -> str:
+        """Return the text of an operation's line, if it is known."""
+        text = linecache.getline(op.place[0], op.line).strip()
+        return f" (`{text[:120]}`)" if text else ""
+
+    def fail(self, kind: type[faults.KernelFault], op: Op, said: str) -> None:
+        """Raise a fault in the kernel's line."""
+        raise_in(kind(said, self.kernel.name, op.place))
+
+    # Control flow
+
+    def loop(self, op: Op, args: list[torch.Tensor], env: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        low, high, step, *carried = args
+        steps, distance = step.long(), high.long() - low
+        trips = torch.where(distance > 0, (distance + steps - 1) // steps.clamp(min=1), 0).reshape(-1)
+        stuck = ((distance > 0) & (steps <= 0)).reshape(-1) & self.programs_on()
+        if bool(stuck.any()):
+            who = self.program(int(stuck.to(torch.uint8).argmax()))
+            self.fail(faults.EndlessLoop, op, f"the loop turns without end: its step is not above 0; program {who}")
+        return self.turns(op, 0, trips, low, step, carried, env)
+
+    def turns(
+        self, op: Op, first: int, trips: torch.Tensor, low: torch.Tensor, step: torch.Tensor,
+        carried: list[torch.Tensor], env: dict[str, torch.Tensor],
+    ) -> list[torch.Tensor]:  # fmt: skip
+        """Run the turns of a loop from the first one on; ``trips`` tells how many each program takes."""
+        body = op.regions[0][0]
+        (counter, _), *names = body.args
+        whole = self.active
+        counted = trips if whole is None or len(trips) == 1 else trips[whole]
+        least, most = int(counted.min()), int(counted.max())
+        for turn in range(first, most):
+            if turn >= least:  # some have ended
+                trips = self.programs(trips)
+                self.active = trips > turn if whole is None else (trips > turn) & whole
+                if self.few(self.active):
+                    places, inner = self.alone(self.active)
+                    mine = {name: _picked(env[name], places) for name in op.reads if name in env}
+                    bounds = [_picked(x, places) for x in (trips, low, step)]
+                    new = inner.turns(op, turn, *bounds, [_picked(x, places) for x in carried], mine)
+                    carried = self.rejoined(inner, places, new, carried)
+                    break
+            env[counter] = low + turn * step
+            env.update((name, value) for (name, _), value in zip(names, carried, strict=True))
+            try:
+                new = self.block(body, env)
+            except TimeoutError as error:
+                self.fail(faults.EndlessLoop, op, f"the loop was in turn {turn + 1} of {most} when {error}")
+            carried = new if turn < least else self.merged(self.active, new, carried)
+        self.active = whole
+        return carried
+
+    def few(self, on: torch.Tensor) -> bool:
+        """Return whether it pays to go on with some programs alone."""
+        return self.size > 1 and 2 * int(torch.count_nonzero(on)) <= self.size
+
+    def alone(self, on: torch.Tensor) -> tuple[torch.Tensor, Machine]:
+        """Return the places of the programs that are on, and a machine of them."""
+        places = on.nonzero().squeeze(1)
+        inner = Machine(self.kernel, self.grid, self.numbers[places], self.memory, self.shadow, self.watch)
+        inner.turning = self.turning
+        return places, inner
+
+    def per_element(self, count: int) -> Machine:
+        """Return a machine in which each program stands for as many as its blocks have elements."""
+        return Machine(self.kernel, self.grid, self.numbers.repeat_interleave(count), self.memory, None, None)
+
+    def rejoined(
+        self, inner: Machine, places: torch.Tensor, new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Return old values with those that some programs went on with alone."""
+        self.changes += inner.changes
+        found = []
+        for n, o in zip(new, old, strict=True):
+            shape = [*map(max, n.shape[1:], o.shape[1:])]  # torch.broadcast_shapes imports half a second's worth
+            found.append(o.expand(self.size, *shape).clone())
+            found[-1][places] = n.expand(len(places), *shape)
+        return found
+
+    def programs_on(self) -> torch.Tensor:
+        """Return who takes part, ``[P]``."""
+        return torch.ones(self.size, dtype=torch.bool) if self.active is None else self.active
+
+    def branch(self, op: Op, args: list[torch.Tensor], env: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        whole, condition = self.active, args[0].reshape(-1)
+        sides = [condition, ~condition]
+        if whole is not None:
+            sides = [side & whole for side in sides]
+        if condition.numel() == 1 and whole is None:
+            taken = [bool(side) for side in sides]
+        else:
+            taken = [bool(side.any()) for side in sides]
+        found = []
+        for side, any_on, region in zip(sides, taken, op.regions, strict=False):
+            if any_on and region[0].ops:
+                self.active = whole if not all(taken) else side
+                found.append((side, self.block(region[0], env)))
+        self.active = whole
+        if not op.results:
+            return []
+        if len(found) == 2:
+            return self.merged(found[0][0], found[0][1], found[1][1])
+        return found[0][1]
+
+    def repeat(self, op: Op, args: list[torch.Tensor], env: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        try:
+            return self._repeat(op, args, env)
+        except TimeoutError as error:
+            self.fail(faults.EndlessLoop, op, f"the loop had not ended when {error}")
+
+    def _repeat(self, op: Op, args: list[torch.Tensor], env: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        before, after = op.regions[0][0], op.regions[1][0]
+        whole, on, carried, found = self.active, self.programs_on(), args, None
+        self.turning += 1
+        for turn in itertools.count():
+            if found is not None and self.few(on):
+                places, inner = self.alone(on)
+                mine = {name: _picked(env[name], places) for name in op.reads if name in env}
+                self.active = whole
+                self.turning -= 1
+                new = inner.repeat(op, [_picked(x, places) for x in carried], mine)
+                return self.rejoined(inner, places, new, found)
+            self.active = None if bool(on.all()) else on
+            changes = self.changes
+            env.update((name, value) for (name, _), value in zip(before.args, carried, strict=True))
+            condition, *values = self.block(before, env)
+            found = values if found is None else self.merged(on, values, found)
+            on = on & self.programs(condition)
+            if not bool(on.any()):
+                self.active = whole
+                self.turning -= 1
+                return found
+            self.active = None if bool(on.all()) else on
+            env.update((name, value) for (name, _), value in zip(after.args, values, strict=True))
+            new = self.merged(on, self.block(after, env), carried)
+            self.at = op
+            if turn % STUCK == STUCK - 1 and changes == self.changes and all(map(_same, new, carried)):
+                self._stuck(op, on, turn + 1)
+            carried = new
+        raise AssertionError
+
+    def _stuck(self, op: Op, on: torch.Tensor, turns: int) -> None:
+        said = f"the loop turns without end: {turns} turns have changed neither a variable nor memory; program "
+        said += self.program(int(on.to(torch.uint8).argmax()))
+        if self.kernel.waits:
+            said += ". It waits for another program, which may never run at the same time"
+        self.fail(faults.EndlessLoop, op, said)
+
+
+# What each operation does
+
+
+def prepare(op: Op) -> Any:
+    """Return what runs an operation, and note it there.
+
+    That is a function of its operands, or, in a tuple, one of the machine, the operation, operands and all values.
+    """
+    op.value = _prepared(op)
+    return op.value
+
+
+def PASS() -> None:
+    """Stand for the end of a block, which passes its operands on."""
+
+
+ENDS = ("tt.return", "cf.br", "cf.cond_br", "scf.yield", "scf.condition", "tt.reduce.return", "tt.scan.return",
+        "tt.map_elementwise.return")  # fmt: skip
+SURROUNDED: dict[str, Callable] = {
+    **dict.fromkeys(KINDS, access),
+    "llvm.intr.assume": blocks.check,
+    "scf.for": Machine.loop,
+    "scf.if": Machine.branch,
+    "scf.while": Machine.repeat,
+    "tt.assert": blocks.check,
+    "tt.call": blocks.called,
+    "tt.dot": blocks.dot,
+    "tt.gather": blocks.gather,
+    "tt.get_num_programs": blocks.num_programs,
+    "tt.get_program_id": blocks.program_id,
+    "tt.histogram": blocks.histogram,
+    "tt.map_elementwise": blocks.mapped,
+    "tt.print": blocks.show,
+    "tt.reduce": blocks.reduce,
+    "tt.scan": blocks.scan,
+    "tt.split": blocks.split,
+}
+
+
+def _prepared(op: Op) -> Any:
+    name = op.name
+    if name in ENDS:
+        return PASS
+    if name in SURROUNDED:
+        if name in KINDS and not is_known(op.ins[0].pointee):
+            return (blocks.unknown,)
+        return (SURROUNDED[name],)
+    try:
+        if name == "arith.constant":
+            found = blocks.constant(op)
+            return lambda: found
+        if rule := elementwise(op) or blocks.shaping(op):
+            return rule
+    except KeyError:  # a type that is not known
+        pass
+    return (blocks.unknown,)
+
+
+def _picked(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return a value of some programs."""
+    return x if len(x) == 1 else x.index_select(0, places)
+
+
+def _same(new: torch.Tensor, old: torch.Tensor) -> bool:
+    """Return whether two values are the same, a NaN being the same as a NaN."""
+    return new is old or bool(((new == old) | ((new != new) & (old != old))).all())
+
+
+def _wrapped(value: Any) -> Any:
+    """Return an integer in the range of int64, with the same bits."""
+    return value - (1 << 64) if isinstance(value, int) and value >= 1 << 63 else value
+
+
+def _has_atomic(op: Op) -> bool:
+    return any(
+        inner.name.startswith("tt.atomic")
+        or inner.name == "tt.call"
+        or inner.attrs.get("isVolatile")
+        or _has_atomic(inner)
+        for region in op.regions
+        for block in region
+        for inner in block.ops
+    )
+
+
+def _in_order(blocks: Sequence[Block]) -> list[Block]:
+    """Return blocks so that each comes after those that lead to it."""
+    by_name, found, seen = {block.name: block for block in blocks}, [], set()
+
+    def visit(block: Block) -> None:
+        if block.name in seen:
+            return
+        seen.add(block.name)
+        for name in block.ops[-1].successors:
+            visit(by_name[name])
+        found.append(block)
+
+    visit(blocks[0])
+    return found[::-1]

@@ -1,0 +1,370 @@
+"""Read TTIR, the form that Triton's front end gives a kernel, from MLIR's generic text.
+
+The generic form writes every operation alike: ``%r = "dialect.name"(%operands) <{attributes}> ({regions}) : types``,
+with its location. MLIR prints it for a module that its verifier refuses; :func:`generic_text` has it refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SAME_MEMORY = {
+    f"tt.{name}" for name in ["addptr", "splat", "unsplat", "broadcast", "expand_dims", "reshape", "trans", "bitcast"]
+}
+TRITON = str(Path(importlib.util.find_spec("triton").origin).parent)
+DTYPE_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64}
+
+
+@dataclass(frozen=True)
+class Type:
+    """The type of a value: a block ``shape``, ``()`` of a scalar; its ``element``, "i64" for a pointer; its pointee."""
+
+    shape: tuple[int, ...]
+    element: str
+    pointee: str | None = None
+
+
+@dataclass(slots=True)
+class Op:
+    """One operation. ``place`` is file, line and column, in the innermost function where it was inlined."""
+
+    name: str
+    operands: list[str]
+    results: list[str]
+    attrs: dict[str, Any]
+    successors: list[str]
+    place: tuple[str, int, int] = ("", 0, 0)
+    ins: list[Type] = field(default_factory=list)
+    outs: list[Type] = field(default_factory=list)
+    regions: list[list[Block]] = field(default_factory=list)
+    number: int = 0
+    reads: tuple[str, ...] = ()  # values from outside that its regions read
+    dead: tuple[str, ...] = ()  # values of this block that nothing reads afterwards
+    roots: frozenset[int] | None = None  # of an access: the parameters its pointer may come from; None if unknown
+    value: Any = None  # what an executor computes once: the tensor of a constant
+
+    @property
+    def line(self) -> int:
+        return self.place[1]
+
+
+@dataclass(slots=True)
+class Block:
+    """Operations in order; ``args`` are the names and types of the values that it is entered with."""
+
+    name: str
+    args: list[tuple[str, Type]]
+    ops: list[Op] = field(default_factory=list)
+
+
+@dataclass
+class Function:
+    """A kernel, or a function that it calls and that was not inlined."""
+
+    name: str
+    public: bool
+    blocks: list[Block]
+
+
+@dataclass
+class Module:
+    """The functions of a kernel's module, of which ``main`` is the kernel."""
+
+    main: Function
+    functions: dict[str, Function]
+    ops: list[Op]
+
+
+def generic_text(module: Any) -> str:
+    """Return a module of Triton's bindings in generic form, with locations."""
+    from triton._C.libtriton import ir
+
+    module.set_attr("generic", ir.builder(module.context).get_unit_attr())  # without a dialect's prefix: refused
+    return module.str()
+
+
+def parse(text: str) -> Module:
+    """Return the module that MLIR's generic text describes."""
+    return _Parser(text).module()
+
+
+@functools.lru_cache(4096)
+def parse_type(text: str) -> Type:
+    """Return a type: ``tensor<16x64x!tt.ptr<f16>>``, ``i32``, ``!tt.ptr<f32>``."""
+    shape: tuple[int, ...] = ()
+    if match := re.match(r"tensor<((?:\d+x)*)(.*)>$", text):
+        shape, text = tuple(int(n) for n in match[1].split("x")[:-1]), match[2]
+    if match := re.match(r"!tt\.ptr<(.*?)(?:, \d+)?>$", text):
+        return Type(shape, "i64", match[1])
+    return Type(shape, text)
+
+
+class _Parser:
+    HEAD = re.compile(r'(?:(%[\w$.-]+)(?::(\d+))? = )?"([\w.]+)"\(([^()]*)\)(?:\[([^\]]*)\])?(.*)$')
+    STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+
+    def __init__(self, text: str):
+        self.lines = text.splitlines()
+        self.raw_locations = dict(re.findall(r"^#(loc\d*) = loc\((.*)\)$", text, re.MULTILINE))
+        self.locations: dict[str, tuple[str, int, int]] = {}
+        self.strings: list[str] = []
+        self.ops: list[Op] = []
+
+    def module(self) -> Module:
+        root = Op("", [], [], {}, [], regions=[[Block("", [])]])
+        stack = [root]
+        for raw in self.lines:
+            text = raw.strip()
+            if not text or raw.startswith(("#", "{-#")):
+                continue
+            location = ""
+            if not text.startswith("^") and (cut := text.rfind(" loc(")) > 0:
+                location, text = text[cut + 5 : -1], text[:cut]
+            if text.startswith("^"):
+                self._enter(stack[-1].regions[-1], text)
+            elif text.startswith("}, {"):
+                stack[-1].regions.append([Block("", [])])
+            elif text.startswith("})"):
+                self._finish(stack.pop(), self._hidden(text[2:]), location)
+            else:
+                self._begin(stack, text, location)
+        module = next(op for op in root.regions[0][0].ops if op.name == "builtin.module")
+        functions = {}
+        for op in module.regions[0][0].ops:
+            name = op.attrs["sym_name"]
+            public = op.attrs.get("sym_visibility", "public") == "public"
+            functions[name] = Function(name, public, [b for b in op.regions[0] if b.ops]) if op.regions else None
+        main = next(each for each in functions.values() if each and each.public)
+        for each in filter(None, functions.values()):
+            for block in each.blocks:
+                _find_dead(block)
+                for op in block.ops if len(each.blocks) > 1 else ():  # blocks read each other's values
+                    op.dead = ()
+        _find_roots(main)
+        _find_roots_of_called(main, self.ops)
+        return Module(main, functions, self.ops)
+
+    def _enter(self, region: list[Block], text: str) -> None:
+        args = text[text.index("(") + 1 : text.rindex(")")] if "(" in text else ""
+        pairs = [each.split(":", 1) for each in _split(args)]
+        typed = [(name.strip(), parse_type(re.sub(r" loc\(.*", "", kind).strip())) for name, kind in pairs]
+        if region and not region[-1].args and not region[-1].ops:
+            region.pop()
+        region.append(Block(re.match(r"\^\w+", text)[0], typed))
+
+    def _begin(self, stack: list[Op], text: str, location: str) -> None:
+        match = self.HEAD.match(text)
+        if not match:
+            raise SyntaxError(f"a line of TTIR that is not known: {text[:200]}")
+        count = int(match[2] or 1) if match[1] else 0
+        names = [match[1]] if count == 1 and not match[2] else [f"{match[1]}#{n}" for n in range(count)]
+        op = Op(match[3], _split(match[4]), names, {}, _split(match[5] or ""), number=len(self.ops))
+        self.ops.append(op)
+        stack[-1].regions[-1][-1].ops.append(op)
+        rest = self._hidden(match[6])
+        if attributes := re.match(r" <\{(.*?)\}>(?= :| \(\{| \{|$)", rest):
+            op.attrs = self._attributes(attributes[1])
+            rest = rest[attributes.end() :]
+        if rest.endswith("({"):
+            op.regions.append([Block("", [])])
+            stack.append(op)
+        else:
+            self._finish(op, rest, location)
+
+    def _finish(self, op: Op, rest: str, location: str) -> None:
+        op.place = self._place(location)
+        ins, outs = rest[rest.index(" : (") + 3 :].split(" -> ", 1) if " : (" in rest else ("()", "()")
+        op.ins = [parse_type(each) for each in _split(ins.strip()[1:-1])]
+        op.outs = [parse_type(each) for each in _split(outs.strip()[1:-1] if outs.startswith("(") else outs)]
+
+    def _hidden(self, text: str) -> str:
+        """Return the text with a number for each string in it: they may hold brackets and commas."""
+
+        def hide(match: re.Match) -> str:
+            self.strings.append(match[1])
+            return f'"{len(self.strings) - 1}"'
+
+        return self.STRING.sub(hide, text)
+
+    def _attributes(self, text: str) -> dict[str, Any]:
+        pairs = (each.partition("=") for each in _split(text))
+        return {name.strip(): self._value(value.strip()) if equals else True for name, equals, value in pairs}
+
+    def _value(self, text: str) -> Any:
+        if text.startswith('"'):
+            raw = self.strings[int(text[1:-1])]
+            return re.sub(r"\\([0-9A-F]{2}|.)", lambda m: chr(int(m[1], 16)) if len(m[1]) == 2 else m[1], raw)
+        if match := re.fullmatch(r"array<\w+(?:: (.*))?>", text):
+            return tuple(int(each) for each in (match[1] or "").split(",") if each.strip() not in ("", "true", "false"))
+        if match := re.fullmatch(r"(-?\d+) : i\d+", text):
+            return int(match[1])
+        if text.startswith('@"'):
+            return self.strings[int(text[2:-1])]
+        return {"true": True, "false": False, "unit": True}.get(text, text.removeprefix("@"))
+
+    def _place(self, text: str, depth: int = 0) -> tuple[str, int, int]:
+        if text in self.locations:
+            return self.locations[text]
+        found = ("", 0, 0)
+        if match := re.match(r'"(.*)":(\d+):(\d+)', text):
+            found = (match[1], int(match[2]), int(match[3]))
+        elif depth < 50:  # of a callsite the callee comes first; Triton's own functions are passed over
+            for name in re.findall(r"#(loc\d*)", text):
+                place = self._place(self.raw_locations.get(name, ""), depth + 1)
+                found = found if found[1] and not found[0].startswith(TRITON) else place
+        self.locations[text] = found
+        return found
+
+
+def _split(text: str) -> list[str]:
+    """Split at the commas outside of brackets."""
+    if not any(c in text for c in "<([{"):
+        return [each.strip() for each in text.split(",")] if text.strip() else []
+    found, depth, start = [], 0, 0
+    for i, c in enumerate(text):
+        if c in "<([{":
+            depth += 1
+        elif c in ")]}" or (c == ">" and text[i - 1] != "-"):
+            depth -= 1
+        elif c == "," and depth == 0:
+            found.append(text[start:i].strip())
+            start = i + 1
+    return [*found, text[start:].strip()] if text.strip() else found
+
+
+def parse_constant(text: str | int | bool, element: str) -> Any:
+    """Return the value of a constant's attribute: a number, or a list where the elements of a block differ."""
+    if not isinstance(text, str):
+        return text
+    value = text.rpartition(" : ")[0] or text
+    if match := re.fullmatch(r"dense<(.*)>", value):
+        value = match[1]
+    if value.startswith("["):
+        return [_number(each, element) for each in re.findall(r"[^\[\],\s]+", value)]
+    return _number(value, element)
+
+
+def _number(text: str, element: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    if element.startswith("i"):
+        return int(text, 0)
+    if not text.startswith("0x"):
+        return float(text)
+    bits = int(text, 16)
+    if element == "f8E5M2":  # half of an f16
+        element, bits = "f16", bits << 8
+    if element == "bf16":
+        return struct.unpack("<f", struct.pack("<I", bits << 16))[0]
+    if element in ("f16", "f32", "f64"):
+        size = DTYPE_BITS[element] // 8
+        return struct.unpack({2: "<e", 4: "<f", 8: "<d"}[size], bits.to_bytes(size, "little"))[0]
+    return math.nan
+
+
+def _find_dead(block: Block) -> set[str]:
+    """Note at each operation which values of its block nothing reads after it; return what the block reads."""
+    own = {name for name, _ in block.args}.union(*(op.results for op in block.ops))
+    read: set[str] = set()
+    for op in reversed(block.ops):
+        op.reads = tuple(set().union(*(_find_dead(inner) for region in op.regions for inner in region)))
+        uses = {*op.operands, *op.reads}
+        unread = {name for name in op.results if name not in read}
+        op.dead = tuple((uses - read) & own | unread)
+        read |= uses
+    for op in block.ops:  # what a loop carries is read again by the next turn's, and results of a region by its owner
+        if op.name.endswith((".yield", ".return", "scf.condition", "cf.br", "cf.cond_br")):
+            op.dead = ()
+    return read - own
+
+
+def _find_roots(main: Function) -> None:
+    """Note at each access which parameters its pointer may come from.
+
+    A pointer that comes from elsewhere, an integer or memory, has None: it may come from any.
+    """
+    roots: dict[str, frozenset[int] | None] = {}
+    for number, (name, kind) in enumerate(main.blocks[0].args):
+        roots[name] = frozenset([number]) if kind.pointee is not None else frozenset()
+    changed = True
+
+    def join(name: str, found: frozenset[int] | None) -> None:
+        nonlocal changed
+        before = roots.get(name, frozenset())
+        after = None if before is None or found is None else before | found
+        if name not in roots or after != before:
+            roots[name], changed = after, True
+
+    def visit(block: Block, targets: list[str]) -> None:
+        for op in block.ops:
+            given = [roots.get(name, frozenset()) for name in op.operands]
+            if op.name in ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas"):
+                op.roots = given[0]
+                for name, kind in zip(op.results, op.outs, strict=True):
+                    join(name, None if kind.pointee is not None else frozenset())
+                continue
+            if op.name == "scf.for":
+                for (name, _), found in zip(op.regions[0][0].args[1:], given[3:], strict=True):
+                    join(name, found)
+            elif op.name == "scf.while":
+                for (name, _), found in zip(op.regions[0][0].args, given, strict=True):
+                    join(name, found)
+            for number, region in enumerate(op.regions):
+                for inner in region:
+                    into = op.results
+                    if op.name == "scf.for":
+                        into = [name for name, _ in inner.args[1:]]
+                    elif op.name == "scf.while":  # from the condition to the body, and from there back
+                        into = [name for name, _ in op.regions[1 - number][0].args]
+                    visit(inner, into)
+            if op.name in ("scf.yield", "scf.condition"):
+                for name, found in zip(targets, given[op.name == "scf.condition" :], strict=False):
+                    join(name, found)
+            carried = []
+            if op.name in ("scf.for", "scf.while"):
+                names = op.regions[-1][0].args[op.name == "scf.for" :]
+                carried = [roots.get(name, frozenset()) for name, _ in names]
+            for number, (name, kind) in enumerate(zip(op.results, op.outs, strict=True)):
+                if kind.pointee is None:
+                    join(name, frozenset())
+                elif op.name in SAME_MEMORY:
+                    join(name, given[0])
+                elif op.name == "arith.select":
+                    join(name, None if None in given[1:] else given[1] | given[2])
+                elif carried:
+                    join(name, carried[number])
+                elif op.name != "scf.if":  # joined at its yields
+                    join(name, None)
+
+    for block in main.blocks[1:]:
+        for name, kind in block.args:
+            roots[name] = None if kind.pointee is not None else frozenset()
+    while changed:
+        changed = False
+        for block in main.blocks:
+            visit(block, [])
+
+
+def _find_roots_of_called(main: Function, ops: list[Op]) -> None:
+    """Note at each access of a function that is called that its pointer comes from some parameter of the kernel."""
+    pointers = frozenset(n for n, (_, kind) in enumerate(main.blocks[0].args) if kind.pointee is not None)
+    own = {op.number for op in _all_ops(main)}
+    for op in ops:
+        if op.number not in own and op.name in ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas"):
+            op.roots = pointers
+
+
+def _all_ops(function: Function) -> Iterator[Op]:
+    waiting = list(function.blocks)
+    while waiting:
+        for op in waiting.pop().ops:
+            yield op
+            waiting += [block for region in op.regions for block in region]
