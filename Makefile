@@ -49,5 +49,5 @@ $(STAMP): pyproject.toml constraints.txt
 	      --index-url $(CPU_INDEX) $(TORCH) 2>/dev/null || true; \
 	  fi; }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(TORCH)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[lab,grading,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[lab,grading,scale,postgres,dev]"
 	touch $@

@@ -19,15 +19,15 @@ import torch
 from autograder.classroom import report
 from autograder.course.course import Course, find_course
 from autograder.isolation.worker import layout, running, wire
-from autograder.isolation.worker.trees import by_name, tensors_in
 from autograder.judging.cases import Case, draw_cases
 from autograder.judging.exercise import Exercise, upcast
 from autograder.judging.judge import Failure, broken_terms, read_case, verdict_from
 from autograder.judging.program import Cell, build_program, names_bound, without_magics
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.kernels import measure
+from autograder.kernels.explain import data_of, explained
 from autograder.kernels.measure import GpuWorker
-from autograder.kernels.record import Recording, kernels_of
+from autograder.kernels.record import Recording, checked, kernels_of
 from autograder.kernels.speed import judge_speed
 from autograder.kernels.worker.recording import recording
 from autograder.kernels.workers import KernelFailure, KernelWorkers
@@ -121,7 +121,7 @@ def _refused(
 ) -> str | None:
     """Return why the judge could not cut the kernels out, as far as it can be told."""
     try:
-        kernels_of(session_program(namespace, course, lesson, exercise), Recording(launches, [], [], []))
+        kernels_of(session_program(namespace, course, lesson, exercise), Recording(launches, [], []))
     except KernelFailure as error:
         return str(error)
     except CheckFailed:  # run as a script, say
@@ -140,8 +140,6 @@ def run_case(exercise: Exercise, entry: Any, case: Case, launches: list | None =
     except Exception as error:
         message = {"error": running.describe_error(error)}
     failure = read_case(exercise, case, message)
-    if not failure and "launches" in message:
-        failure = broken_terms(exercise, case, len(message["launches"]), message["owners"])
     if launches is not None:
         launches += message.get("launches", [])
     return failure, result
@@ -152,25 +150,33 @@ def _call(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, An
     with running.forbidding(exercise.forbidden):
         result = running.DRIVERS[exercise.driver](entry, given)
     sent = wire.decode(wire.encode(result))  # what the judge would see
-    owners = {tensor.untyped_storage().data_ptr(): name for name, tensor in by_name(given).items()}
-    return result, {
-        "result": sent,
-        "changed": running.changed(case.arguments, given),
-        "owners": [owners.get(tensor.untyped_storage().data_ptr()) for tensor in tensors_in(result)],
-    }
+    return result, {"result": sent, "changed": running.changed(case.arguments, given)}
 
 
 def _call_kernels(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, Any]]:
-    """Call on the CPU with launches counted, or on the GPU."""
+    """Call on the CPU, and look at what the call does as the judge would; or on the GPU."""
     if not emulator.active():
         case = replace(case, arguments=_on(case.arguments, "cuda"))
         with running.poisoned():
             return _call(exercise, lambda *args: _on(entry(*args), "cpu"), case)
+    given = layout.unpacked(running.copied(layout.packed(case.arguments)))
     limit = running.stopped_after(exercise.limits.seconds)
-    with limit, running.poisoned(), recording(case.arguments, execute=True) as recorder:
-        result, message = _call(exercise, entry, case)
-    launches = [event for event in recorder.events if event["kind"] == "launch"]
-    return result, {**message, "launches": launches, "unwritten": recorder.blanks.reports[:1]}
+    with limit, running.poisoned(), recording(given, execute=True) as recorder:
+        result = running.DRIVERS[exercise.driver](entry, given)
+    found = explained(checked(recorder.notes(result)), data_of(given), exercise.copies)
+    call = found.recording
+    owners = [call.storages[view["storage"]].get("input") for view in call.result]
+    return result, {
+        "result": wire.decode(wire.encode(result)),
+        "changed": running.changed(case.arguments, given),
+        "launches": call.launches,
+        "unwritten": recorder.blanks.reports[:1],
+        "terms": broken_terms(exercise, case, len(call.launches), owners) or _not_explained(found.reason, case),
+    }
+
+
+def _not_explained(reason: str | None, case: Case) -> Failure | None:
+    return Failure(Outcome.WRONG, reason, case=str(case)) if reason else None
 
 
 def _on(value: Any, device: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import enum
 import json
 import os
 import signal
@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from autograder.course.course import VARIABLE, Course, find_course
 from autograder.course.lesson import LessonError
+from autograder.text import one_line
 
 app = typer.Typer(
     help="Build, check and grade a course on kernels.",
@@ -27,7 +28,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-out, err = Console(), Console(stderr=True)
+
+
+class Terminal(Console):
+    """A console that prints text as text: what a file's name or a student's error says, no terminal obeys."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as a Console does; of text the lines, without controls and markup."""
+        objects = tuple("\n".join(map(one_line, o.split("\n"))) if isinstance(o, str) else o for o in objects)
+        super().print(*objects, **{"markup": False, **options})
+
+
+out, err = Terminal(), Terminal(stderr=True)
 
 Folder = Annotated[
     Path | None,
@@ -38,10 +50,44 @@ Folder = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Seconds = Annotated[float | None, typer.Option(help="Time limit an exercise, in place of its own.", min=0.1)]
 Modelled = Annotated[bool, typer.Option("--modelled", help="Model the speed of kernels, even where a GPU is.")]
-Workers = Annotated[int, typer.Option(help="Exercises judged at a time.", min=1)]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        "-j",
+        "--workers",
+        help="Exercises judged at a time.",
+        show_default="as many as there are cores",
+        min=1,
+    ),
+]
+
+
+class Isolation(enum.StrEnum):
+    """What submissions may run under."""
+
+    bubblewrap = "bubblewrap"
+    process = "process"
+
+
+Isolated = Annotated[
+    Isolation | None,
+    typer.Option(
+        "--isolation",
+        help="What submissions run under. `process` limits their time and memory, and leaves your files and the "
+        "network open to them; MLA_ISOLATION says it for `make lab` too.",
+        show_default="bubblewrap",
+    ),
+]
+UNDER = {
+    "bubblewrap": "submissions run under bubblewrap: no network, none of your files",
+    "process": "submissions run under process limits alone: your files and the network are open to them",
+}
 Lessons = Annotated[list[str] | None, typer.Argument(help="Lessons, such as 01_mha; all by default.")]
 GOES_ON = "; `grade` goes on from here"
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+EXTRAS = {"distributed": "scale", "dask": "scale", "psycopg": "postgres"} | dict.fromkeys(
+    ("nbgrader", "nbconvert", "jupyterlab", "bs4", "jinja2", "sqlalchemy", "alembic"), "grading"
+)
 
 
 @app.callback()
@@ -97,7 +143,7 @@ def check(
     notebooks: Annotated[list[Path], typer.Argument(help="Notebooks of lessons, solved or in part.")],
     lesson: Annotated[str | None, typer.Option(help="The lesson, if the files have other names.")] = None,
     seconds: Seconds = None,
-    workers: Workers = CORES,
+    jobs: Jobs = None,
     modelled: Modelled = False,
     as_json: Json = False,
 ) -> None:
@@ -115,13 +161,13 @@ def check(
             example = course.lesson_names()[0]
             raise LessonError(f"{path.name} is not named after a lesson: say which with --lesson {example}")
         plans[path] = course.lesson(lesson or path.stem)
-    restored = {path: restore(plan, read_cells(path)) for path, plan in plans.items()}
+    restored = {path: restore(plan, read_cells(path.resolve())) for path, plan in plans.items()}
     with Grader(course, None, seconds, modelled=modelled) as grader, bars(as_json) as progress, stoppable():
-        jobs = {path: grader.jobs(plan, restored[path]) for path, plan in plans.items()}
-        work = [(plans[path], job) for path in plans for job in jobs[path]]
-        workers = min(workers, 1 + len(work) // 8)  # each takes seconds to start
-        grader.judge_all(work, workers, functools.partial(progress, "judging"))
-        found = {path: [grader.verdict(plans[path], job) for job in jobs[path]] for path in plans}
+        cut = {path: grader.jobs(plan, restored[path]) for path, plan in plans.items()}
+        work = [(plans[path], job) for path in plans for job in cut[path]]
+        at_once = min(jobs or grader.place.seats, 1 + len(work) // 8)  # each takes seconds to start
+        faults = grader.judge_all(work, lambda done: progress("judging", done, len(work)), at_once)
+        found = {path: [faults.get(job.key) or grader.verdict(plans[path], job) for job in cut[path]] for path in plans}
     if as_json:
         print(json.dumps({str(path): [each.to_json() for each in verdicts] for path, verdicts in found.items()}))
     for path, verdicts in {} if as_json else found.items():
@@ -139,7 +185,14 @@ def grade(
     lessons: Lessons = None,
     classroom: Folder = None,
     seconds: Seconds = None,
-    workers: Workers = CORES,
+    jobs: Jobs = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Judge on the workers of this dask scheduler, such as tcp://HOST:8786, not here."
+        ),
+    ] = None,
+    isolation: Isolated = None,
     again: Annotated[bool, typer.Option("--again", help="Also what has not changed since it was graded.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Reasons also for what was graded earlier.")] = False,
     as_json: Json = False,
@@ -149,14 +202,16 @@ def grade(
     from autograder.classroom.grade import Classroom
     from autograder.classroom.scoreboard import as_rows, print_scoreboard
 
-    room = Classroom(*at_work(classroom), seconds)
-    for lesson in lessons or ():
-        room.course.folder(lesson)
+    room = Classroom(*at_work(classroom), seconds, isolation and isolation.value, scheduler)
+    for name in lessons or ():
+        room.course.folder(name)
     _, strange = room.found()
+    under = room.isolated(lessons or ())
+    err.print(UNDER[under], highlight=False, soft_wrap=True)
     with bars(as_json) as progress, stoppable(GOES_ON):
-        results = room.grade(lessons or (), workers, again, progress)
+        results = room.grade(lessons or (), jobs, again, progress)
     if as_json:
-        print(json.dumps({"results": as_rows(results), "left_alone": strange}))
+        print(json.dumps({"isolation": under, "results": as_rows(results), "left_alone": strange}))
     else:
         print_scoreboard(out, results, everything)
         for line in [*overruled(room), *strange]:
@@ -213,7 +268,7 @@ def export(
 @app.command()
 def demo(
     classroom: Folder = None,
-    workers: Workers = CORES,
+    jobs: Jobs = None,
     everything: Annotated[bool, typer.Option("--all", help="The whole sample class; takes minutes.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -226,7 +281,7 @@ def demo(
             print_scoreboard(out, results)
 
     with bars(as_json) as progress, stoppable(GOES_ON.replace("grade", "demo")):
-        result = run(*at_work(classroom), workers, progress, everything, early)
+        result = run(*at_work(classroom), jobs, progress, everything, early)
     if as_json:
         print(json.dumps(result.to_json()))
     else:
@@ -328,27 +383,23 @@ def main() -> None:
     """Run the command line; turn the errors that a user can act on into a sentence and exit status 2."""
     from autograder.classroom.build import BuildError
     from autograder.classroom.restore import SubmissionError
+    from autograder.classroom.scale import SchedulerError
     from autograder.course.course import UnknownExercise
     from autograder.isolation.sandbox import SandboxError
 
     try:
         app()
-    except (BuildError, LessonError, SandboxError, SubmissionError, UnknownExercise, OSError) as error:
-        err.print(f"mla-course: {error}", style="red", highlight=False, markup=False)
+    except (BuildError, LessonError, SandboxError, SchedulerError, SubmissionError, UnknownExercise, OSError) as error:
+        err.print(f"mla-course: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in (
-            "nbgrader",
-            "nbconvert",
-            "jupyterlab",
-            "bs4",
-            "jinja2",
-            "sqlalchemy",
-            "alembic",
-        ):
+        extra = EXTRAS.get((error.name or "").split(".")[0])
+        if extra is None:
             raise
         err.print(
-            f"mla-course: this command needs {error.name}: install the extra with `pip install mla-course[grading]`"
+            f"mla-course: this needs {error.name}: install the extra with `pip install 'mla-course[{extra}]'`",
+            markup=False,
+            soft_wrap=True,
         )
         sys.exit(2)
 

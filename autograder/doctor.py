@@ -49,5 +49,5 @@ def _isolation() -> Finding:
         return Finding(
             "ok", "isolation", "bubblewrap: submissions run without network, files or other processes in sight"
         )
-    detail = "process limits only: install bubblewrap (Debian: apt-get install bubblewrap) before grading strangers"
+    detail = "process limits only, so `grade` refuses strangers' code: run `apt install bubblewrap`"
     return Finding("note", "isolation", detail)

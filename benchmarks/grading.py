@@ -30,6 +30,7 @@ from autograder.classroom.config import configure
 from autograder.classroom.grade import Classroom
 from autograder.course.course import find_course
 from autograder.course.sample import render, submissions
+from autograder.isolation.sandbox import default_isolation
 
 COURSE = find_course()
 STUDENTS = ("ada", "ben", "eli", "hana")
@@ -75,11 +76,11 @@ def _hand_in(submitted: Path, pairs: list[tuple[str, str]], lean: bool = False) 
 def _judge(folder: Path, pairs: list[tuple[str, str]]) -> float:
     """Return the submissions a minute of `mla-course grade`, start of the workers and gradebook included."""
     _hand_in(folder / "submitted", pairs)
+    room = Classroom(COURSE, folder, isolation=default_isolation())
     started = time.perf_counter()
-    results = Classroom(COURSE, folder).grade(workers=WORKERS)
+    results = room.grade(jobs=WORKERS)
     seconds = time.perf_counter() - started
     assert len(results) == len(pairs) and not any(result.problem for result in results)
-    judge.shared(str(COURSE.root), str(folder), None).close()
     return round(60 * len(pairs) / seconds, 1)
 
 

@@ -37,7 +37,7 @@ from autograder.kernels.cost_model import Constants
 from autograder.kernels.model import SAMPLE, add_up
 from autograder.kernels.record import Recording, kernels_of
 from autograder.kernels.record import record as record_call
-from autograder.kernels.replay import Replayed, replay
+from autograder.kernels.replay import Replayed, replay, replay_request
 from autograder.kernels.workers import KernelWorkers
 from mla_ref import DEVICES, Cost
 
@@ -60,12 +60,13 @@ def counts_of_all() -> dict[Case, dict[str, Any]]:
             for size, shapes in variants.TASKS[task].items():
                 given = {n: torch.empty(s, dtype=getattr(torch, d), device="meta") for n, (s, d) in shapes.items()}
                 given |= options
-                recording = record_call(workers, program, launcher, given, execute=False)
-                source = kernels_of(program, recording)
+                recording = record_call(workers, program, launcher, given)
+                source = kernels_of(program, recording).source
                 compiled = compile_launches(workers, source, recording, DEVICE)
-                replayed = replay(workers, source, recording, given, compiled, SAMPLE)
+                replayed = replay(workers, source, replay_request(recording, given, compiled, sample=SAMPLE))
+                bare = [{k: v for k, v in storage.items() if k != "content"} for storage in recording.storages]
                 found[task, size, name] = {
-                    "recording": dataclasses.asdict(recording),
+                    "recording": dataclasses.asdict(dataclasses.replace(recording, storages=bare)),
                     "counts": replayed.counts,
                     "compiled": compiled,
                 }

@@ -27,6 +27,51 @@ DECODES = [(1, 16, 8192), (16, 16, 8192), (128, 16, 4096), (1, 128, 8192), (128,
 MODELS = {"deepseek_v3": "DeepSeek-V3", "kimi_k2": "Kimi K2"}
 CEILINGS = {"data sheet": "the data sheet", "measured ceilings": "the ceilings in `mla_ref.hardware.devices`"}
 PACKAGES = {"torch": "torch", "triton": "Triton", "driver": "driver", "nbgrader": "nbgrader"}
+PROMISED = {  # by promise: its name, its figure, and more of that; lists in the record are counted
+    "cheats": ("no cheat passes", "{accepted} of {attacks} attacks accepted", "each a file in `tests/attacks`"),
+    "honest": (
+        "no honest student fails",
+        "{rejected} rejections of {variants} variants on {seeds} seeds each",
+        "prints and warnings included",
+    ),
+    "forged": (
+        "no verdict by students' code",
+        "{passed} of {replies:,} forged replies and {programs:,} forged programs passed",
+        "{crashes} crashes of the judge",
+    ),
+    "stopping": (
+        "it always ends",
+        "{attacks} hangs and bombs decided at most {most_seconds_over_the_limit:.1f} s after the limit",
+        "{survivors} processes left",
+    ),
+    "kills": (
+        "no grade is lost",
+        "{differing_grades} grades of {submissions} submissions differ after {kills} kills",
+        "resumed until all were graded",
+    ),
+    "interference": (
+        "no interference",
+        "{differing} of {honest} submissions graded otherwise beside {hostile} hostile ones",
+        "than alone, byte for byte",
+    ),
+    "leaks": (
+        "no leaks",
+        "{read_in_the_sandbox} of {canaries} canaries read in the sandbox",
+        "{shown_in_feedback} shown in feedback",
+    ),
+    "triton_ran": (
+        "Triton really ran",
+        "{missed} of {fakes} fakes missed",
+        "{flagged} of {honest_kernels} honest kernels flagged",
+    ),
+    "speed": (
+        "speed is fair",
+        "{same_grade_percent:g} % of {repeats} repetitions give one grade; twins that move 10 % more rank below in "
+        "{slower_twin_below_percent:g} %",
+        "{above_the_roofline} of {modelled} times above the roofline",
+    ),
+    "faults": ("faults are named", "{wrong_labels} of {faults} injected faults misnamed", "a grader's is never a zero"),
+}
 GPU_RECORDS = [
     f"{each}_h100" for each in ("ceilings", "norm_rope", "ablation", "decode", "paged", "crossover", "judged")
 ]
@@ -52,7 +97,8 @@ def load(name: str) -> dict[str, Any]:
 def tables() -> str:
     """Return the results as Markdown tables, one for each machine that was measured."""
     parts = [(GPU_RECORDS, [*ceilings(), *norm_and_rope(), *layer(), *decode(), *paged(), *crossover(), *judged()])]
-    for name, rows in (("grading", grading()), ("emulator", emulator()), ("verdicts", verdicts()), ("demo", demo())):
+    others = {"grading": grading, "emulator": emulator, "verdicts": verdicts, "demo": demo, "promises": promises}
+    for name, rows in ((each, rows()) for each, rows in others.items()):
         names, before = parts[-1]
         if device(names) == device([name]):
             parts[-1] = [*names, name], [*before, *rows]
@@ -282,6 +328,16 @@ def verdicts() -> list[Row]:
 def demo() -> list[Row]:
     """Return how long a newcomer waits."""
     return [(f"`make demo`, {name}", f"{each:.0f} s", "") for name, each in load("demo")["seconds"].items()]
+
+
+def promises() -> list[Row]:
+    """Return what the grader promises, and the figure that shows it."""
+    rows = []
+    for name, found in load("promises")["promises"].items():
+        figures = {key: len(each) if isinstance(each, list) else each for key, each in found.items()}
+        promise, *texts = PROMISED[name]
+        rows.append((f"promise: {promise}", *(text.format(**figures) for text in texts)))
+    return rows
 
 
 def pick(cases: list[dict[str, Any]], **size: int) -> dict[str, Any]:

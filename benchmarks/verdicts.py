@@ -21,6 +21,7 @@ from autograder.classroom import grader as judge
 from autograder.classroom.grade import Classroom
 from autograder.course.course import find_course
 from autograder.course.sample import hand_in
+from autograder.isolation.sandbox import default_isolation
 
 COURSE = find_course()
 LESSONS = [name for name in COURSE.lesson_names() if any(each.kernel for each in COURSE.exercises(name))]
@@ -58,7 +59,7 @@ def solutions() -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]
             ):
                 for _ in range(REPEATS if name else 0):
                     grader.forget()
-                    for worker in grader._workers:  # what it keeps of earlier replies too
+                    for worker in grader.place.workers:  # what it keeps of earlier replies too
                         worker.forget()
                     job, started = grader.reference_job(lesson, name), time.perf_counter()
                     if job.answers:  # known, so that the speed alone is timed
@@ -85,10 +86,10 @@ def sample_class(lesson: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         hand_in(COURSE, folder / "submitted", [lesson])
+        room = Classroom(COURSE, folder, isolation=default_isolation())
         started = time.perf_counter()
-        results = Classroom(COURSE, folder).grade(workers=WORKERS)
+        results = room.grade(jobs=WORKERS)
         seconds = time.perf_counter() - started
-        judge.shared(str(COURSE.root), str(folder), None).close()
     return {"submissions": len(results), "seconds": round(seconds, 1)}
 
 

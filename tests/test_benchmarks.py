@@ -192,6 +192,44 @@ def test_records_are_written_a_row_a_line(path):
     assert dumps(json.loads(text)) == text, f"rewrite {path.name} with record.dumps"
 
 
+PROMISED = {
+    "cheats": lambda f: f["attacks"] >= 80 and not f["accepted"] and not f["grader_faults"],
+    "honest": lambda f: f["variants"] >= 40 and f["seeds"] >= 20 and not f["rejected"],
+    "forged": lambda f: f["replies"] >= 10_000 and not f["passed"] and not f["crashes"],
+    "stopping": lambda f: f["attacks"] >= 10 and f["most_seconds_over_the_limit"] <= 2 and not f["survivors"],
+    "kills": lambda f: f["kills"] >= 200 and f["submissions"] and not f["differing_grades"],
+    "interference": lambda f: f["honest"] >= 100 and f["hostile"] >= 20 and not f["differing"],
+    "leaks": lambda f: (
+        f["canaries"] >= 4 and not f["read_in_the_sandbox"] and not f["shown_in_feedback"] and f["control_read"]
+    ),
+    "triton_ran": lambda f: f["fakes"] >= 40 and not f["missed"] and f["honest_kernels"] >= 40 and not f["flagged"],
+    "speed": lambda f: (
+        f["repeats"] >= 50
+        and f["same_grade_percent"] >= 99
+        and f["slower_twin_below_percent"] >= 95
+        and f["identical_to_the_last_bit"]
+        and not f["above_the_roofline"]
+    ),
+    "faults": lambda f: f["faults"] >= 20 and not f["wrong_labels"],
+}
+
+
+@pytest.mark.parametrize("promise", PROMISED)
+def test_the_figures_on_record_keep_the_promise(promise):
+    figures = json.loads((BENCHMARKS / "promises.json").read_text())["promises"]
+    if promise not in figures:
+        pytest.skip(f"not measured at full size yet: benchmarks/promises.py {promise}")
+    assert PROMISED[promise](figures[promise]), figures[promise]
+
+
+def test_every_promise_is_measured_and_tabled():
+    pytest.importorskip("triton", reason="the benchmark runs kernels")
+    import promises
+    import results
+
+    assert [*promises.PROMISES] == [*PROMISED] == [*results.PROMISED]
+
+
 def test_a_row_that_is_too_long_for_a_line_is_broken_into_its_parts():
     from record import WIDTH, dumps
 

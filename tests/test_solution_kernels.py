@@ -56,8 +56,8 @@ def launches(workers, shared_kib, dtype):
         setup = [*plan.setup, Cell("gpu", f"shared_kib = {shared_kib}", True)]  # what a launcher asks the GPU for
         own = [Cell(name, source) for name, source in plan.solutions.items()]
         program = build_program(setup, plan.references(each.needs), own, Cell(each.name, plan.solutions[each.name]))
-        recording = record(workers, program, each.name, each.inputs(None, **case), execute=False)
-        source = kernels_of(program, recording)
+        recording = record(workers, program, each.name, each.inputs(None, **case))
+        source = kernels_of(program, recording).source
         for launch in recording.launches:
             signature = repr([launch["kernel"], launch["args"], launch["options"]])
             found[signature] = each.name, source, launch

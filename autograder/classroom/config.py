@@ -63,6 +63,8 @@ def configure(
     c.SaveVerdicts.enabled = True
     c.GenerateFeedback.preprocessors = [GetVerdicts, CSSHTMLHeaderPreprocessor]
     c.GetVerdicts.enabled = True
+    own = c.HTMLExporter.get("filters") or {}
+    c.HTMLExporter.filters = {"highlight_code": "autograder.classroom.converters.highlight_code", **own}
     return c
 
 

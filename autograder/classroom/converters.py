@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from html import escape
 from typing import Any
 from unittest.mock import patch
 
@@ -28,10 +30,18 @@ from traitlets.config import Config
 from autograder.classroom.preprocessors import VERDICTS
 from autograder.judging.verdict import Verdict
 
-REMEMBERED = 10_000  # pieces of text and code whose HTML is kept
+REMEMBERED = 2_000  # pieces of text, and of code, whose HTML is kept
+LONGEST = 10_000  # characters of code that is highlighted
+ODD = re.compile(r"\s{100}|.{200}")  # code that is shown as it is
 
 # What nbconvert looks for on a page that it has written: images without a description, and templates for JupyterLab.
 REPAIRED = "<img", "jp-Notebook"
+
+MATHJAX = "https://cdnjs.cloudflare.com/ajax/libs/mathjax/"  # where nbconvert's pages have it from
+POLICY = (
+    "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; base-uri 'none'; form-action 'none'; "
+    f"img-src data:; style-src 'unsafe-inline'; font-src {MATHJAX}; script-src {MATHJAX} 'unsafe-eval'\">"
+)
 
 
 class Kept(BaseConverter):
@@ -102,21 +112,20 @@ class Pages(Kept, GenerateFeedback):
 class Page(HTMLExporter):
     """HTMLExporter that renders once what many pages have in common, and parses a page only if it has to be repaired.
 
-    nbconvert parses every page that it has written. Here text alone is parsed, cell by cell, so that tags which a
-    student leaves open end with their cell.
+    nbconvert parses every page that it has written. The page fetches nothing but MathJax, and runs no other script.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._text = functools.lru_cache(REMEMBERED)(self._render_text)
-        self._code = functools.lru_cache(REMEMBERED)(self._render_code)
 
     def from_notebook_node(
         self, nb: NotebookNode, resources: dict[str, Any] | None = None, **kw: Any
     ) -> tuple[str, dict[str, Any]]:
         """Convert a notebook as HTMLExporter does."""
         with patch.object(nbconvert.exporters.html, "BeautifulSoup", _parsed_if_needed):
-            return super().from_notebook_node(nb, resources, **kw)
+            html, resources = super().from_notebook_node(nb, resources, **kw)
+        return html.replace("<head>", f"<head>\n{POLICY}", 1), resources
 
     @pass_context
     def markdown2html(self, context: Context, source: str) -> str:
@@ -125,23 +134,24 @@ class Page(HTMLExporter):
             return super().markdown2html(context, source)
         return self._text(source)
 
-    def register_filter(self, name: str, jinja_filter: Any) -> Any:
-        """Register a filter; nbconvert's own highlighter with a memory."""
-        if type(jinja_filter) is Highlight2HTML:
-            lexer = jinja_filter.pygments_lexer
-
-            def remembered(source: str, language: str | None = None, metadata: dict | None = None) -> str:
-                return self._code(source, lexer, language, (metadata or {}).get("magics_language"))
-
-            return super().register_filter(name, remembered)
-        return super().register_filter(name, jinja_filter)
-
     def _render_text(self, source: str) -> str:
-        return str(BeautifulSoup(super().markdown2html({}, source), features="html.parser"))
+        return super().markdown2html({}, source)
 
-    def _render_code(self, source: str, lexer: str, language: str | None, magics: str | None) -> str:
-        metadata = {"magics_language": magics} if magics else None
-        return Highlight2HTML(pygments_lexer=lexer, parent=self)(source, language, metadata)
+
+@functools.lru_cache(REMEMBERED)
+def highlight(source: str, language: str | None = None, magics: str | None = None) -> str:
+    """Return code as HTML, in colours if the highlighter is sure to take little time.
+
+    Its patterns take the third power of the length of a run of spaces, the second of that of a line.
+    """
+    if len(source) > LONGEST or ODD.search(source):
+        return f'<div class="highlight"><pre>{escape(source)}</pre></div>'
+    return Highlight2HTML()(source, language, {"magics_language": magics} if magics else None)
+
+
+def highlight_code(source: str, language: str | None = None, metadata: Mapping[str, Any] | None = None) -> str:
+    """Return a cell's code as HTML, for the templates of nbgrader's pages (see `config.configure`)."""
+    return highlight(source, language, (metadata or {}).get("magics_language"))
 
 
 class _Unparsed(str):

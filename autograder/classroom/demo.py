@@ -62,7 +62,7 @@ class DemoResult:
 def run(
     course: Course,
     folder: Path,
-    workers: int,
+    jobs: int | None,
     progress: Callable[[str, int, int], None],
     everything: bool = False,
     early: Callable[[list[Graded]], None] = lambda results: None,
@@ -90,8 +90,8 @@ def run(
             gradebook.update_or_create_student(student, first_name=student.capitalize(), last_name="Sample")
     quick = [name for name in lessons if not any(each.kernel for each in course.exercises(name))]
     if 0 < len(quick) < len(lessons):
-        early(room.grade(quick, workers, progress=progress))
-    results = room.grade(lessons, workers, progress=progress)
+        early(room.grade(quick, jobs, progress=progress))
+    results = room.grade(lessons, jobs, progress=progress)
     pages, problems = write_feedback(room, progress=progress)
     export(room, folder / "grades.csv")
     surprises = [line for name in lessons for line in compare(course, name, chosen[name], results)]

@@ -7,31 +7,47 @@ Layout of a classroom folder: `submitted/STUDENT/LESSON/LESSON.ipynb` comes in; 
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from autograder.classroom import grader as graders
 from autograder.classroom.grader import Grader
 from autograder.classroom.record import Entry, Graded, Records
-from autograder.classroom.restore import SubmissionError, placeholder, read_cells, restore, safe_name
+from autograder.classroom.restore import SubmissionError, placeholder, read_cells, read_file, restore, safe_name
+from autograder.classroom.scale import Cluster
 from autograder.course.course import Course
+from autograder.course.lesson import Lesson
+from autograder.isolation import sandbox
+from autograder.isolation.sandbox import SandboxError
 from autograder.judging.verdict import Outcome
+from autograder.text import listed, one_line
 
 PATTERN = "STUDENT/LESSON/LESSON.ipynb"
 MARK = ".sample-class"  # lists the submissions of the sample class as STUDENT/LESSON
+MOST = 1000  # entries of a student's folder, or of a lesson's in it, that are looked at
 SEED = "the same cases in every run"  # of the sample class: no secret, as its students are made up
+ISOLATION = "MLA_ISOLATION"  # in the environment: how to isolate where nothing else says
 
 
 @dataclass
 class Classroom:
-    """A folder with a class in it."""
+    """A folder with a class in it.
+
+    `isolation` is what submissions run under (see `isolation_for`), `scheduler` the address of a dask scheduler whose
+    workers judge, in place of this process.
+    """
 
     course: Course
     folder: Path
     seconds: float | None = None
+    isolation: str | None = None
+    scheduler: str | None = None
 
     @property
     def submitted(self) -> Path:
@@ -49,81 +65,107 @@ class Classroom:
             raise FileNotFoundError(f"there is no class in {self.folder}: submissions go to {self.submitted}/{PATTERN}")
         lessons, pairs, strange = self.course.lesson_names(), [], []
         for student in _visible(self.submitted):
-            if not student.is_dir() or student.is_symlink():
-                strange.append(f"submitted/{student.name} is not a student's folder and was left alone")
+            name = one_line(student.name, 100)
+            if student.is_symlink() or not student.is_dir():
+                strange.append(f"submitted/{name} is not a student's folder and was left alone")
             elif not safe_name(student.name):
                 strange.append(
-                    f"submitted/{student.name!r} cannot be a student's name and was left alone: rename it, with "
-                    "letters, digits and _ @ + - . alone (no spaces; accents composed, as Unicode NFC has them)"
+                    f"submitted/{name} cannot be a student's name and was left alone: rename it, with letters, digits "
+                    "and _ @ + - . alone (no spaces; accents composed, as Unicode NFC has them; 200 bytes at most)"
                 )
             else:
-                folders = _visible(student)
-                known = [f for f in folders if f.name in lessons and f.is_dir() and not f.is_symlink()]
-                pairs += [(student.name, folder.name) for folder in known]
-                strange += [problem for folder in known if (problem := _timestamp(folder)[1])]
-                strange += [
-                    f"submitted/{student.name}/{folder.name} holds other notebooks that were not graded: {names}"
-                    for folder in known
-                    if (names := ", ".join(_others(folder)))
-                ]
-                others = [
-                    f"submitted/{student.name}/{f.name} is not a lesson's folder" for f in folders if f not in known
-                ]
-                strange += [f"{text} and was left alone" for text in others or ([] if known else [_nothing(student)])]
+                known, problems = _look(student, lessons)
+                pairs += [(student.name, lesson) for lesson in known]
+                strange += problems
         return pairs, strange
 
     def grade(
         self,
         lessons: Sequence[str] = (),
-        workers: int = 2,
+        jobs: int | None = None,
         again: bool = False,
         progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
     ) -> list[Graded]:
         """Grade what is not graded yet, or has changed, and return the results of all.
 
+        Submissions are read one at a time, to judge them and again to record them, so that a large class takes no
+        more memory than a small one.
+
         Parameters
         ----------
         lessons
             Only these; all that were handed in by default. LessonError for one that does not exist.
+        jobs
+            Exercises judged at a time; by default as many as there are cores, or as the scheduler's workers take.
         again
             Grade everything anew, also what has not changed.
         progress
             Called with the stage ("judging" or "recording"), steps done and steps in all.
+
+        Raises
+        ------
+        SandboxError, SchedulerError
+            Submissions cannot be judged here as `isolation` has it, or not by the scheduler.
         """
-        for name in lessons:
-            self.course.folder(name)
-        wanted = [pair for pair in self.found()[0] if not lessons or pair[1] in lessons]
+        wanted = self._wanted(lessons)
         self._refuse_public_seed(wanted)
-        with self._locked():
-            grader, records = graders.shared(str(self.course.root), str(self.folder), self.seconds), self.records
+        with self._locked(), self._grader(wanted) as grader:
+            records = self.records
             deadlines, penalty = records.deadlines(), records.penalty()
             terms = {(s, n): (deadlines.get((n, s)) or deadlines.get((n, ""), ""), penalty) for s, n in wanted}
-            entries = [self._entry(grader, *pair, terms[pair]) for pair in wanted]
-            results = {
-                (e.student, e.lesson.name): records.entered(e)
-                if not again and (e.lesson.name, e.student) in deadlines
-                else None
-                for e in entries
-            }
-            todo = [e for e in entries if results[e.student, e.lesson.name] is None]
-            work = [(entry.lesson, job) for entry in todo for job in entry.jobs]
-            grader.judge_all(work, workers, lambda done, total: progress("judging", done, total))
+            plans = {name: self.course.lesson(name) for name in {name for _, name in wanted}}
+            total = sum(len(plans[name].graded) for _, name in wanted)
+            results: dict[tuple[str, str], Graded | None] = {}
+            todo: dict[tuple[str, str], str | None] = {}
+
+            def work() -> Iterator[tuple[Lesson, graders.Job]]:
+                nonlocal total
+                for student, name in wanted:
+                    entry = self._entry(grader, student, plans[name], terms[student, name])
+                    known = records.entered(entry) if not again and (name, student) in deadlines else None
+                    results[student, name] = known
+                    if known:
+                        total -= len(plans[name].graded)
+                    else:
+                        todo[student, name] = entry.timestamp
+                        yield from ((entry.lesson, job) for job in entry.jobs)
+
+            faults = grader.judge_all(work(), lambda done: progress("judging", done, total), jobs)
             with records.staged(todo) as recorder:
-                for done, entry in enumerate(todo, start=1):
-                    verdicts = [grader.verdict(entry.lesson, job) for job in entry.jobs]
-                    results[entry.student, entry.lesson.name] = records.enter(recorder, entry, verdicts)
+                for done, pair in enumerate(todo, start=1):
+                    entry = self._entry(grader, pair[0], plans[pair[1]], terms[pair])
+                    verdicts = [faults.get(job.key) or grader.verdict(entry.lesson, job) for job in entry.jobs]
+                    results[pair] = records.enter(recorder, entry, verdicts)
                     progress("recording", done, len(todo))
             found = [result for result in results.values() if result]
             records.count(found)
         return found
 
+    def isolated(self, lessons: Sequence[str] = ()) -> str:
+        """Return what the submissions of these lessons, all by default, would run under. Raises as `isolation_for`."""
+        return isolation_for(self.folder, self._wanted(lessons), self.isolation)
+
+    def _wanted(self, lessons: Sequence[str]) -> list[tuple[str, str]]:
+        for name in lessons:
+            self.course.folder(name)
+        return [pair for pair in self.found()[0] if not lessons or pair[1] in lessons]
+
+    @contextmanager
+    def _grader(self, wanted: Sequence[tuple[str, str]]) -> Iterator[Grader]:
+        isolation = isolation_for(self.folder, wanted, self.isolation)
+        if self.scheduler is None:
+            yield graders.shared(str(self.course.root), str(self.folder), self.seconds, isolation)
+            return
+        place = Cluster(self.scheduler, self.course, sorted({name for _, name in wanted}), isolation)
+        with Grader(self.course, self.folder, self.seconds, isolation, place=place) as grader:
+            yield grader
+
     def _refuse_public_seed(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Raise FileExistsError where real submissions would be judged on cases that everybody can draw."""
-        seed, mark = self.folder / "seed", self.folder / MARK
-        if not seed.is_file() or seed.read_text().strip() != SEED:
+        seed = self.folder / "seed"
+        if not _public(self.folder):
             return
-        sample = mark.read_text().splitlines() if mark.is_file() else []
-        if others := sorted("/".join(pair) for pair in pairs if "/".join(pair) not in sample):
+        if others := _strangers(self.folder, pairs):
             raise FileExistsError(
                 f"{seed} is the sample class's, which is public, and {others[0]} is not of that class: remove "
                 f"{self.folder}/seed and what the demo left, or grade in another folder"
@@ -141,55 +183,131 @@ class Classroom:
                 shutil.rmtree(leftover, ignore_errors=True)
             yield
 
-    def _entry(self, grader: Grader, student: str, name: str, terms: tuple[str, str]) -> Entry:
-        lesson, folder = self.course.lesson(name), self.submitted / student / name
+    def _entry(self, grader: Grader, student: str, lesson: Lesson, terms: tuple[str, str]) -> Entry:
+        folder = self.submitted / student / lesson.name
         try:
-            notebook = restore(lesson, read_cells(_find_notebook(folder)), {"others": _others(folder)})
+            others = [one_line(name, 100) for name in _others(folder)]
+            notebook = restore(lesson, read_cells(_find_notebook(folder)), {"others": others})
         except SubmissionError as problem:
             notebook = placeholder(lesson, problem)
+        except Exception as error:  # one submission that the grader trips over must not stop the class
+            why = f"the submission could not be read: {type(error).__name__}"
+            notebook = placeholder(lesson, SubmissionError(Outcome.FAULT, why))
         return Entry(student, lesson, notebook, grader.jobs(lesson, notebook), _timestamp(folder)[0], terms)
 
 
-def _visible(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+def isolation_for(folder: Path, pairs: Sequence[tuple[str, str]], asked: str | None = None) -> str:
+    """Return what submissions, as (student, lesson), run under: "bubblewrap" or "process".
+
+    That is what was asked for, or `MLA_ISOLATION` says; else bubblewrap. The sample class of the demo, which no
+    stranger wrote, takes process limits where there is no bubblewrap.
+
+    Raises SandboxError for bubblewrap where it does not work, and for an isolation that there is not.
+    """
+    asked, best = asked or os.environ.get(ISOLATION), sandbox.default_isolation()
+    if asked not in (None, "", "bubblewrap", "process"):
+        raise SandboxError(f"there is no isolation {asked!r}: expected bubblewrap or process")
+    if asked == "process" or best == "bubblewrap":
+        return asked or best
+    if asked or (others := _strangers(folder, pairs)):
+        what = "bubblewrap was asked for" if asked else f"{others[0]} is a stranger's code"
+        raise SandboxError(
+            f"{what}, and bubblewrap does not work here: run `apt install bubblewrap`, or give `--isolation process`, "
+            "with which submissions can read your files, the seed and other submissions among them, and use the network"
+        )
+    return best
+
+
+def _strangers(folder: Path, pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the submissions that are not of the sample class, whose folder has its seed too."""
+    mark = folder / MARK
+    sample = set(mark.read_text().splitlines() if mark.is_file() and _public(folder) else [])
+    return sorted({"/".join(pair) for pair in pairs} - sample)
+
+
+def _public(folder: Path) -> bool:
+    """Return whether cases are drawn from the sample class's seed, which everybody can read."""
+    seed = folder / "seed"
+    return seed.is_file() and seed.read_text().strip() == SEED
+
+
+def _visible(folder: Path, most: int | None = None) -> list[Path]:
+    with os.scandir(folder) as entries:
+        return sorted(folder / name for name in islice((e.name for e in entries if e.name[0] != "."), most))
+
+
+def _look(student: Path, lessons: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the lessons in a student's folder, and a sentence for everything that is not as it should be there."""
+    where = f"submitted/{student.name}"
+    try:
+        paths = _visible(student, MOST)
+        known = [name for name in lessons if _is(student / name, stat.S_ISDIR)]
+    except OSError as error:
+        return [], [f"{where} cannot be read ({type(error).__name__}) and was left alone: see to its permissions"]
+    problems = []
+    for lesson in known:
+        problems.append(_timestamp(student / lesson)[1])
+        try:
+            others = _others(student / lesson)
+        except OSError as error:
+            problems.append(f"{where}/{lesson} cannot be read ({type(error).__name__}): see to its permissions")
+        except SubmissionError:  # said with its verdict
+            continue
+        else:
+            if others:
+                problems.append(f"{where}/{lesson} holds other notebooks that were not graded: {listed(others)}")
+    if strangers := [path.name for path in paths if path.name not in known]:
+        problems.append(f"{where} holds what is no lesson's folder and was left alone: {listed(strangers)}")
+    elif not known:
+        problems.append(f"{where} holds no lesson and was left alone")
+    return known, [problem for problem in problems if problem]
+
+
+def _is(path: Path, kind: Callable[[int], bool]) -> bool:
+    """Return whether there is a file of this kind; a link is none."""
+    try:
+        return kind(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _timestamp(folder: Path) -> tuple[str | None, str | None]:
-    """Return the time of a submission as its file has it, and what is wrong with that file."""
+    """Return the time of a submission that its file holds, in UTC, and what is wrong with that file."""
     from nbgrader.utils import parse_utc
 
-    path = folder / "timestamp.txt"
-    if not path.is_file():
-        return None, None
-    text = path.read_text(errors="replace").strip()
     try:
-        parse_utc(text)
-    except (ValueError, OverflowError):
-        where = "/".join(path.parts[-4:])
+        text = read_file(folder / "timestamp.txt", 101).decode().strip()
+        if len(text) > 100 or " /" in text or ".." in text:  # paths, of which the parser would read time zones
+            raise ValueError
+        return f"{parse_utc(text)} UTC", None
+    except FileNotFoundError:
+        return None, None
+    except Exception:  # the parser has many ways to fail
+        where = f"submitted/{folder.parent.name}/{folder.name}/timestamp.txt"
         return None, f"{where} holds no time such as 2026-12-25 10:00:00 UTC, so the submission counts as in time"
-    return text, None
-
-
-def _nothing(student: Path) -> str:
-    return f"submitted/{student.name} holds no lesson"
 
 
 def _find_notebook(folder: Path) -> Path:
     """Return the notebook in a submission's folder: of the lesson's name, or the only one there is.
 
-    Raises SubmissionError if that leaves a choice. Links are not followed.
+    Raises SubmissionError if that leaves a choice, and OSError for a folder that cannot be read.
     """
     path, files = folder / f"{folder.name}.ipynb", _notebooks(folder)
     if path in files or not files:
-        return path if not path.is_symlink() else folder / "a link"
+        return path
     if len(files) == 1:
         return files[0]
-    names = ", ".join(file.name for file in files)
+    names = listed([file.name for file in files])
     raise SubmissionError(Outcome.ABSENT, f"no {path.name} was handed in, but {names}: which of them counts?")
 
 
 def _notebooks(folder: Path) -> list[Path]:
-    return [path for path in _visible(folder) if path.suffix == ".ipynb" and path.is_file() and not path.is_symlink()]
+    """Return the notebooks in a submission's folder. Raises SubmissionError if one would have to be searched for."""
+    path, paths = folder / f"{folder.name}.ipynb", _visible(folder, MOST)
+    found = sorted(p for p in {*paths, path} if p.suffix == ".ipynb" and _is(p, stat.S_ISREG))
+    if len(paths) == MOST and path not in found:
+        raise SubmissionError(Outcome.ABSENT, f"no {path.name} was handed in, but {MOST} other files or more")
+    return found
 
 
 def _others(folder: Path) -> list[str]:

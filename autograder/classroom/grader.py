@@ -4,41 +4,29 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
+import itertools
 import json
 import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import torch
 from nbformat import NotebookNode
 
 from autograder.classroom.restore import REMARKS, code_cells
+from autograder.classroom.scale import Cluster, Here, Task, rules_of
 from autograder.course.course import Course
-from autograder.course.digest import OWN, digest, imported
 from autograder.course.lesson import Lesson, without_marks
 from autograder.isolation import sandbox
-from autograder.isolation.sandbox import PLAIN, Sandbox
 from autograder.judging import judge
 from autograder.judging.exercise import Exercise
 from autograder.judging.program import Cell, build_program
 from autograder.judging.verdict import Outcome, Verdict, VerdictStore, write_atomically
-from autograder.kernels import cost_model, measure, prove, speed
-from autograder.kernels.measure import GpuWorker
-from autograder.kernels.workers import KernelWorkers
 
-ENGINE = Path(__file__).parents[1]
-RULES = (
-    *(ENGINE / "judging/judge.py", ENGINE / "isolation/sandbox.py"),
-    *(ENGINE / "isolation/worker" / name for name in ("server.py", "stub.py")),
-)
-KERNEL_RULES = (ENGINE / "kernels/speed.py", ENGINE / "kernels/worker/tasks.py", cost_model.FITTED)
 EMULATED = 10  # times the limit that the caller sets, for kernels, which run emulated
 PENDING = "counts once the answer is right"  # what is said of the speed of an answer that is not
 FAULT_SECONDS = 60.0  # for which a grader fault stands; a later look tries again
@@ -78,6 +66,8 @@ class Grader:
         "bubblewrap" or "process"; by default the best there is.
     modelled
         Model the speed of kernels even where there is a GPU to measure it.
+    place
+        Where programs are judged, with that isolation; by default in this process.
     """
 
     def __init__(
@@ -87,18 +77,18 @@ class Grader:
         seconds: float | None = None,
         isolation: str | None = None,
         modelled: bool = False,
+        place: Here | Cluster | None = None,
     ):
         self.course = course
         self.seconds = seconds
-        self.gpu = None if modelled else measure.available()
         self.isolation = isolation or sandbox.default_isolation()
+        self.place = place or Here(course, self.isolation, modelled, [classroom] if classroom else [])
         self.seed = read_seed(classroom) if classroom else secrets.token_hex(16)
         self.store = VerdictStore(classroom / "verdicts") if classroom else None
         self._memory: dict[str, Verdict] = {}
-        self._digests: dict[frozenset[Path], str] = {}
         self._faults: dict[str, tuple[float, Verdict]] = {}
-        self._local = threading.local()
-        self._workers: list[Sandbox | KernelWorkers | GpuWorker] = []
+        self._lock = threading.Lock()
+        self._under_way: dict[str, Future[Verdict]] = {}
 
     def __enter__(self) -> Grader:
         return self
@@ -108,10 +98,7 @@ class Grader:
 
     def close(self) -> None:
         """End the workers."""
-        for worker in self._workers:
-            worker.close()
-        self._workers.clear()
-        self._local = threading.local()
+        self.place.close()
 
     def jobs(self, lesson: Lesson, notebook: NotebookNode) -> list[Job]:
         """Return the jobs of a restored notebook: one an exercise, and one for each speed."""
@@ -128,7 +115,7 @@ class Grader:
         each, settled = answers.exercise, answers.settled
         if settled:
             settled = _speed_after(each, settled)
-        where = f"measured on {self.gpu}" if self.gpu else f"modelled on {each.speed.device}"
+        where = f"measured on {self.place.gpu}" if self.place.gpu else f"modelled on {each.speed.device}"
         key = hashlib.sha256(f"speed {answers.key} {where}".encode()).hexdigest() if answers.key else ""
         return Job(each, answers.program, key, settled, answers)
 
@@ -151,6 +138,8 @@ class Grader:
             each = replace(each, limits=replace(each.limits, seconds=seconds))
         if remarks.get("outcome") in (Outcome.ABSENT, Outcome.UNREADABLE):
             return Job(each, (), "", judge.zero(each, Outcome(remarks["outcome"]), str(remarks.get("reason", ""))))
+        if remarks.get("outcome") == Outcome.FAULT:
+            return Job(each, (), "", judge.fault(each, str(remarks.get("reason", ""))))
         if each.name in remarks.get("missing", []):
             return Job(
                 each, (), "", judge.zero(each, Outcome.MISSING, f"the cell of {each.name} is not in the notebook")
@@ -163,37 +152,35 @@ class Grader:
         words = (
             [[c.name, c.source] for c in cut],
             each.name,
-            self.rules(lesson, each, cut),
+            rules_of(self.course, lesson.name, cut),
             self.seed,
             self.isolation,
             str(each.limits),
         )
         return Job(each, cut, hashlib.sha256(json.dumps(words).encode()).hexdigest())
 
-    def rules(self, lesson: Lesson, each: Exercise, cut: Sequence[Cell]) -> list[str]:
-        """Return what else decides the verdict on a program: code, as a digest, and versions.
-
-        The code is that of the exercise, of the judge's rules for its kind, and of what the program imports of the
-        course's helpers; each with all that it imports of ours.
-        """
-        helpers = ("mla_ref", *self.course.helpers)
-        used = {path for cell in cut for path in imported(cell.source, helpers)}
-        rules = (*RULES, *(KERNEL_RULES if any(e.kernel for e in lesson.exercises) else ()))
-        files = frozenset((lesson.folder / "exercises.py", *rules, *used))
-        if files not in self._digests:  # for as long as this process runs the code that it has loaded
-            self._digests[files] = digest(files, (*OWN, *helpers))
-        return [self._digests[files], torch.__version__, _triton()]
-
     def verdict(self, lesson: Lesson, job: Job) -> Verdict:
-        """Return the verdict of a job: known, or reached now in this thread's sandbox.
+        """Return the verdict of a job: known, or reached now. Threads that ask for the same one wait for one of them.
 
         Before the first verdict on an exercise its own solution is judged; unless that earns every point, the fault
         lies with the grader and no student is given a score.
         """
-        if job.settled:
-            return job.settled
-        if known := self.known(job):
-            return known
+        with self._lock:
+            if known := self.known(job):
+                return known
+            mine = job.key not in self._under_way
+            under_way = self._under_way.setdefault(job.key, Future())
+        if not mine:
+            return under_way.result()
+        try:
+            under_way.set_result(self._reach(lesson, job))
+        except BaseException as error:
+            under_way.set_exception(error)
+        finally:
+            del self._under_way[job.key]
+        return under_way.result()
+
+    def _reach(self, lesson: Lesson, job: Job) -> Verdict:
         if job.answers:
             answers = self.verdict(lesson, job.answers)
             if answers.outcome is not Outcome.PASSED:
@@ -216,14 +203,11 @@ class Grader:
         return verdict
 
     def _run(self, lesson: Lesson, job: Job) -> Verdict:
-        if job.answers:
-            worker = self._gpu_worker() if self.gpu else self._kernel_workers()
-            return speed.judge_speed(job.exercise, job.program, worker, self.seed)
-        if not any(each.kernel for each in lesson.exercises):
-            return judge.judge(job.exercise, job.program, self.seed, self._sandbox())
-        workers = self._kernel_workers()  # they have Triton loaded, which the lesson's setup imports
-        proof = functools.partial(prove.prove, job.exercise, job.program, workers) if job.exercise.kernel else None
-        return judge.judge(job.exercise, job.program, self.seed, workers.sandbox, proof)
+        of_speed, each = job.answers is not None, job.exercise
+        rules, gpu = rules_of(self.course, lesson.name, job.program), self.place.gpu if of_speed else None
+        return self.place.run(
+            Task(lesson.name, each.name, of_speed, job.program, self.seed, each.limits, self.isolation, rules, gpu)
+        )
 
     def known(self, job: Job) -> Verdict | None:
         """Return the verdict of a job if no run is needed for it."""
@@ -241,37 +225,46 @@ class Grader:
         """Return the verdicts on a restored notebook by name: "rms_norm", "rms_norm:speed"."""
         return {job.name: self.verdict(lesson, job) for job in self.jobs(lesson, notebook)}
 
-    def judge_all(self, work: Iterable[tuple[Lesson, Job]], workers: int, progress: Callable[[int, int], None]) -> None:
-        """Reach the verdicts of many jobs at once, and call `progress(done, total)` after each."""
-        work = list(work)
-        fresh = {(lesson.name, job.name): lesson for lesson, job in work if not self.known(job)}
-        controls = [(lesson, self.reference_job(lesson, name)) for (_, name), lesson in fresh.items()]
-        count = iter(range(1, len(work) + len(controls) + 1))
+    def judge_all(
+        self, work: Iterable[tuple[Lesson, Job]], progress: Callable[[int], None], at_once: int | None = None
+    ) -> dict[str, Verdict]:
+        """Reach the verdicts of many jobs, `at_once` at a time, and call `progress(done)` after each.
 
-        def one(item: tuple[Lesson, Job]) -> None:
-            self.verdict(*item)
-            progress(next(count), len(work) + len(controls))
+        `work` is drawn from as there is room: it may be longer than what fits in memory. What was judged is known
+        afterwards; grader faults, which are not kept, are returned by the jobs' keys.
+        """
+        faults: dict[str, Verdict] = {}
+        count, seats = itertools.count(1), at_once or self.place.seats
+        waiting: set[Future[None]] = set()
 
-        with ThreadPoolExecutor(workers) as pool:
-            for jobs in (controls, work):  # what others wait for first, so that two threads do not both judge it
-                list(pool.map(one, [item for item in jobs if not item[1].answers]))
-                list(pool.map(one, [item for item in jobs if item[1].answers]))
+        def one(lesson: Lesson, job: Job) -> None:
+            verdict = self.verdict(lesson, job)
+            if verdict.outcome is Outcome.FAULT and not job.settled:
+                faults[job.key] = verdict
+            progress(next(count))
 
-    def _sandbox(self) -> Sandbox:
-        return self._own("sandbox", lambda: Sandbox(self.isolation, PLAIN, self.course.helpers))
+        with ThreadPoolExecutor(seats) as pool:
+            try:
+                for item in work:
+                    if len(waiting) >= 2 * seats:
+                        waiting = _settled(waiting)
+                    waiting.add(pool.submit(one, *item))
+                while waiting:
+                    waiting = _settled(waiting)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                self.place.abandon()
+                raise
+        self.place.rest()
+        return faults
 
-    def _kernel_workers(self) -> KernelWorkers:
-        return self._own("kernels", lambda: KernelWorkers(self.isolation, helpers=self.course.helpers))
 
-    def _gpu_worker(self) -> GpuWorker:
-        return self._own("gpu", lambda: GpuWorker(self.isolation, self.course.helpers))
-
-    def _own(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return this thread's worker of that name, made on first use."""
-        if not hasattr(self._local, name):
-            setattr(self._local, name, make())
-            self._workers.append(getattr(self._local, name))
-        return getattr(self._local, name)
+def _settled(waiting: set[Future[None]]) -> set[Future[None]]:
+    """Wait until some are done; return the others. Raises what one of them raised."""
+    done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+    for each in done:
+        each.result()
+    return waiting
 
 
 def _speed_after(exercise: Exercise, answers: Verdict) -> Verdict:
@@ -291,14 +284,7 @@ def read_seed(classroom: Path) -> str:
     return path.read_text().strip()
 
 
-def _triton() -> str:
-    try:
-        return importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
 @functools.cache
-def shared(course: str, classroom: str, seconds: float | None) -> Grader:
+def shared(course: str, classroom: str, seconds: float | None, isolation: str) -> Grader:
     """Return the one grader of a classroom in this process, with nbgrader's preprocessors as its users."""
-    return Grader(Course.at(course), Path(classroom), seconds)
+    return Grader(Course.at(course), Path(classroom), seconds, isolation)

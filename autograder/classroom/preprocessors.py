@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import nbformat
 from nbconvert.exporters.exporter import ResourcesDict
@@ -12,6 +13,7 @@ from nbgrader.preprocessors import CheckCellMetadata, GetGrades, NbGraderPreproc
 from traitlets import Float, Unicode
 
 from autograder.classroom import grader, report
+from autograder.classroom.grade import isolation_for
 from autograder.classroom.restore import REMARKS, clean_cells, restore
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
@@ -48,12 +50,15 @@ class Judge(OfCourse):
 
     classroom = Unicode(help="Folder with the classroom's seed and verdicts.").tag(config=True)
     seconds = Float(None, allow_none=True, help="Time limit an exercise, in place of its own.").tag(config=True)
+    isolation = Unicode(help="What submissions run under, bubblewrap by default (see isolation_for).").tag(config=True)
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
         lesson = self.lesson(resources)
         verdicts = resources["nbgrader"].get(VERDICTS)  # known, while a class is graded
         if verdicts is None:
-            verdicts = grader.shared(self.course, self.classroom, self.seconds).verdicts(lesson, nb)
+            pair, room = (resources["nbgrader"]["student"], lesson.name), Path(self.classroom)
+            isolation = isolation_for(room, [pair], self.isolation)
+            verdicts = grader.shared(self.course, self.classroom, self.seconds, isolation).verdicts(lesson, nb)
         for cell in nb.cells:
             if name := lesson.graded.get(cell["id"]):
                 fill(cell, verdicts[name], nb.metadata.get(REMARKS, {}))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from autograder.classroom.restore import REMARKS
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
 from autograder.judging.verdict import Outcome, Verdict, write_atomically
+from autograder.text import one_line
 
 
 @dataclass
@@ -117,23 +119,19 @@ class Records:
         return str([config.get("AssignLatePenalties"), config.get("LateSubmissionPlugin")])
 
     @contextmanager
-    def staged(self, entries: list[Entry]) -> Iterator[Any]:
-        """Write the restored notebooks where nbgrader will find them, and have it know their lessons."""
+    def staged(self, todo: Mapping[tuple[str, str], str | None]) -> Iterator[Any]:
+        """Make a folder where nbgrader will find restored notebooks, and have it know their lessons.
+
+        `todo` has the time of each submission, None without one, by student and lesson.
+        """
         from autograder.classroom.converters import Recorder, shared_connections
 
         with tempfile.TemporaryDirectory(prefix=".staging-", dir=self.folder) as stage:
-            for entry in entries:
-                name = entry.lesson.name
-                folder = Path(stage) / entry.student / name
-                folder.mkdir(parents=True)
-                nbformat.write(entry.notebook, folder / f"{name}.ipynb")
-                if entry.timestamp:
-                    (folder / "timestamp.txt").write_text(entry.timestamp)
             config = self.config(Path(stage))
             config.CourseDirectory.release_directory = str(Path(stage) / ".release")
-            for name in sorted({entry.lesson.name for entry in entries}):
+            for name in sorted({lesson for _, lesson in todo}):
                 register(self.course.lesson(name), config)
-            self._forget_times({(e.lesson.name, e.student) for e in entries if e.timestamp is None})
+            self._forget_times({(lesson, student) for (student, lesson), time in todo.items() if time is None})
             with shared_connections():
                 yield Recorder(config)
 
@@ -147,35 +145,46 @@ class Records:
             gradebook.db.commit()
 
     def enter(self, recorder: Any, entry: Entry, verdicts: list[Verdict]) -> Graded:
-        """Have nbgrader enter the verdicts of a staged submission, and note that it has."""
-        result = Graded(entry.student, entry.lesson.name, verdicts, fresh=True)
-        self._record_path(entry).unlink(missing_ok=True)
+        """Have nbgrader enter the verdicts of a submission, and note that it has."""
+        name = entry.lesson.name
+        result = Graded(entry.student, name, verdicts, fresh=True)
+        self._record_path(entry.student, name).unlink(missing_ok=True)
         named = {job.name: verdict for job, verdict in zip(entry.jobs, verdicts, strict=True)}
-        answer = recorder.record(entry.lesson.name, entry.student, named)
+        folder = Path(recorder.coursedir.submitted_directory) / entry.student / name
+        folder.mkdir(parents=True)
+        nbformat.write(entry.notebook, folder / f"{name}.ipynb")
+        if entry.timestamp:
+            (folder / "timestamp.txt").write_text(entry.timestamp)
+        answer = recorder.record(name, entry.student, named)
+        shutil.rmtree(folder)
         if not answer["success"]:
             log = str(answer.get("error") or answer.get("log", "")).strip()
-            result.problem = f"nbgrader could not record it: {log.splitlines()[-1] if log else 'no message'}"
+            result.problem = f"nbgrader could not record it: {one_line(log.splitlines()[-1]) if log else 'no message'}"
             return result
         record = {"fingerprint": entry.fingerprint(), "verdicts": [v.to_json() for v in verdicts]}
-        write_atomically(self._record_path(entry), json.dumps(record, indent=1) + "\n")
+        write_atomically(self._record_path(entry.student, name), json.dumps(record, indent=1) + "\n")
         return result
 
     def entered(self, entry: Entry) -> Graded | None:
         """Return the result of an earlier run, which the gradebook has, if it still holds."""
-        try:
-            record = json.loads(self._record_path(entry).read_text())
-            verdicts = [Verdict.from_json(v) for v in record["verdicts"]]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
         name = entry.lesson.name
+        fingerprint, verdicts = self.read(entry.student, name)
         notebook = self.folder / "autograded" / entry.student / name / f"{name}.ipynb"
         faults = any(v.outcome is Outcome.FAULT for v in verdicts)
-        if faults or record["fingerprint"] != entry.fingerprint() or not notebook.exists():
+        if faults or fingerprint != entry.fingerprint() or not notebook.exists():
             return None
         return Graded(entry.student, name, verdicts)
 
-    def _record_path(self, entry: Entry) -> Path:
-        return self.folder / "graded" / entry.lesson.name / f"{entry.student}.json"
+    def read(self, student: str, lesson: str) -> tuple[str, list[Verdict]]:
+        """Return the fingerprint and the verdicts recorded of a submission; "" and none where there is no record."""
+        try:
+            record = json.loads(self._record_path(student, lesson).read_text())
+            return str(record["fingerprint"]), [Verdict.from_json(v) for v in record["verdicts"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return "", []
+
+    def _record_path(self, student: str, lesson: str) -> Path:
+        return self.folder / "graded" / lesson / f"{student}.json"
 
     def count(self, results: list[Graded]) -> None:
         """Set what counts in the gradebook for each result."""

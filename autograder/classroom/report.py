@@ -11,7 +11,9 @@ import torch
 
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.kernels.report import CELL, RED, speed_html, speed_lines
+from autograder.text import listed
 
+PLAIN = "tex2jax_ignore"  # what MathJax leaves alone
 COLOURS = {Outcome.PASSED: "#1a7f37", Outcome.PARTIAL: "#9a6700", Outcome.FAULT: "#57606a"}
 
 
@@ -42,7 +44,7 @@ def as_text(verdict: Verdict) -> str:
 
 
 def as_html(verdict: Verdict, picture: str = "") -> str:
-    """Return the verdict as HTML. Text from the student's process is escaped."""
+    """Return the verdict as HTML. Text from the student's process is escaped, and not searched for formulas."""
     colour = COLOURS.get(verdict.outcome, RED)
     rows = "".join(
         f"<tr><td {CELL}>{escape(part.name)}</td>"
@@ -58,7 +60,7 @@ def as_html(verdict: Verdict, picture: str = "") -> str:
     if verdict.speed:
         picture += speed_html(verdict.speed)
     return (
-        f"<div style='border-left:4px solid {colour};padding:2px 10px;margin:4px 0'>"
+        f"<div class='{PLAIN}' style='border-left:4px solid {colour};padding:2px 10px;margin:4px 0'>"
         f"<b style='color:{colour}'>{escape(headline(verdict))}</b>{table}{notes}{picture}</div>"
     )
 
@@ -86,10 +88,9 @@ def summary_html(rows: Sequence[Mapping[str, Any]], penalty: float = 0.0, others
     head = "".join(f"<th {CELL}>{title}</th>" for title in ("exercise", "points", "outcome", "why"))
     notes = [f"Late: {penalty:g} points less."] if penalty else []
     if others:
-        notes.append(f"Other notebooks were handed in and not graded: {', '.join(map(str, others))}")
-    return f"<style>#toc {{ display: none }}</style><table><tr>{head}</tr>{''.join(lines)}</table>" + "".join(
-        f"<p>{escape(note)}</p>" for note in notes
-    )
+        notes.append(f"Other notebooks were handed in and not graded: {listed(others)}")
+    table = f"<table><tr>{head}</tr>{''.join(lines)}</table>" + "".join(f"<p>{escape(note)}</p>" for note in notes)
+    return f"<style>#toc {{ display: none }}</style><div class='{PLAIN}' style='margin-bottom:2em'>{table}</div>"
 
 
 def _reason(reason: str, case: str, fine: str) -> str:

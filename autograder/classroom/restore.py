@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +16,17 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder.course.lesson import Lesson, clear_solution
-from autograder.judging.program import Cell, is_broken, names_bound, without_magics
+from autograder.judging.program import MAX_CODE, Cell, is_broken, names_bound, without_magics
 from autograder.judging.verdict import Outcome
+from autograder.text import one_line
 
 MAX_BYTES = 32 << 20
-MAX_SOURCE = 1 << 20
+MAX_SOURCE = 1 << 20  # characters of a cell, and of all cells together
 MAX_CELLS = 2000
 MAX_ID = 200
+MAX_NAME = 200  # bytes of a student's name, which is part of file names of at most 255
 REMARKS = "mla_course"
+OWN_TEXT = "**The student's own text**"
 
 
 class SubmissionError(ValueError):
@@ -47,32 +53,53 @@ def read_cells(path: Path) -> list[StudentCell]:
     Raises SubmissionError with a sentence for the student if the file is absent or is not a notebook, and
     PermissionError if it is there and may not be read, which is not the student's doing.
     """
+    name = one_line(path.name, 100)
     try:
-        if path.exists() and not path.is_file():
-            raise OSError("not a file")
-        size = path.stat().st_size
-        data = json.loads(path.read_bytes()) if size <= MAX_BYTES else None
+        content = read_file(path, MAX_BYTES + 1)
+        data = json.loads(content) if len(content) <= MAX_BYTES else None
     except FileNotFoundError:
-        raise SubmissionError(Outcome.ABSENT, f"no {path.name} was handed in") from None
+        raise SubmissionError(Outcome.ABSENT, f"no {name} was handed in") from None
+    except PermissionError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
         raise SubmissionError(
             Outcome.UNREADABLE,
-            f"{path.name} is not a notebook that can be read ({type(error).__name__}): open it in JupyterLab, save it, "
+            f"{name} is not a notebook that can be read ({type(error).__name__}): open it in JupyterLab, save it, "
             "and hand it in again",
         ) from None
-    if size > MAX_BYTES:
+    if len(content) > MAX_BYTES:
         raise SubmissionError(
             Outcome.UNREADABLE,
-            f"{path.name} is larger than {MAX_BYTES >> 20} MiB: clear its outputs and hand it in again",
+            f"{name} is larger than {MAX_BYTES >> 20} MiB: clear its outputs and hand it in again",
         )
     cells = data.get("cells") if isinstance(data, dict) else None
     if not isinstance(cells, list):
         raise SubmissionError(
-            Outcome.UNREADABLE, f"{path.name} is not a notebook of format 4: save it in JupyterLab and hand it in again"
+            Outcome.UNREADABLE, f"{name} is not a notebook of format 4: save it in JupyterLab and hand it in again"
         )
     if len(cells) > MAX_CELLS:
-        raise SubmissionError(Outcome.UNREADABLE, f"{path.name} has {len(cells)} cells, more than {MAX_CELLS}")
-    return list(clean_cells(cells))
+        raise SubmissionError(Outcome.UNREADABLE, f"{name} has {len(cells)} cells, more than {MAX_CELLS}")
+    clean = list(clean_cells(cells))
+    code = sum(len(cell.source) for cell in clean if cell.kind == "code")
+    if code > MAX_CODE or sum(len(cell.source) for cell in clean) > MAX_SOURCE:
+        told = (
+            f"{name} holds more than {MAX_CODE >> 10} KiB of code, or more than {MAX_SOURCE >> 20} MiB of code and "
+            "text: take out the cells that the exercises do not need and hand it in again"
+        )
+        raise SubmissionError(Outcome.UNREADABLE, told)
+    return clean
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """Return a file's first `limit` bytes. Raises OSError for what is none: no link is followed, no pipe waited for."""
+
+    def opened(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+    with open(path, "rb", opener=opened) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("not a file")
+        return file.read(limit)
 
 
 def clean_cells(cells: Sequence[Any]) -> Iterator[StudentCell]:
@@ -88,7 +115,8 @@ def clean_cells(cells: Sequence[Any]) -> Iterator[StudentCell]:
         source = source.replace("\r\n", "\n").replace("\r", "\n").encode(errors="replace").decode()
         metadata = cell.get("metadata") if isinstance(cell.get("metadata"), dict) else {}
         marks = metadata.get("nbgrader") if isinstance(metadata.get("nbgrader"), dict) else {}
-        cell_id, grade_id = (str(each)[:MAX_ID] for each in (cell.get("id", ""), marks.get("grade_id", "")))
+        names = cell.get("id"), marks.get("grade_id")
+        cell_id, grade_id = (name[:MAX_ID] if isinstance(name, str) else "" for name in names)
         yield StudentCell(cell_id, grade_id, cell["cell_type"], source)
 
 
@@ -97,7 +125,8 @@ def restore(lesson: Lesson, cells: Sequence[StudentCell], remarks: dict[str, Any
 
     A solution cell is found by its id or its nbgrader name, wherever it stands; where that one is untouched, absent, or
     defines something else, by the name that a cell defines. Of several, the last one that is not the untouched starter
-    counts. What was repaired is listed in the notebook's metadata under "mla_course".
+    counts. What was repaired is listed in the notebook's metadata under "mla_course". The student's own text is in the
+    result as text, not as markup (see `as_text`).
     """
     notebook = nbformat.from_dict(lesson.notebook)
     known = {cell["id"]: cell for cell in notebook.cells}
@@ -155,8 +184,22 @@ def _is_own(cell: StudentCell, known: dict[str, NotebookNode]) -> bool:
 
 
 def _own_cell(cell: StudentCell, name: str) -> NotebookNode:
-    new = nbformat.v4.new_code_cell if cell.kind == "code" else nbformat.v4.new_markdown_cell
-    return new(cell.source, id=name)
+    if cell.kind == "code":
+        return nbformat.v4.new_code_cell(cell.source, id=name)
+    return nbformat.v4.new_markdown_cell(as_text(cell.source), id=name)
+
+
+def as_text(source: str) -> str:
+    """Return markdown that shows `source` as it was typed, under a heading that says whose it is.
+
+    Whoever renders it, nbgrader's pages or JupyterLab, finds no HTML, no formula and no link in it. Text that has this
+    form already stays as it is.
+    """
+    found = re.fullmatch(re.escape(OWN_TEXT) + r"\n\n(`{3,})text\n(.*)\n(`+)", source, re.DOTALL)
+    if found and found[1] == found[3] and found[1] not in found[2]:
+        return source
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", source)), 0)
+    return f"{OWN_TEXT}\n\n{fence}text\n{source}\n{fence}"
 
 
 def placeholder(lesson: Lesson, problem: SubmissionError) -> NotebookNode:
@@ -178,4 +221,8 @@ def code_cells(notebook: NotebookNode, lesson: Lesson) -> list[Cell]:
 
 def safe_name(name: str) -> bool:
     """Return whether a folder's name can be a student's id."""
-    return re.fullmatch(r"[\w@+-][\w@.+-]{0,127}", name) is not None
+    return (
+        re.fullmatch(r"[\w@+-][\w@.+-]{0,127}", name) is not None
+        and len(name.encode()) <= MAX_NAME
+        and unicodedata.is_normalized("NFC", name)  # else two names could look alike and not be equal
+    )

@@ -19,7 +19,8 @@ OWN = ("autograder", "mla_ref")
 def digest(files: Iterable[Path], packages: Sequence[str] = OWN) -> str:
     """Return a digest of these files and all that they import of these packages, directly or not."""
     found = transitive(files, packages)
-    return hashlib.sha256("".join(_content(path, path.stat().st_mtime_ns) for path in sorted(found)).encode()).hexdigest()
+    contents = sorted(_content(path, path.stat().st_mtime_ns) for path in found)  # wherever the files lie
+    return hashlib.sha256("".join(contents).encode()).hexdigest()
 
 
 def transitive(files: Iterable[Path], packages: Sequence[str] = OWN) -> set[Path]:

@@ -14,8 +14,9 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,11 @@ GPU_SETTINGS = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CC")
 ROOMS = Path(__file__).parents[1]
 IGNORED = shutil.ignore_patterns("__pycache__")
 SCRATCH = str(128 << 20)  # bytes that may be written to /tmp, and to /dev/shm
+SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
+UNFILTERED = (
+    "the kernel filters no system calls here: students' code can change the limits and the schedule of those after it, "
+    "and leave keys and queues for them. The filter needs Linux on x86-64 or 64-bit ARM, with seccomp"
+)
 
 
 class SandboxError(RuntimeError):
@@ -41,21 +47,26 @@ class ServerLost(SandboxError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one exercise may use: wall-clock seconds, bytes of memory beyond torch itself (0: any), bytes of reply."""
+    """What one exercise may use: wall-clock seconds, bytes of memory beyond torch itself (0: any), bytes of reply.
+
+    `memory` bounds the addresses of a process, and what all its processes hold, unless `held` bounds that.
+    """
 
     seconds: float = 10.0
     memory: int = 512 << 20
     reply_bytes: int = 128 << 20
+    held: int = 0
 
 
 @dataclass
 class Reply:
-    """How a child ended ("exit", "time", "flood", "crowd"; the signal that killed it, or 0) and what it sent."""
+    """How a child ended ("exit", "time", "flood", "crowd", "memory"; a signal that killed it, or 0); what it sent."""
 
     ended: str
     signal: int
     messages: list[dict[str, Any]] = field(default_factory=list)
     malformed: str | None = None
+    changed: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,13 +145,21 @@ class Sandbox:
     """A fork server, isolated by bubblewrap where that works, and by process limits alone where it does not.
 
     Use as a context manager, from one thread. The server starts on the first request and again after it was lost.
-    `helpers` are packages that the code may import (see `autograder.course.course.Course`).
+    `helpers` are packages that the code may import (see `autograder.course.course.Course`). `hidden` are folders that
+    bubblewrap keeps out of sight wherever they lie: the classroom, the course. The project's own needs no naming.
     """
 
-    def __init__(self, isolation: str | None = None, kind: Kind = PLAIN, helpers: Sequence[str] = ()):
+    def __init__(
+        self,
+        isolation: str | None = None,
+        kind: Kind = PLAIN,
+        helpers: Sequence[str] = (),
+        hidden: Sequence[str | Path] = (),
+    ):
         self.isolation = isolation or default_isolation()
         self.kind = kind
         self.helpers = tuple(helpers)
+        self.hidden = tuple(Path(folder) for folder in hidden)
         self._process: subprocess.Popen | None = None
         self._socket: socket.socket | None = None
         self._stage: tempfile.TemporaryDirectory | None = None
@@ -194,7 +213,8 @@ class Sandbox:
         """Start a child; return the socket to talk with it."""
         channel, theirs = socket.socketpair()
         with theirs:
-            terms = wire.encode({"seconds": limits.seconds, "memory": limits.memory})
+            held = limits.held or limits.memory
+            terms = wire.encode({"seconds": limits.seconds, "memory": limits.memory, "held": held})
             self._socket.settimeout(GRACE_SECONDS)
             socket.send_fds(self._socket, [terms], [theirs.fileno()])
         return channel
@@ -204,7 +224,7 @@ class Sandbox:
         with self._fork(limits) as channel:
             data, ended = _converse(channel, message, deadline, limits.reply_bytes)
         answer = self._finish(ended)
-        return _read_reply(data, "crowd" if answer["crowded"] else ended, answer["signal"])
+        return replace(_read_reply(data, answer["over"] or ended, answer["signal"]), changed=answer["changed"])
 
     def _finish(self, ended: str) -> dict[str, Any]:
         """End the child and say how it went."""
@@ -216,7 +236,7 @@ class Sandbox:
         except OSError:
             if ended == "exit":  # perhaps not of the program's making
                 raise
-            answer = {"signal": 0, "crowded": False, "clean": False}
+            answer = {"signal": 0, "over": "", "clean": False, "changed": False}
         if not answer["clean"]:
             self.close()
         return answer
@@ -243,12 +263,20 @@ class Sandbox:
         if self.kind.tasks:
             environment["MLA_TASKS"] = self.kind.tasks
         if self.kind.gpu:
+            environment["MLA_GPU"] = "1"
             environment |= {name: os.environ[name] for name in GPU_SETTINGS if name in os.environ}
         if self.isolation == "bubblewrap":
             environment["MLA_PRIVATE"] = "1"
-            command = _bubblewrap(stage, environment, self.helpers, gpu=self.kind.gpu) + command
+            hidden = [*self.hidden, *_own_folders(self.helpers)]
+            command = _bubblewrap(stage, environment, hidden, gpu=self.kind.gpu) + command
         self._process = subprocess.Popen(
-            command, pass_fds=[fd], cwd=stage, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+            command,
+            pass_fds=[fd],
+            cwd=stage,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # bubblewrap shows a terminal that it finds here as /dev/console
+            stderr=subprocess.PIPE,
         )
         theirs.close()
         self._socket = ours
@@ -262,6 +290,8 @@ class Sandbox:
             message = self._process.stderr.read().decode(errors="replace").strip()
             self.close()
             raise SandboxError(f"the worker's server did not start: {message or 'no message'}")
+        if self.isolation == "bubblewrap" and not ready["filtered"]:
+            warnings.warn(UNFILTERED, stacklevel=2)
 
     def close(self) -> None:
         """End the server and everything it started."""
@@ -374,10 +404,11 @@ def _stage_helper(stage: Path, name: str, everything: bool) -> None:
             shutil.copy(folder.with_suffix(".py"), stage / name)
 
 
-def _bubblewrap(stage: Path, environment: dict[str, str], helpers: Sequence[str], gpu: bool = False) -> list[str]:
+def _bubblewrap(stage: Path, environment: dict[str, str], hidden: Iterable[Path], gpu: bool = False) -> list[str]:
     """Return the prefix that hides the network, other processes, and every file but the interpreter's and the stage.
 
-    With `gpu` it shows NVIDIA's devices, and what the driver reads of the system.
+    Folders in `hidden` are out of sight where they lie below one that is shown. With `gpu` it shows NVIDIA's devices,
+    and what the driver reads of the system.
     """
     command = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     command += ["--as-pid-1"]  # no signal of a descendant ends or stops the first process of a namespace
@@ -385,25 +416,47 @@ def _bubblewrap(stage: Path, environment: dict[str, str], helpers: Sequence[str]
     for key, value in environment.items():
         command += ["--setenv", key, value]
     command += ["--proc", "/proc", "--dev", "/dev", "--size", SCRATCH, "--tmpfs", "/tmp"]
+    shown = [*SYSTEM, sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parent.parent), str(stage)]
     if gpu:
         for device in sorted(Path("/dev").glob("nvidia*")):
             command += ["--dev-bind", str(device), str(device)]
-        for path in ("/sys", "/sbin", "/usr/local/nvidia"):  # Triton asks /sbin/ldconfig where libcuda is
-            command += ["--ro-bind-try", path, path]
+        shown += ["/sys", "/sbin", "/usr/local/nvidia"]  # Triton asks /sbin/ldconfig where libcuda is
+    else:
+        command += ["--ro-bind", "/dev/null", "/dev/zero"]  # what is mapped from there is memory that nothing counts
     command += ["--size", SCRATCH, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
-    system = ["/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"]
-    own = {sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parent.parent)}
-    for path in [*system, *sorted(own), str(stage)]:
-        command += ["--ro-bind-try", path, path]
-    for hidden in _installed_copies(helpers):
-        command += ["--tmpfs", str(hidden), "--remount-ro", str(hidden)]
-    return [*command, "--remount-ro", "/", "--chdir", "/tmp", "--"]
+    masks = _masks(shown, hidden)
+    for path in sorted({*shown, *masks}, key=lambda path: path.count("/")):  # what lies deeper decides
+        command += ["--tmpfs", path] if path in masks else ["--ro-bind-try", path, path]
+    for path in [*sorted(masks), "/proc", "/"]:  # the kernel's settings are root's, who may be the user outside
+        command += ["--remount-ro", path]
+    return [*command, "--chdir", "/tmp", "--"]
 
 
-def _installed_copies(helpers: Sequence[str]) -> list[Path]:
-    """Return the folders inside the bound interpreter in which oracles and answers would be read."""
-    site = Path(sysconfig.get_path("purelib"))
-    return [site / name for name in sorted({"autograder", "mla_ref", *helpers}) if (site / name).is_dir()]
+def _masks(shown: Iterable[str], hidden: Iterable[Path]) -> set[str]:
+    """Return the paths at which hidden folders would be seen.
+
+    Raises SandboxError where Python or the system itself is in such a folder, with nothing between the two.
+    """
+    masks = set()
+    for folder in {folder.resolve() for folder in hidden if folder.is_dir()}:
+        for path in shown:
+            seen = Path(path).resolve()
+            if folder == seen:
+                raise SandboxError(
+                    f"students' code needs {path} and must not see it: move Python's environment, or what is secret, "
+                    "to another folder"
+                )
+            if folder.is_relative_to(seen):
+                masks.add(str(path / folder.relative_to(seen)))
+    return masks
+
+
+def _own_folders(helpers: Sequence[str]) -> list[Path]:
+    """Return the folders in which this project's oracles and answers would be read: packages, or the whole checkout."""
+    names = sorted({"autograder", "mla_ref", *helpers})
+    packages = [Path(sysconfig.get_path("purelib")) / name for name in names]
+    checkout = ROOMS.parent
+    return [*packages, checkout] if (checkout / "pyproject.toml").is_file() else packages
 
 
 @functools.cache

@@ -27,11 +27,7 @@ class Case:
 
 
 def draw_cases(exercise: Exercise, seed: str, hidden: bool = True) -> list[Case]:
-    """Return the exercise's cases with data drawn from `seed`: the visible ones and, if asked, hidden ones.
-
-    For kernels each case comes again with other data: a result kept from before is wrong there, and what a host
-    computes from the data and hands over as integers differs.
-    """
+    """Return the exercise's cases with data drawn from `seed`: the visible ones and, if asked, hidden ones."""
     rng = Random(_digest(seed, exercise.name, "shapes"))
     cases = []
     for index, part in enumerate(exercise.parts):
@@ -39,21 +35,19 @@ def draw_cases(exercise: Exercise, seed: str, hidden: bool = True) -> list[Case]
         for number, params in enumerate(chosen):
             generator = torch.Generator().manual_seed(_digest(seed, exercise.name, part.name, str(number)))
             cases.append(Case(index, params, exercise.inputs(generator, **params)))
-            if exercise.kernel:
-                cases.append(Case(index, params, _second_draw(exercise, cases[-1], generator)))
     return cases
 
 
-def _second_draw(exercise: Exercise, case: Case, generator: torch.Generator) -> Arguments:
-    """Return arguments with the same integers and other floats; where there are no floats, with other integers."""
+def noise_for(exercise: Exercise, case: Case, seed: str) -> Arguments:
+    """Return arguments with the same integers, and noise in place of floats; where there are none, other integers."""
+    generator = torch.Generator().manual_seed(_digest(seed, exercise.name, "noise"))
     if not any(t.is_floating_point() for t in tensors_in(case.arguments)):
         return exercise.inputs(generator, **case.params)
 
-    def other(tensor):
+    def other(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
             return tensor.clone()
-        factor = torch.tensor([-1.0, -0.5, 0.5, 1.0])[torch.randint(4, tensor.shape, generator=generator)]
-        values = (tensor * factor.where(tensor.isfinite(), 1.0)).to(tensor.dtype)
+        values = torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
         return spread(values, tensor.stride()) if is_gapped(tensor) else values
 
     return mapped(case.arguments, other)

@@ -68,6 +68,10 @@ class Speed:
         What to change of `case` for a call of which the answer can be compared: a small one with the same widths and
         alignment. Where the time is modelled, operations that run at full size must have run there, or in the cases of
         the parts.
+    axes : mapping
+        Of arguments and results by name, a letter for each axis along which the oracle can be asked for a part: "bh"
+        for [B, H, ...], "b_h" where the second axis is taken whole, "mn". "@block_table" is for a pool of which row b
+        of that argument names the pages. Where the time is modelled, rows of the results are compared at full size.
     """
 
     points: float
@@ -78,6 +82,7 @@ class Speed:
     ratio: float = 1.0
     device: str = "h100"
     small: Params | None = None
+    axes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,8 @@ class Exercise:
     launches : int or None
         The most launches that a call may take.
     copies : bool
-        Whether torch may prepare copies and casts of an argument for a kernel; not where copying is the exercise.
+        Whether torch may move data for a kernel and behind one; where copying is the exercise it may cast and copy
+        whole arguments alone.
     speed : Speed or None
         Points for speed, beside those of the parts.
     """

@@ -11,17 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from autograder.isolation.sandbox import Reply, Sandbox, SandboxError, ServerLost
 from autograder.isolation.worker.layout import packed
 from autograder.isolation.worker.running import TIME_IS_UP
-from autograder.isolation.worker.trees import tensors_in
-from autograder.judging.cases import Case, draw_cases
+from autograder.judging.cases import Case, draw_cases, noise_for
 from autograder.judging.compare import assess
 from autograder.judging.exercise import Exercise
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
+from autograder.text import one_line
 
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "cannot allocate memory")
 # What a kernel does wrong while it runs, by the emulator's names for it
@@ -45,16 +43,17 @@ class Failure:
     case: str = ""
 
 
-Prove = Callable[[Sequence[Case], dict[int, dict[str, Any]]], dict[int, Failure]]
+Messages = dict[int, dict[str, Any]]  # by number of the case
+Settle = Callable[[Sequence[Case], Messages], tuple[Messages, dict[int, Failure]]]
 
 
 def judge(
-    exercise: Exercise, program: Sequence[Cell], seed: str, sandbox: Sandbox, prove: Prove | None = None
+    exercise: Exercise, program: Sequence[Cell], seed: str, sandbox: Sandbox, settle: Settle | None = None
 ) -> Verdict:
     """Run `program` in the sandbox on cases drawn from `seed` and return the verdict.
 
-    With `prove`, which an exercise on kernels needs, launches are recorded and what was sent of the right cases is
-    handed to it; it returns those that fail all the same.
+    With `settle`, which an exercise on kernels needs, the program is called on noise in place of data, and tells what
+    its function does; `settle` makes answers of that, and returns the cases for which there are none.
 
     Never raises for what the program does. A fault of the grader is a verdict too, without a score.
     """
@@ -70,8 +69,8 @@ def judge(
         "entry": exercise.name,
         "driver": exercise.driver,
         "forbidden": list(exercise.forbidden),
-        "cases": [packed(case.arguments) for case in cases],
-        **({"record": "execution"} if prove else {}),
+        "cases": [packed(noise_for(exercise, case, seed) if settle else case.arguments) for case in cases],
+        **({"record": True, "again": True} if settle else {}),
     }
     try:
         reply = _run(sandbox, request, exercise)
@@ -80,10 +79,10 @@ def judge(
     except Exception as error:
         return fault(exercise, str(error) if isinstance(error, SandboxError) else repr(error))
     try:
-        failures, notes = read_reply(exercise, cases, reply)
-        if prove:
-            right = {n: message for n, message in first_answers(cases, reply).items() if n not in failures}
-            failures |= prove(cases, right)
+        answers, unsettled = first_answers(cases, reply), {}
+        if settle:
+            answers, unsettled = settle(cases, answers)
+        failures, notes = read_reply(exercise, cases, reply, answers, unsettled)
     except SandboxError as error:
         return fault(exercise, str(error))
     except Exception as error:  # whatever the comparison trips over, it is not the student's zero
@@ -120,17 +119,25 @@ def zero(exercise: Exercise, outcome: Outcome, reason: str, of_speed: bool = Fal
     return Verdict(*exercise.graded(of_speed), 0.0, outcome, reason, parts=parts)
 
 
-def read_reply(exercise: Exercise, cases: Sequence[Case], reply: Reply) -> tuple[dict[int, Failure], list[str]]:
+def read_reply(
+    exercise: Exercise,
+    cases: Sequence[Case],
+    reply: Reply,
+    answers: Messages | None = None,
+    failed: Mapping[int, Failure] | None = None,
+) -> tuple[dict[int, Failure], list[str]]:
     """Return the failed cases by number and remarks for the feedback. Whatever the reply holds, a case without a
-    right answer has failed."""
-    failures: dict[int, Failure] = {}
+    right answer has failed.
+
+    `answers` are in place of the reply's own, and `failed` are the cases for which there could be none.
+    """
+    failures: dict[int, Failure] = dict(failed or {})
+    answers = first_answers(cases, reply) if answers is None else answers
     notes: list[str] = []
     stop: Failure | None = None
-    answers = first_answers(cases, reply)
     for index, message in answers.items():
         if failure := read_case(exercise, cases[index], message):
-            again = exercise.kernel and any(_equal(message, answers[n]) for n in range(index) if n in answers)
-            failures[index] = replace(failure, reason="the result is that of an earlier call") if again else failure
+            failures[index] = failure
     for message in reply.messages:
         if message.get("event") == "missing":
             stop = Failure(Outcome.MISSING, f"the cell defines no function or class called {exercise.name}")
@@ -141,15 +148,13 @@ def read_reply(exercise: Exercise, cases: Sequence[Case], reply: Reply) -> tuple
             else:
                 notes.append(f"a cell that {exercise.name} needs failed: {failure.reason}")
     stop = stop or _how_it_ended(exercise, reply)
+    if reply.changed and not exercise.may_change and not any(message.get("changed") for message in answers.values()):
+        told = Failure(Outcome.WRONG, "it changed an argument in place, and that was not said")
+        failures = dict.fromkeys(range(len(cases)), told) | failures
     for index in range(len(cases)):
-        if index not in answers:
+        if index not in answers and index not in failures:
             failures[index] = stop
     return failures, notes
-
-
-def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    pairs = list(zip(tensors_in(one.get("result")), tensors_in(other.get("result")), strict=False))
-    return bool(pairs) and all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs)
 
 
 def first_answers(cases: Sequence[Case], reply: Reply) -> dict[int, dict[str, Any]]:
@@ -170,6 +175,8 @@ def _how_it_ended(exercise: Exercise, reply: Reply) -> Failure:
         return Failure(Outcome.TIME, f"no answer within {limits.seconds:g} s: is there a loop that does not end?")
     if reply.ended == "crowd":
         return Failure(Outcome.MEMORY, "it started more processes than an answer needs")
+    if reply.ended == "memory":
+        return Failure(Outcome.MEMORY, f"its processes and files held more than {limits.memory >> 20} MiB of memory")
     if reply.ended == "flood":
         return Failure(Outcome.MEMORY, f"the results exceed {limits.reply_bytes >> 20} MiB")
     if reply.signal:
@@ -183,7 +190,7 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
         return replace(_read_error(exercise, message["error"]), case=str(case))
     if "unsupported" in message:
         names = ", ".join(exercise.returns)
-        reason = f"the result is {_text(message['unsupported'], 200)}, expected {names}"
+        reason = f"the result is {one_line(message['unsupported'], 200)}, expected {names}"
         return Failure(Outcome.WRONG, reason, case=str(case))
     touched = message.get("changed")
     touched = {str(name) for name in touched} if isinstance(touched, list) else set()
@@ -192,13 +199,15 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
         return Failure(Outcome.WRONG, f"it changed its argument {', '.join(touched)} in place", case=str(case))
     found = assess(exercise, case.arguments, message.get("result"))
     if not found:
-        return None
+        return message.get("terms")
+    if message.get("explained"):
+        return message.get("terms") or Failure(Outcome.WRONG, one_line(message["explained"], 1000), case=str(case))
     empty = exercise.kernel and "has NaN in" in found.reason
     sources = "what a kernel does not write, what a mask leaves out of a load without `other`, 0/0 and inf - inf"
     hint, told = f": NaN comes here from {sources}" if empty else "", message.get("unwritten")
     if empty and isinstance(told, list) and told:
-        hint = f": {_text(told[0], 400)}"
-    return Failure(Outcome.WRONG, _text(found.reason, 1000) + hint, found.mistake, str(case))
+        hint = f": {one_line(told[0], 400)}"
+    return Failure(Outcome.WRONG, one_line(found.reason, 1000) + hint, found.mistake, str(case))
 
 
 def broken_terms(exercise: Exercise, case: Case, launches: int, owners: Sequence[str | None]) -> Failure | None:
@@ -221,11 +230,12 @@ def _read_error(exercise: Exercise, error: Any) -> Failure:
     """Turn a reported exception into a sentence. The report comes from the student's process, so nothing in it is
     taken for granted."""
     error = error if isinstance(error, dict) else {}
-    kind, text = _text(error.get("type", "error"), 80), _text(error.get("message", ""), 500)
+    kind, text = one_line(error.get("type", "error"), 80), one_line(error.get("message", ""), 500)
     where = error.get("where")
     place = source = ""
     if isinstance(where, dict):
-        line, cell, source = (_text(where.get(key, ""), n) for key, n in (("line", 8), ("cell", 80), ("source", 120)))
+        limits = {"line": 8, "cell": 80, "source": 120}
+        line, cell, source = (one_line(where.get(key, ""), limit) for key, limit in limits.items())
         place = f" in line {line}"
         place += f" of cell {cell}" if cell not in ("", exercise.name) else ""
         place += f" (`{source}`)" if source else ""
@@ -239,7 +249,7 @@ def _read_error(exercise: Exercise, error: Any) -> Failure:
         said = f"no answer within {exercise.limits.seconds:g} s{place}: is there a loop that does not end?"
         return Failure(Outcome.TIME, said)
     if kind in FAULTS:
-        return Failure(FAULTS[kind], f"{_text(error.get('kernel', ''), 80)}{place}: {text}")
+        return Failure(FAULTS[kind], f"{one_line(error.get('kernel', ''), 80)}{place}: {text}")
     return Failure(Outcome.ERROR, f"{kind}{place}: {text}" if text else f"{kind}{place}")
 
 
@@ -262,9 +272,3 @@ def verdict_from(
     outcome = Outcome.PARTIAL if score and worst.outcome is Outcome.WRONG else worst.outcome
     reason = f"{worst.reason} (at {worst.case})" if worst.case else worst.reason
     return Verdict(exercise.name, exercise.points, score, outcome, reason, worst.mistake, tuple(parts), tuple(notes))
-
-
-def _text(value: Any, limit: int) -> str:
-    """Return text from the student's process as one line, cut, without what a terminal or a file trips over."""
-    shown = (c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in str(value)[:limit])
-    return "".join(shown)

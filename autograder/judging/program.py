@@ -12,20 +12,22 @@ import ast
 import builtins
 import functools
 import re
-import symtable
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
+MAX_CODE = 1 << 17  # characters of a cell; what is longer is not parsed, and counts as broken
 DEFINING = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 BINDING = (
     *DEFINING,
     *(ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.Try, ast.For, ast.While, ast.With, ast.Match),
 )
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 BUILTINS = frozenset(dir(builtins))
-MAGIC = re.compile(r"\s*(?:[%!?]|[\w, .]+=\s*[%!]|.*\?\s*$)")
 RUNS_ITS_BODY = ("time", "timeit", "capture", "prun")
-MAX_MAGICS = 100
+# What opens, closes or hides code in a line; an escaped character is one mark.
+MARKS = re.compile(r"""\\.|'''|\"\"\"|['"#()\[\]{}]""")
 PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -42,13 +44,23 @@ class Cell:
     gives: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Statement:
+    """Top-level statements that share a line: their lines, and the global names that they bind, change and read."""
+
     first: int
     last: int
-    binds: frozenset[str]
+    bound: frozenset[str]
+    binds: frozenset[str]  # bound, or an item or attribute of it set; none if the statements are not kept
     reads: frozenset[str]
     star: bool
+
+
+class _Code(NamedTuple):
+    """A cell as the Python that IPython would run, and its statements; None if it does not parse."""
+
+    source: str
+    statements: tuple[_Statement, ...] | None
 
 
 def build_program(setup: Sequence[Cell], references: Sequence[Cell], own: Sequence[Cell], solution: Cell) -> list[Cell]:
@@ -63,32 +75,42 @@ def build_program(setup: Sequence[Cell], references: Sequence[Cell], own: Sequen
     """
     trusted = [*setup, *references]
     given = {name for cell in trusted for name in ([cell.gives] if cell.gives else names_bound(cell.source))}
-    cells = [Cell(cell.name, without_magics(cell.source), cell.required) for cell in own]
-    main = Cell(solution.name, without_magics(solution.source), required=True)
-    helpers = [cell for cell in cells if cell.name != main.name]
-    picked = _pick(helpers, _reads(main.source) - names_bound(main.source) - given, given)
-    student = [main if cell.name == main.name else picked.get(cell.name) for cell in cells]
-    return [*trusted, *(cell for cell in student if cell is not None)]
+    main = _code(solution.source)
+    reads = {name for statement in main.statements or () for name in statement.reads}
+    helpers = [
+        (cell, code)
+        for cell, code in zip(own, _codes(tuple(cell.source for cell in own)), strict=True)
+        if cell.name != solution.name
+    ]
+    picked = _pick([code for _, code in helpers], reads - _bound(main) - given, given)
+    kept = {
+        cell.name: Cell(cell.name, _keep(code.source, statements), cell.required)
+        for (cell, code), statements in zip(helpers, picked, strict=True)
+        if statements
+    }
+    kept[solution.name] = Cell(solution.name, main.source, required=True)
+    return [*trusted, *(kept[cell.name] for cell in own if cell.name in kept)]
 
 
-def _pick(cells: Sequence[Cell], needed: set[str], given: set[str]) -> dict[str, Cell]:
-    """Return, by name, the cells reduced to the statements that bind the needed names and what those need in turn."""
-    chosen: dict[str, set[_Statement]] = {}
-    binders: dict[str, list[tuple[str, _Statement]]] = defaultdict(list)
-    for cell in cells:
-        found = _statements(cell.source)
-        chosen[cell.name] = {s for s in found if s.star}
-        for statement in found:
+def _pick(codes: Sequence[_Code], needed: set[str], given: set[str]) -> list[set[_Statement]]:
+    """Return of each cell the statements that bind the needed names and what those need in turn."""
+    chosen: list[set[_Statement]] = []
+    binders: dict[str, list[tuple[int, _Statement]]] = defaultdict(list)
+    for n, code in enumerate(codes):
+        chosen.append({s for s in code.statements or () if s.star})
+        for statement in code.statements or ():
             for name in statement.binds:
-                binders[name].append((cell.name, statement))
-    seen, waiting = set(needed), list(needed)
+                binders[name].append((n, statement))
+    seen, waiting, followed = set(needed), list(needed), set()
     while waiting:
-        for cell_name, statement in binders[waiting.pop()]:
-            chosen[cell_name].add(statement)
-            fresh = statement.reads - given - seen
-            seen |= fresh
-            waiting += fresh
-    return {cell.name: Cell(cell.name, _keep(cell.source, chosen[cell.name])) for cell in cells if chosen[cell.name]}
+        for n, statement in binders[waiting.pop()]:
+            if statement not in followed:
+                followed.add(statement)
+                chosen[n].add(statement)
+                fresh = statement.reads - given - seen
+                seen |= fresh
+                waiting += fresh
+    return chosen
 
 
 def _keep(source: str, statements: Iterable[_Statement]) -> str:
@@ -96,85 +118,199 @@ def _keep(source: str, statements: Iterable[_Statement]) -> str:
     return "\n".join(text if n in kept else "" for n, text in enumerate(source.split("\n"), start=1))
 
 
-@functools.lru_cache(maxsize=256)
-def _statements(source: str) -> tuple[_Statement, ...]:
-    """Return the top-level statements that bind names; those that share a line count as one."""
-    try:
-        body = ast.parse(source).body
-    except PARSE_ERRORS:
-        return ()
-    groups: list[tuple[int, int, list[ast.stmt]]] = []
-    for node in body:
-        if not isinstance(node, BINDING):
-            continue
-        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-        last, nodes = node.end_lineno or first, [node]
-        if groups and first <= groups[-1][1]:
-            first, before, earlier = groups.pop()
-            last, nodes = max(last, before), [*earlier, *nodes]
-        groups.append((first, last, nodes))
-    lines = source.split("\n")
-    return tuple(_statement(first, last, nodes, "\n".join(lines[first - 1 : last])) for first, last, nodes in groups)
-
-
-def _statement(first: int, last: int, nodes: Sequence[ast.stmt], text: str) -> _Statement:
-    binds = names_bound(text).union(*map(_changed, nodes))
-    if not any(isinstance(node, DEFINING) for node in nodes):
-        binds -= BUILTINS  # `sum = 0` in an exploring cell, not `def sum` in a helper's
-    star = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in nodes)
-    return _Statement(first, last, frozenset(binds), frozenset(_reads(text)), star)
-
-
-def _changed(node: ast.AST) -> Iterator[str]:
-    """Yield the names of which a statement sets an item or an attribute."""
-    waiting = [node]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
-            while isinstance(node, ast.Attribute | ast.Subscript):
-                node = node.value
-            if isinstance(node, ast.Name):
-                yield node.id
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            waiting += ast.iter_child_nodes(node)
-
-
 def names_bound(source: str) -> set[str]:
     """Return the names that a cell binds at its top level; none if it does not parse."""
-    table = _symbols(source)
-    return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()} if table else set()
+    return _bound(_Code(source, _statements(source)))
 
 
 def is_broken(source: str) -> bool:
-    """Return whether a cell does not parse."""
-    return _symbols(without_magics(source)) is None
+    """Return whether a cell does not parse, or is too long to be parsed."""
+    return _parsed(without_magics(source)) is None
 
 
-def _reads(source: str) -> set[str]:
-    """Return the global names that a cell reads, in functions and classes too."""
-    found: set[str] = set()
-    tables = [table] if (table := _symbols(source)) else []
-    while tables:
-        table = tables.pop()
-        top = table.get_type() == "module"
-        found |= {s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global())}
-        tables += table.get_children()
-    return found
+def _bound(code: _Code) -> set[str]:
+    return {name for statement in code.statements or () for name in statement.bound}
 
 
-def _symbols(source: str) -> symtable.SymbolTable | None:
+@functools.lru_cache(maxsize=4)  # notebooks: one is cut once for each exercise
+def _codes(sources: tuple[str, ...]) -> list[_Code]:
+    return [_code(source) for source in sources]
+
+
+def _code(source: str) -> _Code:
+    plain = without_magics(source)
+    return _Code(plain, _statements(plain))
+
+
+def _parsed(source: str) -> ast.Module | None:
+    """Return the tree of a cell; None if there is none. Depth is bounded by the parser, whose limits raise."""
     try:
-        return symtable.symtable(source, "<cell>", "exec")
+        return ast.parse(source) if len(source) <= MAX_CODE else None
     except PARSE_ERRORS:
         return None
 
 
-@functools.lru_cache(maxsize=256)
+def _statements(source: str) -> tuple[_Statement, ...] | None:
+    """Return the top-level statements; those that share a line count as one."""
+    tree = _parsed(source)
+    if tree is None:
+        return None
+    groups: list[tuple[int, int, list[ast.stmt]]] = []
+    for node in tree.body:
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+        last = node.end_lineno or first
+        if groups and first <= groups[-1][1]:
+            first, before, nodes = groups.pop()
+            last = max(last, before)
+        else:
+            nodes = []
+        nodes.append(node)
+        groups.append((first, last, nodes))
+    return tuple(_statement(*group) for group in groups)
+
+
+def _statement(first: int, last: int, nodes: Sequence[ast.stmt]) -> _Statement:
+    top = _Scope()
+    changed, star = _walk(nodes, top)
+    binds = top.bound | changed if any(isinstance(node, BINDING) for node in nodes) else set()
+    if not any(isinstance(node, DEFINING) for node in nodes):
+        binds = binds - BUILTINS  # `sum = 0` in an exploring cell, not `def sum` in a helper's
+    return _Statement(first, last, frozenset(top.bound), frozenset(binds), frozenset(_global_reads(top)), star)
+
+
+@dataclass(slots=True)
+class _Scope:
+    """A block of code with names of its own: the cell, or a function, a class or a comprehension in it."""
+
+    parent: _Scope | None = None
+    kind: type[ast.AST] = ast.Module
+    bound: set[str] = field(default_factory=set)
+    elsewhere: set[str] = field(default_factory=set)  # global here
+    enclosing: set[str] = field(default_factory=set)  # nonlocal here
+    reads: set[str] = field(default_factory=set)
+    children: list[_Scope] = field(default_factory=list)
+
+    def child(self, kind: type[ast.AST]) -> _Scope:
+        self.children.append(_Scope(self, kind))
+        return self.children[-1]
+
+
+def _walk(nodes: Sequence[ast.AST], top: _Scope) -> tuple[set[str], bool]:
+    """Enter in `top` and scopes below it what the statements bind and read, each node visited once.
+
+    Returns the names of which the cell's top level sets an item or an attribute, and whether it imports `*`.
+    """
+    changed: set[str] = set()
+    star = False
+    waiting: list[tuple[ast.AST, _Scope]] = [(node, top) for node in nodes]
+    while waiting:
+        node, scope = waiting.pop()
+        if isinstance(node, ast.Name):
+            (scope.reads if isinstance(node.ctx, ast.Load) else scope.bound).add(node.id)
+        elif isinstance(node, ast.Constant):
+            continue
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            star |= node.names[0].name == "*"
+            scope.bound.update(alias.asname or alias.name.split(".")[0] for alias in node.names if alias.name != "*")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            arguments, inner = node.args, scope.child(ast.FunctionDef)
+            given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+            inner.bound |= {arg.arg for arg in given if arg}
+            outer = [arg.annotation for arg in given if arg]
+            outer += [*arguments.defaults, *arguments.kw_defaults]
+            if isinstance(node, ast.Lambda):
+                body = [node.body]
+            else:
+                scope.bound.add(node.name)
+                body, outer = node.body, [*outer, node.returns, *node.decorator_list]
+            waiting += [(each, scope) for each in outer if each]
+            waiting += [(each, inner) for each in body]
+        elif isinstance(node, ast.ClassDef):
+            scope.bound.add(node.name)
+            inner = scope.child(ast.ClassDef)
+            waiting += [(each, scope) for each in (*node.bases, *node.keywords, *node.decorator_list)]
+            waiting += [(each, inner) for each in node.body]
+        elif isinstance(node, COMPREHENSIONS):
+            inner = scope.child(ast.ListComp)
+            first = node.generators[0].iter  # is read outside
+            waiting += [(each, scope if each is first else inner) for each in _parts(node)]
+        elif isinstance(node, ast.NamedExpr):
+            home = scope
+            while home.kind is ast.ListComp and home.parent is not None:
+                home = home.parent
+            home.bound.add(node.target.id)
+            waiting.append((node.value, scope))
+        elif isinstance(node, ast.Global):
+            scope.elsewhere.update(node.names)
+        elif isinstance(node, ast.Nonlocal):
+            scope.enclosing.update(node.names)
+        else:
+            if isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar | ast.MatchMapping):
+                name = node.rest if isinstance(node, ast.MatchMapping) else node.name
+                scope.bound.update([name] if name else [])
+            elif scope is top and isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
+                root = node.value
+                while isinstance(root, ast.Attribute | ast.Subscript):
+                    root = root.value
+                changed.update([root.id] if isinstance(root, ast.Name) else [])
+            waiting += [(each, scope) for each in _children(node)]
+    return changed, star
+
+
+def _children(node: ast.AST) -> list[ast.AST]:
+    """Return the statements and expressions in a node: what may hold names."""
+    children: list[ast.AST] = []
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if type(value) is list:
+            children += [each for each in value if isinstance(each, ast.AST)]
+        elif isinstance(value, ast.AST) and name not in ("ctx", "op"):
+            children.append(value)
+    return children
+
+
+def _parts(node: ast.AST) -> list[ast.AST]:
+    """Return the children of a comprehension, its generators taken apart."""
+    parts: list[ast.AST] = []
+    for child in _children(node):
+        parts += _children(child) if isinstance(child, ast.comprehension) else [child]
+    return parts
+
+
+def _global_reads(top: _Scope) -> set[str]:
+    """Return the names read in a scope and below it that are bound in no function around the reading."""
+    if not top.children:
+        return top.reads
+    found: set[str] = set()
+    local: dict[str, int] = defaultdict(int)  # name -> functions around that bind it
+    waiting = [(top, True)]
+    while waiting:
+        scope, enters = waiting.pop()
+        own = scope.bound - scope.elsewhere - scope.enclosing if scope is not top else set()
+        if not enters:
+            for name in own:
+                local[name] -= 1
+            continue
+        reads = scope.reads
+        if scope.kind is ast.ClassDef:
+            reads = reads - own
+        elif own:
+            for name in own:
+                local[name] += 1
+            waiting.append((scope, False))
+        found |= {name for name in reads if name in scope.elsewhere or not local.get(name)}
+        waiting += [(child, True) for child in scope.children]
+    return found
+
+
+@functools.lru_cache(maxsize=32)
 def without_magics(source: str) -> str:
     """Return a cell as the Python that IPython would run, line by line: magics and shell lines become `pass`.
 
     A cell that is indented as a whole moves to the left. What is no Python even so is left to fail.
     """
+    if len(source) > MAX_CODE:
+        return source
     lines = source.split("\n")
     first = next((n for n, line in enumerate(lines) if line.strip()), None)
     if first is None:
@@ -183,21 +319,54 @@ def without_magics(source: str) -> str:
         if lines[first][2:].split(" ")[0] not in RUNS_ITS_BODY:
             return "\n" * (len(lines) - 1)
         lines[first] = ""
-    indent = re.match(r"\s*", next((line for line in lines if line.strip()), "")).group()
+    indent = _indent(next((line for line in lines if line.strip()), ""))
     lines = [line.removeprefix(indent) for line in lines]
-    for _ in range(MAX_MAGICS):
-        try:
-            ast.parse("\n".join(lines))
-            break
-        except SyntaxError as error:
-            n = (error.lineno or 0) - 1
-            if not 0 <= n < len(lines) or not MAGIC.match(lines[n]):
-                break
+    plain = "\n".join(lines)
+    if not any(mark in plain for mark in "%!?") or _parsed(plain) is not None:
+        return plain
+    n, level, quote, goes_on = 0, 0, "", False
+    while n < len(lines):
+        if not (level or quote or goes_on) and _is_magic(lines[n]):
             goes_on = lines[n].endswith("\\")
-            lines[n] = re.match(r"\s*", lines[n]).group() + "pass"
+            lines[n] = _indent(lines[n]) + "pass"
             while goes_on and n + 1 < len(lines):
                 n += 1
                 goes_on, lines[n] = lines[n].endswith("\\"), ""
-        except PARSE_ERRORS:
-            break
+            goes_on = False
+        else:
+            level, quote = _after(lines[n], level, quote)
+            goes_on = lines[n].endswith("\\")
+        n += 1
     return "\n".join(lines)
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
+
+
+def _is_magic(line: str) -> bool:
+    """Return whether a line where a statement begins is a magic, a shell command or a question to IPython."""
+    text = line.strip()
+    if text.startswith(("%", "!", "?")):
+        return True
+    if text.endswith("?"):
+        return not any(mark in text for mark in "#'\"")
+    left, _, right = text.partition("=")
+    return right.lstrip().startswith(("%", "!")) and all(c.isalnum() or c in "_,. " for c in left)
+
+
+def _after(line: str, level: int, quote: str) -> tuple[int, str]:
+    """Return how many brackets are open after a line, and the quote of the string that goes on, from those before."""
+    for mark in MARKS.findall(line):
+        if quote:
+            quote = "" if mark.startswith(quote) else quote
+        elif mark == "#":
+            break
+        elif mark[0] in "'\"":
+            quote = mark
+        elif mark in "([{":
+            level += 1
+        elif mark in ")]}":
+            level = max(level - 1, 0)
+    ended = len(quote) == 1 and not line.endswith("\\")
+    return level, "" if ended else quote

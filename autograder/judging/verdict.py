@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from autograder.text import one_line
+
 
 class Outcome(enum.StrEnum):
     """What happened to an exercise. Only FAULT is not the student's: it is never a zero."""
@@ -41,12 +43,18 @@ class PartVerdict:
     reason: str = ""
     case: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", one_line(self.reason))
+        object.__setattr__(self, "case", one_line(self.case))
+
 
 @dataclass(frozen=True)
 class Verdict:
     """The verdict on one exercise, or on its speed. `score` is None for a grader fault, else between 0 and `points`.
 
-    `speed` holds what `kernels.speed.as_dict` made of the time, where there is one.
+    Reasons and notes may quote a submission: they are lines that may be shown anywhere (see `text.one_line`).
+    `speed` holds what `kernels.speed.as_dict` made of the time, where there is one. `isolation` is what the program ran
+    under, "bubblewrap" or "process"; empty where nothing had to run.
     """
 
     exercise: str
@@ -59,6 +67,11 @@ class Verdict:
     notes: tuple[str, ...] = ()
     speed: Mapping[str, Any] | None = None
     seconds: float = field(default=0.0, compare=False)
+    isolation: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", one_line(self.reason))
+        object.__setattr__(self, "notes", tuple(one_line(note) for note in self.notes))
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as plain data."""

@@ -6,9 +6,9 @@
 
 The student's process is asked for results and for what it launches, never for a time. Every call has data of its own,
 and the judge compares the results with the oracle. Then that process ends. A clean one, where the notebook's kernels
-are all that is the student's, launches the same again, in turn with the baseline: these launches are timed, and their
-results compared too. So a changed clock, a result kept from an earlier call, work left to other streams or done for
-many calls at once gain nothing: the time is that of the kernels, each time anew.
+are all that is the student's, does the same again on other data, in turn with the baseline: these launches are timed,
+and their results compared too. So a changed clock, a result kept from an earlier call, work left to other streams or
+done for many calls at once gain nothing: the time is that of the kernels, each time anew.
 
 What a call does beside its kernels is seen by the judge's own clock, in N and 2N calls of the function and of the
 replay. By as much as they differ, the call is longer.
@@ -30,6 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,8 +41,8 @@ from autograder.isolation.worker.trees import by_name, mapped, tensors_in
 from autograder.judging.compare import assess
 from autograder.judging.exercise import Arguments, Exercise, Speed
 from autograder.judging.program import Cell
+from autograder.kernels.explain import data_of, explained
 from autograder.kernels.model import Timed, floor_dtype
-from autograder.kernels.prove import may_carry_data
 from autograder.kernels.record import Recording, checked, kernels_of
 from autograder.kernels.worker.measuring import PLACE, CallRunner, Writer, read
 from autograder.kernels.workers import TASKS, KernelFailure, LimitReached, sentence
@@ -55,7 +56,6 @@ MOST_CALLS, MOST_BYTES = 16, 1 << 30  # in a round, and of their inputs
 BY_THE_CLOCK, CLOCK_SECONDS = 32, 0.05  # the judge's clock needs so many calls, or so long
 SLACK, SLACK_SECONDS = 0.1, 10e-6  # what two processes on one GPU may differ by
 BELOW_FLOOR = 0.95
-BY_TORCH = 0.01  # of a result, which may be there without a kernel
 SECONDS = 60.0  # for each answer of a process
 SHARE = 0.6  # of the GPU's memory, for a process
 SLEEP_SECONDS = 0.3e-3, 10e-3
@@ -153,8 +153,8 @@ class Clock:
 class GpuWorker:
     """The worker that measuring needs; it starts on first use. For one thread; processes wait for one another."""
 
-    def __init__(self, isolation: str | None = None, helpers: Sequence[str] = ()):
-        self.sandbox = Sandbox(isolation, GPU, helpers)
+    def __init__(self, isolation: str | None = None, helpers: Sequence[str] = (), hidden: Sequence[Path] = ()):
+        self.sandbox = Sandbox(isolation, GPU, helpers, hidden)
 
     def __enter__(self) -> GpuWorker:
         return self
@@ -207,8 +207,8 @@ class _Round:
     """Calls that are made one after the other. Their data is drawn from the seeds whenever it is needed."""
 
     seeds: list[int]
-    logs: list[dict[str, Any]] = field(default_factory=list)
-    results: list[Any] = field(default_factory=list)  # where they lay: their form
+    recordings: list[Recording] = field(default_factory=list)
+    reasons: list[str | None] = field(default_factory=list)  # what of a recording does not count
 
 
 class _Measurement:
@@ -229,14 +229,18 @@ class _Measurement:
     def _draw(self, seed: int) -> Arguments:
         return self.exercise.inputs(torch.Generator("cuda").manual_seed(seed), **self.case)
 
+    def _other(self, seed: int) -> Arguments:
+        """Return arguments with the integers that the seed gives, and other data."""
+        given, other = self._draw(seed), self._draw(seed ^ 1)
+        kept = data_of(given)
+        flat = {n: t if n in kept else by_name(given)[n] for n, t in by_name(other).items()}
+        tensors = iter(flat.values())
+        return mapped(given, lambda _: next(tensors))
+
     def result(self) -> Measured:
         self._ask_student()
-        recordings = [_recording(log) for each in self.rounds for log in each.logs]
-        source = kernels_of(self.program, *recordings)
-        refuse_data_in_numbers(
-            [log for each in self.rounds for log in each.logs],
-            [self._draw(seed) for each in self.rounds for seed in each.seeds],
-        )
+        recordings = [each for one in self.rounds for each in one.recordings]
+        source = kernels_of(self.program, *recordings).source
         with _session(self.sandbox, {"source": source}, self.memory, AGAIN) as session:
             runner = CallRunner(_Baseline(self.speed.baseline))
             for each in self.rounds:
@@ -275,10 +279,12 @@ class _Measurement:
                     self._pace(session)
                 self.clock.take("student", lambda times: session.run(self.sleep, times * self.passes))
                 answer = session.fetch()
-                each.logs, each.results = answer["logs"], answer["results"]
-                for arguments, result in zip(sets, each.results, strict=True):
+                for arguments, result, log in zip(sets, answer["results"], answer["logs"], strict=True):
                     if found := self._wrong(arguments, mapped(result, session.tensor, stand_ins=PLACE)):
                         raise KernelFailure(f"on the GPU, {found}")
+                    found = explained(checked(log), data_of(arguments), self.exercise.copies)
+                    each.recordings.append(found.recording)
+                    each.reasons.append(found.reason)
 
     def _pace(self, session: _Session) -> None:
         """Choose how long the GPU sleeps before a call, so that the host is ahead, and how often the clock calls."""
@@ -291,9 +297,10 @@ class _Measurement:
 
     def _replay(self, session: _Session, runner: CallRunner, each: _Round) -> None:
         """Call the baseline and launch what a round's logs hold; compare the results; add up the times."""
-        sets = [self._draw(seed) for seed in each.seeds]
+        sets = [self._other(seed) for seed in each.seeds]
         runner.place(sets, sets)
-        session.load(sets, each.logs)
+        logs = [{"events": r.events, "storages": r.storages, "result": r.result} for r in each.recordings]
+        session.load(sets, logs)
         _run(runner, self.sleep)
         self.timed["baseline"] += runner.seconds
         session.run(self.sleep)
@@ -303,12 +310,10 @@ class _Measurement:
         changed = {names[number].split("[")[0] for number in answer["changed"]} - {*self.exercise.may_change}
         if changed:
             raise KernelFailure(f"on the GPU, it changes its argument {min(changed)} in place")
-        for arguments, form, result, log in zip(sets, each.results, answer["results"], each.logs, strict=True):
-            tensors = map(session.tensor, result)
-            if self._wrong(arguments, mapped(form, lambda _, tensors=tensors: next(tensors, None), stand_ins=PLACE)):
-                raise KernelFailure(_not_the_kernels(log))
-        if answer["by_torch"] > BY_TORCH:
-            raise KernelFailure(f"{answer['by_torch']:.0%} of its result were not written by a kernel")
+        for number, (arguments, result) in enumerate(zip(sets, answer["results"], strict=True)):
+            tensors = list(map(session.tensor, result))
+            if found := self._wrong(arguments, each.recordings[number].filled(tensors)):
+                raise KernelFailure(each.reasons[number] or f"{AGAIN}on other data, {found}")
         self.clock.take("relaunched", lambda times: session.run(self.sleep, times * self.passes))
         self.clock.take("baseline", lambda times: _run(runner, self.sleep, times * self.passes))
 
@@ -328,7 +333,8 @@ class _Measurement:
             return None
         beside = unaccounted(self.clock["student"], self.clock["relaunched"], kernels)
         notes = [f"{_us(beside)} of a call are not its kernels'"] if beside else []
-        if names := _left_out(self.rounds[0].logs[0]):
+        left_out = [event["op"][0] for event in recording.events if event["kind"] == "host" and event["args"] is None]
+        if names := ", ".join(list(dict.fromkeys(left_out))[:6]):
             notes.append(f"beside its kernels torch ran {names}")
         dots = "dot(" in source
         low, _, _, high = statistics.quantiles(self.timed["relaunched"], n=5, method="inclusive")
@@ -336,7 +342,7 @@ class _Measurement:
             {"step": each["kernel"], "programs": math.prod(each["grid"]), "warps": each["options"].get("num_warps", 4)}
             for each in recording.launches
         ]
-        if len(launches) == 1 and len(self.rounds[0].logs[0]["events"]) == 1:
+        if len(launches) == 1 and len(recording.events) == 1:
             launches[0]["us"] = round(kernels * 1e6, 3)
         return Measured(
             device=available(),
@@ -443,48 +449,6 @@ def _alone() -> Iterator[None]:
     with open(os.path.join(tempfile.gettempdir(), f"mla-course-gpu-{os.getuid()}.lock"), "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-# What is known of the launches comes from the student's process
-
-
-def _recording(log: Any) -> Recording:
-    try:
-        launches = [event for event in log["events"] if event["kind"] == "launch"]
-        notes = {"storages": log["storages"], "events": launches, "result": log["result"]}
-    except (KeyError, TypeError) as error:
-        raise KernelFailure(f"what was noted of the launches is malformed: {error}") from None
-    return checked(notes)
-
-
-def refuse_data_in_numbers(logs: Sequence[Any], arguments: Sequence[Arguments]) -> None:
-    """Raise KernelFailure if launches or fills take numbers that change with the data: the host may have computed them.
-
-    Those among a call's own arguments may change, and integers that can be no float's bits.
-    """
-    loose = [{*_numbers(log["events"])} - {*_numbers(own)} for log, own in zip(logs, arguments, strict=True)]
-    if any(numbers != loose[0] for numbers in loose):
-        raise KernelFailure("its launches take numbers that change with the data: compute them in the kernels")
-
-
-def _numbers(value: Any) -> list[float]:
-    if isinstance(value, Mapping | list | tuple):
-        inside = value.values() if isinstance(value, Mapping) else value
-        return [number for each in inside for number in _numbers(each)]
-    return [value] if may_carry_data(value) else []
-
-
-def _left_out(log: Mapping[str, Any]) -> str:
-    names = log.get("left_out")
-    found = dict.fromkeys(str(name)[:30] for name in names[:1000]) if isinstance(names, list) else {}
-    return ", ".join(list(found)[:6])
-
-
-def _not_the_kernels(log: Mapping[str, Any]) -> str:
-    names = _left_out(log)
-    return "its kernels, launched again by themselves, do not give this result: " + (
-        f"torch computes part of it ({names})" if names else "they read what was made elsewhere"
-    )
 
 
 def _us(seconds: float) -> str:

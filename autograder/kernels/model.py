@@ -20,9 +20,11 @@ from autograder.judging.program import Cell
 from autograder.kernels import cost_model
 from autograder.kernels.compile import compile_launches
 from autograder.kernels.cost_model import Constants, LaunchTime
+from autograder.kernels.explain import data_of, explained
+from autograder.kernels.full_size import FullSize
 from autograder.kernels.record import Recording, kernels_of, record
-from autograder.kernels.replay import Place, Replayed, places, replay
-from autograder.kernels.workers import KernelFailure, KernelWorkers, Unchecked
+from autograder.kernels.replay import Fault, Place, Replayed, replay, replay_request
+from autograder.kernels.workers import KernelFailure, KernelWorkers, Unchecked, sentence
 from mla_ref.hardware.cost import Cost
 from mla_ref.hardware.devices import DEVICES
 
@@ -111,33 +113,62 @@ def model_call(
     arguments: Mapping[str, Any],
     floor: Cost,
     device: str = "h100",
-    forbidden: Sequence[str] = (),
-    known: Set[Place] | None = None,
+    known: Known | None = None,
+    full: FullSize | None = None,
+    copies: bool = True,
 ) -> Modelled:
     """Return the modelled time of one call on a device of `mla_ref.hardware.devices.DEVICES`.
 
-    Tensors of device "meta" among the arguments stand for a shape: full sizes cost nothing, and kernels read zeros.
-    Given the places that ran in calls whose answers were compared, `known`, no other may run.
+    Tensors of device "meta" among the arguments stand for a shape: full sizes cost nothing. Kernels read zeros there,
+    or what `full` draws, which then compares what they write. Given what ran in calls whose answers were compared,
+    `known`, nothing else may run.
 
     Raises
     ------
     KernelFailure, LimitReached
         The student's, with a sentence. Failures of the workers themselves raise SandboxError.
     """
-    recording = record(workers, program, entry, arguments, execute=False, forbidden=forbidden)
-    source = kernels_of(program, recording)
+    found = explained(record(workers, program, entry, arguments), data_of(arguments), copies)
+    recording = found.recording
+    kernels = kernels_of(program, recording)
+    source = kernels.source
+    if known is not None and form_of(recording) not in known.forms:
+        raise Unchecked(
+            f"{', '.join(form_of(recording))} follow one another here, and did in no call whose answer was compared"
+        )
     compiled = compile_launches(workers, source, recording, device)
-    replayed = replay(workers, source, recording, arguments, compiled, sample=SAMPLE)
-    found = add_up(recording, replayed, compiled, floor, device)
-    if reason := shortfall(found, floor):
-        raise KernelFailure(reason)
-    if known is not None and (new := sorted(places(source, recording, replayed) - known)):
+    options = full.options if full else {}
+    request = replay_request(recording, arguments, compiled, sample=SAMPLE, **options)
+    try:
+        replayed = replay(workers, "", request)  # the modules that were compiled, and no Python
+    except Fault as fault:
+        raise KernelFailure(sentence(kernels.in_cells(fault.error))) from None
+    modelled = add_up(recording, replayed, compiled, floor, device)
+    if reason := shortfall(modelled, floor) or (full.wrong(replayed, recording) if full else None):
+        raise KernelFailure(found.reason or reason)
+    if known is not None and (new := sorted(replayed.places(source, recording) - known.places)):
         kernel, text, _ = new[0]
         raise Unchecked(
             f"{kernel} runs `{text}` here, and ran it in no call whose answer was compared: kernels are timed for what "
             f"was found right"
         )
-    return found
+    return modelled
+
+
+def form_of(recording: Recording) -> tuple[str, ...]:
+    """Return what a call does, in order, whatever the numbers: kernels and operations of torch."""
+    return tuple(event["kernel"] if event["kind"] == "launch" else ".".join(event["op"]) for event in recording.events)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What ran in calls whose answers were compared: places of kernels, and what calls did in order."""
+
+    places: Set[Place]
+    forms: Set[tuple[str, ...]]
+
+    def __or__(self, other: Known) -> Known:
+        return Known(self.places | other.places, self.forms | other.forms)
 
 
 def add_up(
@@ -154,7 +185,7 @@ def add_up(
     made = {n for event in recording.events if event["kind"] == "host" for n, _ in event["writes"]}
     for event in recording.events:
         if event["kind"] == "host":
-            events.append((event["op"], event, None))
+            events.append((event["op"][0], event, None))
             continue
         counts = replayed.counts[number]
         for storage in counts["unwritten"]:

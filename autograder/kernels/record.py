@@ -4,40 +4,64 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired
 
 import torch
-from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from autograder.isolation.sandbox import Limits
 from autograder.isolation.worker.layout import packed
+from autograder.isolation.worker.trees import mapped, tensors_in
 from autograder.judging.program import Cell
-from autograder.kernels.extract import NotAKernel, kernel_program
+from autograder.kernels.extract import NotAKernel, cut_kernels
+from autograder.kernels.worker import hosting
 from autograder.kernels.worker.recording import NAMED
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, ended, sentence
 
 MAX_LAUNCHES = 256
 MAX_BYTES = 4 << 30  # of what a call makes
-MOST = 4096  # storages, events, changes of content in the notes of a call
+MOST = 4096  # storages and events in the notes of a call
 MOST_BYTES = 1 << 40  # of any tensor
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What a call launched, by its own account: checked for form, not for truth."""
+    """What a call does, as a program, by its process's own account: checked for form, not for truth.
 
-    launches: list[dict[str, Any]]
+    Attributes
+    ----------
+    events
+        Launches of kernels and operations of torch, in order.
+    storages
+        Each with its size; an argument's with the argument's name; with the content, if that was there before the call.
+    result
+        Where the tensors of the result lie.
+    form
+        The result, with `{"$view": n}` for each tensor.
+    """
+
     events: list[dict[str, Any]]
     storages: list[dict[str, Any]]
     result: list[dict[str, Any]]
-    returned: Any = None
+    form: Any = None
 
+    @property
+    def launches(self) -> list[dict[str, Any]]:
+        """The events that are launches."""
+        return [event for event in self.events if event["kind"] == "launch"]
 
-# An execution and its arguments.
-Execution = tuple[Recording, Mapping[str, Any]]
+    def filled(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Return the result with these tensors."""
+        return mapped(self.form, lambda leaf: tensors[leaf["$view"]], stand_ins=("$view",))
+
+    def views(self) -> list[dict[str, Any]]:
+        """Return where the tensors lie that launches take and that are returned."""
+        taken = [arg["tensor"] for launch in self.launches for arg in launch["args"].values() if "tensor" in arg]
+        return [*self.result, *taken]
 
 
 def record(
@@ -45,11 +69,9 @@ def record(
     program: Sequence[Cell],
     entry: str,
     arguments: Mapping[str, Any],
-    execute: bool,
-    forbidden: Sequence[str] = (),
     limits: Limits | None = None,
 ) -> Recording:
-    """Run the student's program and function once, its launches noted; with `execute`, kernels run too.
+    """Run the student's program and have one call of its function noted. No kernel runs.
 
     Raises KernelFailure with what the program raised, LimitReached.
     """
@@ -57,9 +79,10 @@ def record(
         "program": [dataclasses.asdict(cell) for cell in program],
         "entry": entry,
         "driver": "call",
-        "forbidden": list(forbidden),
+        "forbidden": [],
         "cases": [packed(dict(arguments))],
-        "record": "execution" if execute else "launches",
+        "record": True,
+        "again": False,
     }
     limits = limits or workers.limits
     reply = workers.sandbox.run(request, limits)
@@ -72,10 +95,10 @@ def record(
                 raise KernelFailure(sentence(message[key]))
     if case is None:
         raise ended(reply, limits, "the call")
-    return checked(case.get("notes"), case.get("result"))
+    return checked(case.get("notes"))
 
 
-def kernels_of(program: Sequence[Cell], *recordings: Recording) -> str:
+def kernels_of(program: Sequence[Cell], *recordings: Recording) -> Kernels:
     """Return the program of all kernels that the recordings name.
 
     Raises KernelFailure if there are no launches, or if the kernels cannot be cut out.
@@ -84,14 +107,31 @@ def kernels_of(program: Sequence[Cell], *recordings: Recording) -> str:
     if not names:
         raise KernelFailure("no Triton kernel was launched")
     try:
-        return kernel_program([cell.source for cell in program], names)
+        found = cut_kernels([cell.source for cell in program], names)
     except NotAKernel as error:
         raise KernelFailure(str(error)) from None
+    lines = {n: (program[cell].name, line, text.strip()) for n, (cell, line, text) in found.lines.items()}
+    return Kernels(found.source, lines)
 
 
-def result_storages(recording: Recording) -> list[int]:
-    """Return the storages in which the result lives."""
-    return sorted({view["storage"] for view in recording.result})
+@dataclass(frozen=True)
+class Kernels:
+    """A program of kernels alone, and of its lines the student's: the cell's name, line and text."""
+
+    source: str
+    lines: Mapping[int, tuple[str, int, str]]
+
+    def in_cells(self, error: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an error of this program, as a worker describes it, with the student's lines."""
+        found, where = dict(error), error.get("where") or {}
+        if (line := where.get("line")) in self.lines:
+            found["where"] = dict(zip(("cell", "line", "source"), self.lines[line], strict=True))
+        return found | {"message": self.told(found.get("message", ""))}
+
+    def told(self, text: str) -> str:
+        """Return a sentence about this program with the student's lines."""
+        line = lambda match: f"line {self.lines[int(match[1])][1]}" if int(match[1]) in self.lines else match[0]
+        return re.sub(r"\bline (\d{1,6})\b", line, text)
 
 
 # What comes from the student's process is checked before anything is made of it
@@ -104,11 +144,14 @@ Number = bool | int | float | str | None
 
 
 class Storage(TypedDict):
-    """A storage: its size, and of an argument's the argument's name."""
+    """A storage: its size; of an argument's the argument's name; what it held before the call, and its dtype."""
 
     __pydantic_config__ = STRICT
     bytes: Size
     input: NotRequired[str]
+    content: NotRequired[torch.Tensor]
+    dtype: NotRequired[Literal[*NAMED]]
+    unknown: NotRequired[bool]
 
 
 class View(TypedDict):
@@ -155,26 +198,29 @@ class Options(TypedDict, total=False):
 
 
 class Host(TypedDict):
-    """An operation of torch: what it reads and writes."""
+    """An operation of torch, with what it makes. `args` are None for one that is not done again."""
 
     __pydantic_config__ = STRICT
     kind: Literal["host"]
-    op: Annotated[str, Field(max_length=80)]
+    op: Annotated[list[Annotated[str, Field(max_length=80)]], Field(min_length=2, max_length=2)]
+    line: Annotated[str, Field(max_length=200)]
+    args: list[Any] | None
+    kwargs: Annotated[dict[str, Any], Field(max_length=16)]
+    out: Annotated[list[View], Field(max_length=64)]
     flops: Annotated[int, Field(ge=0, le=1 << 60)]
-    reads: Annotated[list[Pair], Field(max_length=64)]
-    writes: Annotated[list[Pair], Field(max_length=64)]
+    reads: Annotated[list[Pair], Field(max_length=256)]
+    writes: Annotated[list[Pair], Field(max_length=256)]
 
 
 class Launch(TypedDict):
-    """A launch, with the bytes `content` of storages that the host has changed since the last one."""
+    """A launch."""
 
     __pydantic_config__ = STRICT
     kind: Literal["launch"]
     kernel: str
-    grid: Annotated[list[Annotated[int, Field(ge=0, le=1 << 31)]], Field(max_length=3)]
+    grid: Annotated[list[Annotated[int, Field(ge=0, le=1 << 31)]], Field(min_length=3, max_length=3)]
     args: dict[str, TensorArgument | DtypeArgument | ConstantArgument | ValueArgument]
     options: Options
-    content: Annotated[list[Annotated[tuple[Index, torch.Tensor], Strict(False)]], Field(max_length=MOST)]
 
 
 class Notes(TypedDict):
@@ -184,12 +230,13 @@ class Notes(TypedDict):
     storages: Annotated[list[Storage], Field(max_length=MOST)]
     events: Annotated[list[Annotated[Host | Launch, Field(discriminator="kind")]], Field(max_length=MOST)]
     result: Annotated[list[View], Field(max_length=64)]
+    form: Any
 
 
-FORM = TypeAdapter(Notes)
+FORM, VIEW = TypeAdapter(Notes), TypeAdapter(View)
 
 
-def checked(notes: Any, returned: Any = None) -> Recording:
+def checked(notes: Any) -> Recording:
     """Return the notes of a worker as a recording.
 
     Raises KernelFailure if they are malformed or hold more than `MAX_LAUNCHES` launches, LimitReached if the tensors of
@@ -198,27 +245,56 @@ def checked(notes: Any, returned: Any = None) -> Recording:
     try:
         found = FORM.validate_python(notes)
         events, storages = found["events"], found["storages"]
+        for event in events:
+            if event["kind"] == "host":
+                _check_host(event, storages)
         launches = [event for event in events if event["kind"] == "launch"]
-        hosts = [event for event in events if event["kind"] == "host"]
-        numbers = [n for event in hosts for side in ("reads", "writes") for n, _ in event[side]]
-        if any(number >= len(storages) for number in numbers):
-            raise ValueError("a storage that was not noted")
-        views = [arg["tensor"] for launch in launches for arg in launch["args"].values() if "tensor" in arg]
-        for view in [*views, *found["result"]]:
+        recording = Recording(events, storages, found["result"], found["form"])
+        for view in recording.views():
             _check_view(view, storages)
-        for number, raw in (pair for launch in launches for pair in launch["content"]):
-            _check_content(raw, storages[number])
+        for storage in storages:
+            _check_content(storage)
+        stand_ins: list[Any] = []
+        mapped(found["form"], lambda leaf: stand_ins.append(leaf["$view"]), stand_ins=("$view",))
+        numbers = [n for n in stand_ins if type(n) is int]  # 0.0 and False are equal to 0
+        if numbers != stand_ins or numbers != list(range(len(found["result"]))) or tensors_in(found["form"]):
+            raise ValueError("a result that is not the one noted")
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))[:80]
-        raise KernelFailure(f"what was noted of the launches is malformed: {where}: {first['msg']}") from None
-    except (ValueError, IndexError) as error:
-        raise KernelFailure(f"what was noted of the launches is malformed: {error}") from None
+        raise KernelFailure(f"what was noted of the call is malformed: {where}: {first['msg']}") from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise KernelFailure(f"what was noted of the call is malformed: {error}") from None
     if sum(storage["bytes"] for storage in storages if "input" not in storage) > MAX_BYTES:
         raise LimitReached(f"the tensors of one call exceed {MAX_BYTES >> 30} GiB")
     if len(launches) > MAX_LAUNCHES:
         raise KernelFailure(f"one call launches {len(launches)} kernels; at most {MAX_LAUNCHES} are graded")
-    return Recording(launches, events, storages, found["result"], returned)
+    return recording
+
+
+def _check_host(event: Host, storages: list[Storage]) -> None:
+    """Check an operation of torch; what one costs that is done again follows from its operands."""
+    for pair in (*event["reads"], *event["writes"]):
+        storages[pair[0]]
+    if event["args"] is None:
+        return
+    if not hosting.is_known(*event["op"]):
+        raise ValueError(f"{event['op'][0]} is no operation of a call's program")
+    if tensors_in([event["args"], event["kwargs"]]):
+        raise ValueError("an operand that is no view")
+    schema = hosting.schema_of(event["op"])
+    given = [*hosting.views_in(event["args"]), *hosting.views_in([*event["kwargs"].values()])]
+    for view in [*given, *event["out"]]:
+        _check_view(VIEW.validate_python(view), storages)
+    changed = [view for each in hosting.written_by(schema, event["args"]) for view in hosting.views_in(each)]
+    event["reads"] = [[view["storage"], _bytes(view)] for view in given]
+    event["writes"] = [[view["storage"], _bytes(view)] for view in [*changed, *event["out"]]]
+    event["flops"] = 0
+
+
+def _bytes(view: View) -> int:
+    distinct = math.prod(n for n, stride in zip(view["shape"], view["strides"], strict=True) if stride)
+    return distinct * NAMED[view["dtype"]].itemsize
 
 
 def _check_view(view: View, storages: list[Storage]) -> None:
@@ -228,8 +304,11 @@ def _check_view(view: View, storages: list[Storage]) -> None:
         raise ValueError("a tensor that exceeds its storage")
 
 
-def _check_content(raw: torch.Tensor, storage: Storage) -> None:
-    if raw.dtype != torch.uint8 or raw.dim() != 1:
-        raise ValueError("content that is no bytes")
-    if len(raw) != storage["bytes"] and "input" not in storage:  # an argument's size is checked in `replay`
+def _check_content(storage: Storage) -> None:
+    raw = storage.get("content")
+    if raw is None:
+        return
+    if "input" in storage:
+        raise ValueError("an argument with content of its own: the judge knows what it holds")
+    if raw.dtype != torch.uint8 or raw.dim() != 1 or len(raw) != storage["bytes"] or "dtype" not in storage:
         raise ValueError("content that is not its storage's")

@@ -1,8 +1,8 @@
-"""Launch recorded kernels again in a clean process, on the judge's own data, with every access checked."""
+"""Run recorded calls again in a clean process, on the judge's own data, with every access checked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,145 +10,149 @@ import torch
 
 from autograder.isolation.worker.layout import is_gapped
 from autograder.isolation.worker.trees import by_name
-from autograder.kernels.record import MAX_LAUNCHES, Execution, Recording, result_storages
-from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, ended, refused
+from autograder.kernels.record import Recording
+from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, ended, sentence
 
 # Of a kernel: its name, the text of a line, and a column.
 Place = tuple[str, str, int]
 
 
+class Fault(KernelFailure):
+    """What went wrong in a call that was run again: `error` as the worker describes it."""
+
+    def __init__(self, error: Mapping[str, Any]):
+        super().__init__(sentence(error))
+        self.error = dict(error)
+
+
 @dataclass(frozen=True)
 class Replayed:
-    """What launches did in a clean process.
+    """What a call did in a clean process.
 
     Attributes
     ----------
     counts
         Of each launch: see `kernels.worker.counting`.
-    content, covered
-        Of each storage that was asked for, its final bytes, and which of them kernels wrote.
-    gapped
-        Storages of arguments with gaps between their elements: their bytes are those of the elements alone.
+    result
+        The tensors of the result.
+    again
+        The same where programs run in another order; empty where that cannot matter.
+    changed
+        The arguments that hold something else afterwards.
+    unwritten
+        Sentences on reads of memory that nothing had written.
+    picks
+        Of a sample, for each tensor of the result parts of its rows: index, first element, values, which of them count.
     """
 
     counts: list[dict[str, Any]]
-    content: dict[int, torch.Tensor] = field(default_factory=dict)
-    covered: dict[int, torch.Tensor] = field(default_factory=dict)
-    gapped: Set[int] = frozenset()
+    result: list[torch.Tensor] = field(default_factory=list)
+    again: list[torch.Tensor] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    unwritten: list[str] = field(default_factory=list)
+    picks: list[list[Any]] = field(default_factory=list)
+
+    def places(self, source: str, recording: Recording) -> set[Place]:
+        """Return the places of the kernels in `source` at which an operation ran."""
+        lines = source.splitlines()
+        return {
+            (launch["kernel"], lines[line - 1].strip(), column)
+            for launch, counts in zip(recording.launches, self.counts, strict=True)
+            for line, column in counts["ran"]
+            if line  # else it is the compiler's own
+        }
 
 
-def places(source: str, recording: Recording, replayed: Replayed) -> set[Place]:
-    """Return the places of the kernels in `source` at which an operation ran."""
-    lines = source.splitlines()
-    return {
-        (launch["kernel"], lines[line - 1].strip() if line else "", column)
-        for launch, counts in zip(recording.launches, replayed.counts, strict=True)
-        for line, column in counts["ran"]
-    }
-
-
-def replay(
-    workers: KernelWorkers,
-    source: str,
-    recording: Recording,
-    arguments: Mapping[str, Any],
-    compiled: Sequence[Mapping[str, Any]] = (),
-    sample: int | None = None,
-    contents: Sequence[int] = (),
-) -> Replayed:
-    """Run the launches in a clean process, on the judge's own arguments, and count what they do.
-
-    With `sample` no more than about that many programs of a launch run. Raises KernelFailure for an access out of
-    bounds.
-    """
-    request = replay_request(recording, arguments, compiled, sample, contents)
-    (found,) = replays(workers, source, [request if isinstance(request, Exception) else {**request, "count": True}])
+def replay(workers: KernelWorkers, source: str, request: Mapping[str, Any], seconds: float | None = None) -> Replayed:
+    """Run one call again. Raises KernelFailure, LimitReached."""
+    (found,) = replays(workers, source, [request], seconds or workers.limits.seconds)
     if isinstance(found, Exception):
         raise found
     return found
 
 
-def replay_executions(
-    workers: KernelWorkers, source: str, executions: Sequence[Execution]
-) -> list[Replayed | KernelFailure | LimitReached]:
-    """Run the launches of several executions, every program, in one clean process.
-
-    Of each: what it did, with the bytes of the result, or why there is nothing.
-    """
-    return replays(
-        workers, source, [replay_request(each, args, contents=result_storages(each)) for each, args in executions]
-    )
-
-
 def replays(
-    workers: KernelWorkers, source: str, wanted: Sequence[dict[str, Any] | KernelFailure]
+    workers: KernelWorkers, source: str, requests: Sequence[Mapping[str, Any]], seconds: float
 ) -> list[Replayed | KernelFailure | LimitReached]:
-    """Make replays, in the order of `wanted` (see `replay_request`). A failure among them stays one."""
-    found: list[Any] = list(wanted)
-    todo = [n for n, each in enumerate(wanted) if isinstance(each, dict)]
-    while todo:
-        size, group = 0, []
-        while todo and (not group or size + len(wanted[todo[0]]["launches"]) <= MAX_LAUNCHES):
-            size += len(wanted[todo[0]]["launches"])
-            group.append(todo.pop(0))
-        for number, each in zip(group, _group(workers, source, [wanted[n] for n in group]), strict=True):
-            found[number] = each
-    return found
+    """Run several calls again, each on memory of its own, in one process (see `replay_request`).
 
-
-def _group(
-    workers: KernelWorkers, source: str, group: list[dict[str, Any]]
-) -> list[Replayed | KernelFailure | LimitReached]:
-    request = {"task": "replay", "source": source, "replays": group}
-    reply, limits = workers.perform(request, workers.limits.seconds * min(len(group), 3))
+    Of each: what it did, or why there is nothing.
+    """
+    request = {"task": "replay", "source": source, "replays": list(requests)}
+    reply, limits = workers.perform(request, seconds)
     found: list[Any] = []
-    for answer, each in zip(reply.messages, group, strict=False):
+    for answer in reply.messages[: len(requests)]:
         if "error" in answer:
-            found.append(refused(answer["error"]))
-            continue
-        parts = [{int(n): raw for n, raw in answer[key].items()} for key in ("content", "covered")]
-        gapped = {number for number, storage in enumerate(each["storages"]) if "elements" in storage}
-        found.append(Replayed(answer["launches"], *parts, gapped))
-    rest = ended(reply, limits, "replaying the launches")
+            found.append(Fault(answer["error"]))
+        else:
+            names = ("result", "again", "changed", "unwritten", "picks")
+            found.append(Replayed(answer["launches"], **{name: answer.get(name, []) for name in names}))
+    rest = ended(reply, limits, "running its kernels")
     if found and reply.messages[-1].get("event") == "failed":
         rest = found[-1]
-    return found + [rest] * (len(group) - len(found))
+    return found + [rest] * (len(requests) - len(found))
 
 
 def replay_request(
     recording: Recording,
     arguments: Mapping[str, Any],
     compiled: Sequence[Mapping[str, Any]] = (),
-    sample: int | None = None,
-    contents: Sequence[int] = (),
-) -> dict[str, Any] | KernelFailure:
-    """Return the request of a replay, or why there can be none."""
-    launches, inputs = [], by_name(arguments)
-    for number, launch in enumerate(recording.launches):
-        sites = compiled[number]["sites"] if compiled else []
-        warps = compiled[number]["warps"] if compiled else launch["options"].get("num_warps", 4)
-        launches.append({**launch, "sites": sites, "warps": warps, "stages": launch["options"].get("num_stages", 3)})
-    try:
-        storages = [_stored(storage, inputs) for storage in recording.storages]
-    except KernelFailure as error:
-        return error
-    for number, raw in (pair for launch in launches for pair in launch["content"]):
-        if len(raw) != len(storages[number].get("content", raw)):
-            return KernelFailure("the storages that were noted are not those of the arguments")
-    return {"launches": launches, "storages": storages, "sample": sample, "return": list(contents)}
+    drawn: Mapping[str, Sequence[Any]] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Return the request of a replay on these arguments.
+
+    Parameters
+    ----------
+    compiled
+        What the compiler said of each launch: what is counted depends on it, and the module that it compiled runs.
+    drawn
+        Of arguments of device "meta", how they are drawn: mean, deviation, key.
+    options
+        `sample`: about as many programs of a launch run, and are counted; `count`: all run, and are counted;
+        `secret`: decides which programs those are; `picks`: parts of rows of each result that are wanted.
+
+    Raises KernelFailure if the recording is of other arguments.
+    """
+    events, number, inputs = [], 0, by_name(dict(arguments))
+    for event in recording.events:
+        if event["kind"] == "host":
+            if event["args"] is not None:
+                events.append({key: event[key] for key in ("op", "args", "kwargs", "out")})
+            else:
+                events.append({"lost": sorted({n for n, _ in event["writes"]})})
+            continue
+        known = compiled[number] if compiled else {"sites": [], "warps": event["options"].get("num_warps", 4)}
+        facts = {"sites": known["sites"], "warps": known["warps"], "stages": event["options"].get("num_stages", 3)}
+        facts |= {key: known[key] for key in ("module", "parameters") if key in known}
+        events.append({**event, **facts})
+        number += 1
+    dtypes = {view["storage"]: view["dtype"] for view in recording.views()}
+    storages = [
+        {**_stored(storage, inputs, drawn or {}), "dtype": dtypes.get(number)}
+        for number, storage in enumerate(recording.storages)
+    ]
+    return {"events": events, "storages": storages, "result": recording.result, **options}
 
 
-def _stored(storage: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+def _stored(
+    storage: Mapping[str, Any], inputs: Mapping[str, torch.Tensor], drawn: Mapping[str, Sequence[Any]]
+) -> dict[str, Any]:
     """Return a storage as a replay makes it: its size, and of an argument the content, as the judge has it."""
     found = {"bytes": storage["bytes"]}
+    if "content" in storage:
+        return {**found, "content": storage["content"]}
     if "input" not in storage:
         return found
     tensor = inputs.get(storage["input"])
     gapped = tensor is not None and is_gapped(tensor)
     if tensor is None or storage["bytes"] != (tensor.untyped_storage().nbytes() if gapped else tensor.nbytes):
-        raise KernelFailure("the storages that were noted are not those of the arguments")
-    if tensor.device.type != "meta":
-        found["content"] = raw_bytes(tensor)
+        raise KernelFailure("the arguments that were noted are not those of the call")
+    found["input"] = storage["input"]
+    if storage["input"] in drawn:
+        found["drawn"] = list(drawn[storage["input"]])
+    elif tensor.device.type != "meta":
+        found |= {"content": raw_bytes(tensor), "integers": not tensor.is_floating_point()}
     if gapped:
         found["elements"] = [list(tensor.shape), list(tensor.stride()), tensor.element_size()]
     return found

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from autograder.text import one_line
+
 RED = "#b42318"
 CELL = "style='text-align:left;vertical-align:top;padding:2px 12px 2px 0'"
 
@@ -82,7 +84,7 @@ def _advice(speed: Mapping[str, Any]) -> str:
     longest = max(steps, key=lambda row: row["us"])
     if launching > sum(row["us"] for row in steps):
         return "most of the time goes into launching: fewer launches and passes would save most"
-    where = f"{longest['step']}: " if len(steps) > 1 else ""
+    where = f"{one_line(longest['step'], 100)}: " if len(steps) > 1 else ""
     if longest.get("spill_bytes"):
         return where + "registers spill to memory: take smaller blocks, or more warps for one"
     return where + (_advice_on_bytes(longest, speed) or ADVICE.get(longest["bound"], ""))
@@ -116,7 +118,7 @@ def _entry(row: Mapping[str, Any], key: str) -> str:
         return f"{value / 1024:.4g}"
     if key == "load_widths":
         return ", ".join(str(width) for width in sorted(map(int, value), reverse=True))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else one_line(value, 100)
 
 
 def roofline_picture(speed: Mapping[str, Any], width: int = 420, height: int = 220) -> str:

@@ -6,10 +6,9 @@ Where there is no GPU the time is modelled (see `kernels.model`). Where there is
 
 from __future__ import annotations
 
-import functools
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -19,11 +18,12 @@ from autograder.judging import judge
 from autograder.judging.exercise import Exercise, Part
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
-from autograder.kernels import cost_model, prove
+from autograder.kernels import cost_model
+from autograder.kernels.answers import Answers
 from autograder.kernels.cost_model import Constants
+from autograder.kernels.full_size import FullSize
 from autograder.kernels.measure import BAND, GpuWorker
-from autograder.kernels.model import Modelled, Timed, floor_dtype, model_call
-from autograder.kernels.replay import Place
+from autograder.kernels.model import Known, Modelled, Timed, floor_dtype, form_of, model_call
 from autograder.kernels.worker import recording
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, Unchecked
 from mla_ref.hardware.devices import DEVICES, find_device
@@ -93,7 +93,8 @@ def judge_speed(
 def model(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, seed: str = "") -> Attained:
     """Return the modelled time of the exercise's case at full size.
 
-    The model computes no result there, so what the kernels do is held against calls of which the answer is compared.
+    What the kernels do there is held against calls of which the answer is compared, and rows of the results against the
+    oracle.
 
     Raises KernelFailure, LimitReached, SandboxError.
     """
@@ -101,9 +102,11 @@ def model(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, s
     arguments = exercise.inputs(None, **speed.case)
     floor = speed.floor(**speed.case)
 
+    full = FullSize(exercise, seed) if speed.axes else None
+
     @_at_full_size()
-    def timed(known: Set[Place] | None) -> Modelled:
-        return model_call(workers, program, exercise.name, arguments, floor, speed.device, exercise.forbidden, known)
+    def timed(known: Known | None) -> Modelled:
+        return model_call(workers, program, exercise.name, arguments, floor, speed.device, known, full, exercise.copies)
 
     if speed.small is None:
         return attained(exercise, timed(None))
@@ -124,20 +127,19 @@ def _at_full_size() -> Iterator[None]:
         raise type(error)(f"at full size: {error}") from None
 
 
-def _compared(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, seed: str) -> set[Place]:
-    """Return what of the kernels ran in the exercise's cases, all found right and proven to come from kernels.
+def _compared(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, seed: str) -> Known:
+    """Return what ran in the exercise's cases, all found right.
 
     Raises KernelFailure, LimitReached, SandboxError.
     """
-    ran: set[Place] = set()
-    proof = functools.partial(prove.prove, exercise, program, workers, ran=ran)
-    found = judge.judge(exercise, program, seed, workers.sandbox, proof)
+    answers = Answers(exercise, program, workers)
+    found = judge.judge(exercise, program, seed, workers.sandbox, answers)
     if found.outcome is Outcome.FAULT:
         raise SandboxError(found.reason)
     if found.outcome is not Outcome.PASSED:
         kind = LimitReached if found.outcome is Outcome.TIME else KernelFailure
         raise kind(f"before it is timed: {found.reason}")
-    return ran
+    return Known(answers.ran, {form_of(recording) for recording in answers.recordings.values()})
 
 
 def measure(exercise: Exercise, program: Sequence[Cell], worker: GpuWorker) -> Attained:
@@ -193,9 +195,9 @@ def baseline_seconds(exercise: Exercise) -> float:
     """Return the modelled time of the exercise's baseline: a pass over memory for each operation of torch."""
     speed = exercise.speed
     arguments = exercise.inputs(None, **speed.case)
-    with recording.recording(arguments, execute=False) as recorder:
-        result = speed.baseline(*arguments.values())
-    events = [(event["op"], event, None) for event in recorder.notes(result)["events"]]
+    with recording.recording(arguments) as recorder:
+        speed.baseline(*arguments.values())
+    events = [(event["op"][0], event, None) for event in recorder.events]
     seconds, _ = cost_model.total_time(events, DEVICES[speed.device], Constants.load())
     return seconds
 

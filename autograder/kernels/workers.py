@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from autograder.isolation.sandbox import Kind, Limits, Reply, Sandbox
@@ -34,9 +35,15 @@ class LimitReached(RuntimeError):
 class KernelWorkers:
     """A sandbox in which kernels run and compile; it starts on first use. For one thread."""
 
-    def __init__(self, isolation: str | None = None, limits: Limits | None = None, helpers: Sequence[str] = ()):
+    def __init__(
+        self,
+        isolation: str | None = None,
+        limits: Limits | None = None,
+        helpers: Sequence[str] = (),
+        hidden: Sequence[Path] = (),
+    ):
         self.limits = limits or Limits(seconds=60.0, memory=8 << 30)
-        self.sandbox = Sandbox(isolation, EMULATOR, helpers)
+        self.sandbox = Sandbox(isolation, EMULATOR, helpers, hidden)
         self._kept: dict[bytes, Reply] = {}
 
     def __enter__(self) -> KernelWorkers:
@@ -58,7 +65,9 @@ class KernelWorkers:
 
         The reply depends on the request alone, which holds the kernels' source, so for the same one it is kept.
         """
-        limits = dataclasses.replace(self.limits, seconds=seconds, memory=ADDRESSES, reply_bytes=REPLY_BYTES)
+        limits = dataclasses.replace(
+            self.limits, seconds=seconds, memory=ADDRESSES, held=self.limits.memory, reply_bytes=REPLY_BYTES
+        )
         key = hashlib.sha256(wire.encode(request)).digest()
         reply = self._kept.pop(key, None) or self.sandbox.run(request, limits)
         if _worth_keeping(request, reply):
@@ -101,6 +110,8 @@ def ended(reply: Reply, limits: Limits, what: str) -> Exception:
         return KernelFailure(f"the worker's reply could not be read: {reply.malformed}")
     if reply.ended == "time" or reply.signal == 24:
         return LimitReached(f"{what} took more than {limits.seconds:g} s")
+    if reply.ended == "memory":
+        return LimitReached(f"{what} took more than {(limits.held or limits.memory) >> 20} MiB of memory")
     if reply.ended in ("flood", "crowd"):
         return LimitReached(f"{what} gave more than {limits.reply_bytes >> 20} MiB or too many processes")
     return KernelFailure(f"{what} ended without an answer (signal {reply.signal})")

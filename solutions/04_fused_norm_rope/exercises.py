@@ -133,6 +133,7 @@ SCALE_ADD = Exercise(
         points=1,
         case=dict(n=1 << 26, dtype=BF16),
         small=dict(n=1 << 14),
+        axes=dict(x="n", y="n", out="n"),
         floor=lambda n, dtype: Cost(bytes=3 * n * dtype.itemsize, flops=2 * n),
         bars=((0.4, 0.5), (0.7, 1.0)),
         baseline=lambda x, y, alpha: alpha * x + y,
@@ -282,6 +283,7 @@ RMS = Exercise(
         points=3,
         case=dict(rows=16384, width=7168, dtype=BF16),
         small=dict(rows=8),
+        axes=dict(x="n", out="n"),
         floor=lambda rows, width, dtype: Cost(bytes=(2 * rows + 1) * width * dtype.itemsize, flops=4 * rows * width),
         bars=((0.4, 0.5), (0.7, 1.0)),
         baseline=_eager_norm,
@@ -373,6 +375,7 @@ ROPE = Exercise(
         points=3,
         case=dict(B=4, S=4096, H=128, Dr=64, dtype=BF16),
         small=dict(B=2, S=4),
+        axes=dict(x="bsh", cos="s", sin="s", out="bsh"),
         floor=lambda B, S, H, Dr, dtype: Cost(
             bytes=2 * B * S * H * Dr * dtype.itemsize + S * Dr * 4, flops=3 * B * S * H * Dr
         ),
@@ -451,6 +454,7 @@ QUERY_KEY = Exercise(
         points=2,
         case=dict(B=128, S=1, H=128, Dr=64, dtype=BF16),
         small=dict(B=4),
+        axes=dict(q_rope="bsh", k_rope="bs", cos="s", sin="s"),
         floor=lambda B, S, H, Dr, dtype: Cost(
             bytes=2 * B * S * (H + 1) * Dr * dtype.itemsize + S * Dr * 4, flops=3 * B * S * (H + 1) * Dr
         ),

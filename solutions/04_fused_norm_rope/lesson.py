@@ -153,10 +153,10 @@ from autograder.kernels.worker.recording import recording
 
 def operations(function, **arguments):
     """Return [name, bytes read, bytes written] for every operation of PyTorch that the function runs."""
-    with recording(arguments, execute=False) as recorder:
+    with recording(arguments) as recorder:
         function(*arguments.values())
     size = lambda tensors: sum(count for _, count in tensors)
-    return [[e["op"], size(e["reads"]), size(e["writes"])] for e in recorder.events if e["kind"] == "host"]
+    return [[e["op"][0], size(e["reads"]), size(e["writes"])] for e in recorder.events if e["kind"] == "host"]
 
 
 def draw_operations(rows, unit, title):
@@ -508,15 +508,16 @@ check("scale_add")
 # %% [markdown]
 # ## How fast is it
 #
-# The next cell estimates the time of your kernel at full size, $n = 2^{26}$ in bfloat16, on an H100. Nothing of that
-# size is computed. The grader
+# The next cell estimates the time of your kernel at full size, $n = 2^{26}$ in bfloat16, on an H100. No result of that
+# size is computed whole. The grader
 #
-# 1. runs your function once on tensors without data, and **records** the launches: kernel, grid, arguments;
+# 1. runs your function once on tensors without data, and **records** what it does: launches with grid and arguments,
+#    and what torch does around them;
 # 2. **cuts** the kernels out of your cells, and leaves everything else behind;
 # 3. **compiles** each kernel for the H100, and reads from the machine code how many registers it takes and how wide its
 #    loads are;
-# 4. **replays** some of the programs in the emulator, in a process that holds nothing else of yours, and counts every
-#    access to memory;
+# 4. **replays** some of the programs in the emulator, in a process that holds nothing else of yours, counts every
+#    access to memory, and compares what they write;
 # 5. puts what steps 3 and 4 found into a **model** of the GPU, with constants fitted to kernels measured on an H100.
 #
 # The same kernel always gets the same time. The time is held against the **floor**: the bytes that any kernel has to

@@ -500,7 +500,7 @@ def apply_rope(x, cos, sin):
                 "    return out",
             ),
         ),
-        expect=not_right("rms_norm", "kernel"),
+        expect=not_right("rms_norm", "must be a power of 2", outcome=Outcome.ERROR),
     ),
     Submission(
         "walt",
@@ -510,7 +510,7 @@ def apply_rope(x, cos, sin):
                 "rms_norm", RSTD, "    one = float(torch.ones(1))\n    rstd = one / tl.sqrt(tl.sum(x * x) / D + eps)\n"
             ),
         ),
-        expect=not_right("rms_norm", "torch's functions take no blocks", outcome=Outcome.ERROR),
+        expect=not_right("rms_norm", "torch's functions take no blocks"),
     ),
     Submission(
         "xena",
@@ -524,7 +524,7 @@ def apply_rope(x, cos, sin):
             ),
             replace("rms_norm", "    return out", "    seen[x.shape] = out\n    return out"),
         ),
-        expect=not_right("rms_norm", "that of an earlier call"),
+        expect=not_right("rms_norm", "one that an earlier call returned"),
     ),
     Submission(
         "yuri",
@@ -558,7 +558,7 @@ def rms_norm(x, weight, eps=1e-6):
 """,
             ),
         ),
-        expect=not_right("rms_norm", "only copies"),
+        expect=not_right("rms_norm", "copy_kernel takes as x_ptr what torch computes from data"),
     ),
     # Right and slow
     Submission(

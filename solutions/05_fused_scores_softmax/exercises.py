@@ -192,6 +192,7 @@ MATMUL = Exercise(
         points=1,
         case=dict(M=128, N=65536, K=512, dtype=BF16),
         small=dict(M=64, N=128),
+        axes=dict(x="m", y="n", out="mn"),
         floor=lambda M, N, K, dtype: Cost(bytes=(M * K + N * K + M * N) * dtype.itemsize, flops=2 * M * N * K),
         bars=((0.25, 0.5), (0.45, 1.0)),
         baseline=lambda x, y, scale: x @ y.T * scale,
@@ -363,6 +364,7 @@ SCORE = Exercise(
         points=3,
         case=dict(B=32, S=1, H=128, T=4096, R=512, Dr=64, Dn=128, dtype=BF16),
         small=dict(B=1, T=256),
+        axes=dict(q_latent="bsh", q_rope="bsh", c_kv="bt", k_rope="bt", scores="bsht"),
         floor=lambda B, S, H, T, R, Dr, Dn, dtype: Cost(
             bytes=B * (T * (R + Dr) + S * H * (R + Dr + T)) * dtype.itemsize, flops=2 * B * S * H * T * (R + Dr)
         ),
@@ -580,6 +582,7 @@ SOFTMAX = Exercise(
         points=3,
         case=dict(lens=(2500, 4096), S=1024, H=16, T=4096, dtype=BF16),
         small=dict(S=4, H=2),
+        axes=dict(scores="b_h", seq_lens="b", weights="b_h"),
         floor=_softmax_floor,
         bars=((0.4, 0.5), (0.55, 1.0)),
         baseline=_eager_softmax,
@@ -679,6 +682,7 @@ LONG = Exercise(
         points=2,
         case=dict(lens=(98304, 49152, 86016, 97000), S=1, H=128, T=98304, dtype=FLOAT),
         small=dict(lens=(16384, 9000), H=2, T=16384),
+        axes=dict(scores="b_h", seq_lens="b", weights="b_h"),
         floor=_softmax_floor,
         bars=((0.35, 0.5), (0.49, 1.0)),
         baseline=_eager_softmax,

@@ -160,10 +160,10 @@ from mla_ref.plots import PALETTE
 
 def operations(function, **arguments):
     """Return [name, bytes read, bytes written] for every operation of PyTorch that the function runs."""
-    with recording(arguments, execute=False) as recorder:
+    with recording(arguments) as recorder:
         function(*arguments.values())
     size = lambda tensors: sum(count for _, count in tensors)
-    return [[e["op"], size(e["reads"]), size(e["writes"])] for e in recorder.events if e["kind"] == "host"]
+    return [[e["op"][0], size(e["reads"]), size(e["writes"])] for e in recorder.events if e["kind"] == "host"]
 
 
 empty = lambda *shape, dtype=torch.bfloat16: torch.empty(shape, dtype=dtype, device="meta")

@@ -332,6 +332,7 @@ DECODE = Exercise(
         points=3,
         case=dict(B=128, H=16, T=4096, **WIDE),
         small=dict(B=1, T=512),
+        axes=dict(q_latent="bh", q_rope="bh", c_kv="b", k_rope="b", seq_lens="b", out="bh", lse="bh"),
         floor=lambda B, H, T, R, Dr, scale, dtype: decode_floor(B, H, T, dtype, R, Dr),
         bars=((0.3, 0.5), (0.5, 1.0)),
         baseline=eager_decode,
@@ -505,6 +506,7 @@ SPLIT = Exercise(
         points=3,
         case=dict(B=1, H=16, T=8192, num_splits=64, **WIDE),
         small=dict(T=1024, num_splits=8),
+        axes=dict(q_latent="bh", q_rope="bh", c_kv="b", k_rope="b", seq_lens="b", partial_out="_bh", partial_lse="_bh"),
         floor=lambda B, H, T, num_splits, R, Dr, scale, dtype: decode_floor(
             B, H, T, dtype, R, Dr, out_bytes=num_splits * B * H * (R + 1) * 4
         ),
@@ -664,6 +666,7 @@ COMBINE = Exercise(
         points=2,
         case=dict(P=8, B=32, H=128, R=512, dtype=BF16),
         small=dict(B=1, H=16),
+        axes=dict(partial_out="_bh", partial_lse="_bh", out="bh", lse="bh"),
         floor=lambda P, B, H, R, dtype: Cost(
             bytes=B * H * (P * (R + 1) * 4 + R * dtype.itemsize + 4), flops=2 * P * B * H * R
         ),
@@ -879,6 +882,7 @@ FOLDED = Exercise(
         points=3,
         case=dict(B=4, S=4, H=16, T=16384, **WIDE),
         small=dict(B=1, T=512),
+        axes=dict(q_latent="b_h", q_rope="b_h", c_kv="b", k_rope="b", seq_lens="b", out="b_h", lse="b_h"),
         floor=lambda B, S, H, T, R, Dr, scale, dtype: decode_floor(B, H, T, dtype, R, Dr, S),
         bars=((0.15, 0.5), (0.25, 1.0)),
         baseline=_eager_folded,

@@ -105,7 +105,7 @@ def step(B, H, T):
 def bytes_per_token(B, H, T):
     """Bytes of the cache and of the rest that eager_decode moves, per token of context."""
     given = step(B, H, T)
-    with recording(given, execute=False) as recorder:
+    with recording(given) as recorder:
         eager_decode(**given, scale=1.0)
     names = [storage.get("input") for storage in recorder.storages]
     moved = [pair for event in recorder.events for pair in (*event["reads"], *event["writes"])]

@@ -474,7 +474,10 @@ def latent_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
             ),
             *REST,
         ),
-        expect={**NOT_DONE, **not_right("latent_decode", "computed outside the kernels")},
+        expect={
+            **NOT_DONE,
+            **not_right("latent_decode", "weighted_sum takes as scores_ptr what torch computes from data"),
+        },
     ),
     Submission(
         "vera",
@@ -492,7 +495,7 @@ def latent_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
             replace("latent_decode", "    return out, lse", "    return out, m_i + lse.log()"),
             *REST,
         ),
-        expect={**NOT_DONE, **not_right("latent_decode", "the result was not written by a kernel")},
+        expect={**NOT_DONE, **not_right("latent_decode", "the result is what torch computes from data")},
     ),
     Submission(
         "walt",

@@ -1,13 +1,12 @@
 """A course of small kernels, and programs that solve it or pass for it."""
 
-import functools
 import textwrap
 from pathlib import Path
 
 from autograder.course.course import Course
 from autograder.judging import judge
 from autograder.judging.program import Cell, build_program
-from autograder.kernels import prove
+from autograder.kernels.answers import Answers
 
 FOLDER = Path(__file__).parent / "courses" / "kernels"
 (ROW_SUM,) = Course.at(FOLDER).exercises("91_row_sum")
@@ -39,9 +38,8 @@ def row_sum(x, alpha):
 
 
 def verdict(workers, source, kernels=KERNEL, exercise=ROW_SUM, helpers=()):
-    """Judge a cell of kernels and their launcher, with the proof that kernels gave the answer."""
+    """Judge a cell of kernels and their launcher."""
     own = [Cell(f"own-{n}", textwrap.dedent(text)) for n, text in enumerate(helpers)]
     solution = Cell(exercise.name, textwrap.dedent(kernels) + textwrap.dedent(source))
     program = build_program([SETUP], [], [*own, solution], solution)
-    proof = functools.partial(prove.prove, exercise, program, workers)
-    return judge.judge(exercise, program, "seed", workers.sandbox, proof)
+    return judge.judge(exercise, program, "seed", workers.sandbox, Answers(exercise, program, workers))

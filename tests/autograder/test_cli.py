@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,6 +95,25 @@ def test_what_cannot_run_exits_with_2_and_a_sentence(arguments, says, tmp_path):
     assert result.returncode == 2
     assert says in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr
+
+
+def test_grade_says_what_submissions_run_under(notebooks, tmp_path):
+    shutil.copytree(notebooks / "ada", tmp_path / "submitted" / "ada" / NAME)
+    result = run("grade", "--classroom", tmp_path, "--isolation", "process", "--jobs", "1", "--json")
+    assert result.returncode == 0, result.stderr
+    assert "under process limits alone: your files and the network are open" in " ".join(result.stderr.split())
+    assert json.loads(result.stdout)["isolation"] == "process"
+
+
+@pytest.mark.parametrize(("package", "extra"), [("distributed", "scale"), ("nbgrader", "grading")])
+def test_a_package_that_is_missing_names_its_extra(package, extra, monkeypatch, capsys):
+    def missing():
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+    monkeypatch.setattr(cli, "app", missing)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    assert f"pip install 'mla-course[{extra}]'" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_class_is_not_a_success(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from autograder.cli import app
+from autograder.isolation.sandbox import default_isolation
 
 from .tiny_course import NAME, RIGHT, WRONG, hand_in, notebook
 
@@ -60,7 +61,7 @@ def test_grade_feedback_and_export_tell_the_same_scores(run, tmp_path):
     assert (status, len(told["left_alone"])) == (1, 1)
     status, text = run("grade", "--classroom", room)
     assert status == 1
-    assert "[bold]poetry is not a lesson" in " ".join(text.split())
+    assert "no lesson's folder and was left alone: [bold]poetry" in " ".join(text.split())
     stray.rmdir()
     status, text = run("grade", "--classroom", room)
     assert status == 0
@@ -71,7 +72,7 @@ def test_grade_feedback_and_export_tell_the_same_scores(run, tmp_path):
     assert (status, len(json.loads(text)["pages"])) == (0, 2)
     assert run("export", "--classroom", room)[0] == 0
     rows = (room / "grades.csv").read_text().splitlines()
-    assert f"ben,{NAME},2.0,5.0,,graded" in rows
+    assert f"ben,{NAME},2.0,5.0,,graded,{default_isolation()}" in rows
     status, text = run("export", "--classroom", room, "--json", "--exercises")
     assert status == 0
     assert {(r["student"], r["exercise"]): r["score"] for r in json.loads(text)}["ben", "double"] == 0

@@ -55,7 +55,8 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
     results = []
     for method, values in arguments["steps"]:
         try:
-            results.append(getattr(instance, method)(*values))
+            result = getattr(instance, method)(*values)
+            results.append(f"the text {result}" if isinstance(result, str) else result)  # no word stands for raising
         except ValueError:
             results.append("ValueError")
     return results
@@ -219,7 +220,7 @@ HINTS = (
     (r"outside of the scope of a kernel", "a launch has a grid, kernel[(programs,)](...)"),
     (r"no attribute '__r?pow__'", "a block has no **: write x * x"),
     (r"'tensor' object has no attribute", "a block has few methods: use the functions of tl"),
-    (r"CUDA enabled|NVIDIA driver", "no GPU grades here: use the device of the arguments"),
+    (r"CUDA enabled|NVIDIA driver|cudaGetDeviceCount", "no GPU grades here: use the device of the arguments"),
     (
         r"element -\d+ of .*, which holds \d{10}",
         "Offsets from 2³¹ on do not fit into 32 bits: make an index tl.int64 before it is multiplied",

@@ -1,8 +1,9 @@
 """The fork server: imports torch once, then forks a fresh process for every exercise that is judged.
 
 It holds no secret and never sees one, because a later child inherits its memory: what a child is to run, and what it
-answers, pass between the judge and that child on a socket of their own. The server forks the child, kills whatever is
-left of it when the judge says so, and wipes what it wrote.
+answers, pass between the judge and that child on a socket of their own. The server forks the child, which gives up for
+good what it does not need (`confine`), and sees that it does not grow too large (`memory`). It kills whatever is left
+of it when the judge says so, and wipes what it wrote.
 """
 
 from __future__ import annotations
@@ -20,33 +21,39 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
-from autograder.isolation.worker import layout, running, wire
+from autograder.isolation.worker import confine, layout, memory, running, wire
+from autograder.isolation.worker.shelf import TOLD, Shelf
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 PRIVATE = os.environ.get("MLA_PRIVATE") == "1"  # the processes, /tmp and /dev/shm in sight are all this server's
 TASKS = os.environ.get("MLA_TASKS")  # a module with what a process of this kind does beside running a program
+GPU = os.environ.get("MLA_GPU") == "1"
 MAX_PROCESSES = 64
+MAX_FILES = 512  # in sockets of all a user's processes: with 1024, which is many a judge's limit, it could send none
 WATCH_SECONDS = 0.05
+TERMS = 8 + TOLD.size  # bytes that a child tells: of memory that it holds, and of its arguments
 
 
 def main(fd: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     _warm_up()
+    confine.leave_keyring()
+    limited = confine.ready(GPU)
     gc.freeze()  # a collection in a child would touch, and so copy, all that was imported
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     _prctl(PR_SET_DUMPABLE, 0)
     judge = socket.socket(fileno=fd)
-    judge.sendall(wire.encode({"ready": True}))
+    judge.sendall(wire.encode({"ready": True, "filtered": limited is not None}))
     while True:
         data, channels, _, _ = socket.recv_fds(judge, 4096, 1)
         if not channels:
             return
-        judge.sendall(wire.encode(serve(judge, wire.decode(data), channels[0])))
+        judge.sendall(wire.encode(serve(judge, wire.decode(data), channels[0], limited)))
 
 
 def _warm_up() -> None:
@@ -60,29 +67,58 @@ def _warm_up() -> None:
         torch.einsum("i,i->", torch.ones(1), torch.ones(1)).add(1)
 
 
-def serve(judge: socket.socket, limits: dict[str, Any], channel: int) -> dict[str, Any]:
+def serve(judge: socket.socket, limits: dict[str, Any], channel: int, limited: confine.Filter | None) -> dict[str, Any]:
     """Fork a child that talks with the judge on `channel`; end it at the judge's next byte and say how that went."""
     directory = tempfile.mkdtemp(prefix="work-")
+    hears, tells = os.pipe()
     os.set_inheritable(channel, False)  # a command that the child starts would hold it open
+    shelf = Shelf()
     child = os.fork()
     if child == 0:
         try:
-            os.closerange(3, channel)
-            os.closerange(channel + 1, 4096)
+            low, high = sorted((channel, tells))
+            for first, last in ((3, low), (low + 1, high), (high + 1, 4096)):
+                os.closerange(first, last)
             request = wire.receive(socket.socket(fileno=os.dup(channel)))
             request |= {"cases": layout.unpacked(request.get("cases", []))}  # no part of what it may use
-            _confine(limits, directory)
+            if "record" not in request:
+                request |= {"cases": shelf.placed(request["cases"])}
+            _confine(limits, directory, tells, shelf)
+            if limited:
+                limited.install()
             _work(request, channel)
         finally:
             os._exit(0)
     os.close(channel)
-    crowded = False
-    while not crowded and not select.select([judge], [], [], WATCH_SECONDS)[0]:
-        crowded = PRIVATE and sum(name.isdigit() for name in os.listdir("/proc")) > MAX_PROCESSES
-    status = _kill(child)
+    os.close(tells)
+    with open(hears, "rb") as told:
+        over, before = _watch(judge, told, limits["held"])
+        status = _kill(child)
+        before = before or told.read(TERMS)
     judge.recv(1)
+    changed = shelf.changed(before[8:])
+    shelf.memory.close()
     killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    return {"signal": killed, "crowded": crowded, "clean": _clean(directory)}
+    clean = over != "memory" and _clean(directory)  # so much is gone sooner with the whole server
+    return {"signal": killed, "over": over, "clean": clean, "changed": changed}
+
+
+def _watch(judge: socket.socket, told: BinaryIO, allowed: int) -> tuple[str, bytes]:
+    """Wait for the judge's next byte; "crowd" or "memory" as soon as the child and its own go beyond that.
+
+    Return that, and what the child told, if it was read.
+    """
+    before = b""
+    while not select.select([judge], [], [], WATCH_SECONDS)[0]:
+        if not PRIVATE:
+            continue  # others' processes and files are in sight too
+        if sum(name.isdigit() for name in os.listdir("/proc")) > MAX_PROCESSES:
+            return "crowd", before
+        if not before and allowed and select.select([told], [], [], 0)[0]:
+            before = told.read(TERMS)  # said before any code of the student's ran
+        if before and memory.exceeds(int.from_bytes(before[:8], "little") + allowed):
+            return "memory", before
+    return "", before
 
 
 def _kill(child: int) -> int:
@@ -152,7 +188,8 @@ def _rows(table: str) -> int:
         return 0
 
 
-def _confine(limits: dict[str, Any], directory: str) -> None:
+def _confine(limits: dict[str, Any], directory: str, tells: int, shelf: Shelf) -> None:
+    """Lower what this process may use; tell the server what it holds, and on which arguments its work begins."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -165,11 +202,15 @@ def _confine(limits: dict[str, Any], directory: str) -> None:
     seconds = int(limits["seconds"]) + 1
     _limit(resource.RLIMIT_CPU, seconds, seconds + 1)  # the soft limit's signal names the cause
     _limit(resource.RLIMIT_FSIZE, 64 << 20)
-    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_CORE, 1)  # 0 would start the machine's handler of crashes, 1 byte is too little for that too
     if limits["memory"]:  # CUDA maps more address space than any limit would leave it
         _limit(resource.RLIMIT_AS, _address_space() + limits["memory"])
+        _limit(resource.RLIMIT_NOFILE, MAX_FILES)
     if PRIVATE:
-        _limit(resource.RLIMIT_NPROC, 4 * MAX_PROCESSES)  # threads count too
+        _prctl(PR_SET_DUMPABLE, 1)  # lets the server see how much of its memory is shared
+        _limit(resource.RLIMIT_NPROC, 2 * MAX_PROCESSES)  # threads count too
+    os.write(tells, (memory.held() if PRIVATE else 0).to_bytes(8, "little") + shelf.told())
+    os.close(tells)
 
 
 def _limit(which: int, soft: int, hard: int | None = None) -> None:

@@ -21,6 +21,7 @@ PREFIX = struct.Struct("<4sIQ")
 MAX_HEADER = 4 << 20
 MAX_TENSORS = 4096
 MAX_DIMS = 8
+MAX_DEPTH = 64  # of what lies in one another: who works on it goes as deep, from wherever they stand
 
 _NAMES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool"
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _NAMES.split()}
@@ -136,9 +137,11 @@ def _tensors(specs: Any, payload: memoryview) -> list[torch.Tensor]:
     return tensors
 
 
-def _unpack(tree: Any, tensors: list[torch.Tensor]) -> Any:
+def _unpack(tree: Any, tensors: list[torch.Tensor], depth: int = 0) -> Any:
+    if depth > MAX_DEPTH:
+        raise WireError(f"malformed message: more than {MAX_DEPTH} values in one another")
     if isinstance(tree, list):
-        return [_unpack(v, tensors) for v in tree]
+        return [_unpack(v, tensors, depth + 1) for v in tree]
     if not isinstance(tree, dict):
         return tree
     if tree.keys() == {"$tensor"}:
@@ -147,5 +150,5 @@ def _unpack(tree: Any, tensors: list[torch.Tensor]) -> Any:
             raise WireError(f"malformed message: no tensor {index!r}")
         return tensors[index]
     if tree.keys() == {"$tuple"}:
-        return tuple(_unpack(v, tensors) for v in tree["$tuple"])
-    return {k: _unpack(v, tensors) for k, v in tree.items()}
+        return tuple(_unpack(v, tensors, depth + 1) for v in tree["$tuple"])
+    return {k: _unpack(v, tensors, depth + 1) for k, v in tree.items()}

@@ -55,20 +55,24 @@ def compile_launches(request: dict[str, Any]) -> list[dict[str, Any]]:
             key = repr((launch["kernel"], signature, constants, attributes, sorted(options.items())))
             if key not in known:
                 source = ASTSource(function, signature=signature, constexprs=constants, attrs=attributes)
-                known[key] = functools.cache(_compile(source, gpu, options))
+                given = [name for name, kind in signature.items() if kind != "constexpr"]
+                known[key] = functools.cache(_compile(source, gpu, options, given))
             found.append(known[key])
         except Exception as error:
             found.append(functools.partial(dict, error=_sentence(error)))
     return [each() for each in found]
 
 
-def _compile(source: Any, gpu: Any, options: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    """Return what reads the compiled kernel. NVIDIA's tools take long to start: meanwhile the next may be compiled."""
+def _compile(source: Any, gpu: Any, options: dict[str, Any], given: list[str]) -> Callable[[], dict[str, Any]]:
+    """Return what reads the compiled kernel. NVIDIA's tools take long to start: meanwhile the next may be compiled.
+
+    With that comes the module from which it was compiled, and the parameters that are no constants in it.
+    """
     from triton.compiler import compile
 
     kernel = compile(source, target=gpu, options=options)
     tools = _Tools(kernel.asm["cubin"]) if gpu.backend == "cuda" else None
-    return lambda: _read(kernel, tools)
+    return lambda: {**_read(kernel, tools), "module": kernel.asm["source"], "parameters": given}
 
 
 def _read(kernel: Any, tools: _Tools | None) -> dict[str, Any]:

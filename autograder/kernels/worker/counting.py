@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from autograder.isolation.worker.layout import blank
+from autograder.kernels.worker.generated import Generated
 from mla_ref.hardware.emulator.access import KINDS
 from mla_ref.hardware.emulator.machine import Machine, Touched, Watch
 from mla_ref.hardware.emulator.ttir import Block, Op
@@ -83,6 +84,7 @@ class Counter(Watch):
         self.barriers = 0
         self.executions: dict[str, int] = {}
         self.sums: dict[tuple[int, str], int] = {}
+        self.own: dict[tuple[int, str], int] = {}
         self.distinct: dict[tuple[int, str], int] = {}
         self.extent: dict[tuple[int, str], list[int]] = {}
         self.seen: dict[tuple[int, str], np.ndarray] = {}
@@ -242,10 +244,12 @@ class Counter(Watch):
         if key not in self.seen:
             self.seen[key] = blank(8 * len(self.memory.last[number])).view(np.int64)
             self.extent[key] = [int(where[0]), int(where[-1])]
-            self.sums[key] = self.distinct[key] = 0
+            self.sums[key] = self.own[key] = self.distinct[key] = 0
         seen = self.seen[key]
         before = seen[where]
-        self.sums[key] += int((before < self.started).sum()) * self.weight
+        mine = int((before < self.started).sum())
+        self.sums[key] += mine * self.weight
+        self.own[key] += mine
         self.distinct[key] += int((before == 0).sum())
         seen[where] = self.memory.clock
         extent = self.extent[key]
@@ -272,7 +276,9 @@ class Counter(Watch):
         distinct: dict[str, dict[str, int]] = {}
         spans: dict[str, list[int]] = {}
         for (number, mark), (low, high) in sorted(self.extent.items()):
-            estimate = min(self.sums[number, mark], high - low + 1)
+            shared = self.own[number, mark] > self.distinct[number, mark]  # then they share all that they reach
+            most = high - low + 1 if shared else len(self.memory.last[number])
+            estimate = min(self.sums[number, mark], most)
             sectors = self.distinct[number, mark] if self.exact else estimate
             distinct.setdefault(str(number), {})[mark] = min(sectors * SECTOR, self.memory.sizes[number])
             before = spans.get(str(number), (low, high))
@@ -322,39 +328,45 @@ class Ran(Watch):
 
 
 class Writes(Watch):
-    """Which storages a launch writes, and which it reads where no kernel has written.
+    """Which bytes launches write.
 
     Parameters
     ----------
     covered
-        Of each storage bool ``[bytes]``: which of them kernels wrote. It goes on from launch to launch.
+        Of each storage bool ``[bytes]``, to be set.
+    numbers
+        Storages by the address at which they begin.
     """
 
     def __init__(self, covered: Sequence[np.ndarray], numbers: dict[int, int]):
         self.covered = [torch.from_numpy(each) for each in covered]
         self.numbers = numbers
-        self.written: set[int] = set()
-        self.unwritten: set[int] = set()
 
     def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
         size = _itemsize(op)
-        for region, index, here in touched:
-            number = self.numbers[region.low]
-            covered = self.covered[number]
-            held = covered[: len(covered) // size * size].view(-1, size)
-            if here is not None:
-                shape = torch.broadcast_shapes(index.shape, here.shape)
-                index = index.expand(shape)[here.expand(shape)]
-            index = index.reshape(-1)
-            if op.name != "tt.store" and number not in self.unwritten and not bool(held[index].all()):
-                self.unwritten.add(number)
-            if op.name != "tt.load":
-                self.written.add(number)
-                held[index] = True
+        for region, index, here in touched if op.name != "tt.load" else ():
+            covered = self.covered[self.numbers[region.low]]
+            covered[: len(covered) // size * size].view(-1, size)[_chosen(index, here)] = True
 
-    def summary(self, programs: int) -> dict[str, Any]:
-        """Return what is known as plain data."""
-        return {"programs": programs, "written": sorted(self.written), "unwritten": sorted(self.unwritten)}
+
+class Drawn(Watch):
+    """Has what a kernel touches drawn before it is touched (see `generated`)."""
+
+    def __init__(self, drawn: dict[int, Generated], numbers: dict[int, int]):
+        self.drawn, self.numbers = drawn, numbers
+
+    def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
+        for region, index, here in touched:
+            if drawn := self.drawn.get(self.numbers[region.low]):
+                drawn.touch(_chosen(index, here), _itemsize(op))
+
+
+def _chosen(index: torch.Tensor, here: torch.Tensor | None) -> torch.Tensor:
+    """Return the indices that count."""
+    if here is not None:
+        shape = torch.broadcast_shapes(index.shape, here.shape)
+        index = index.expand(shape)[here.expand(shape)]
+    return index.reshape(-1)
 
 
 def _itemsize(op: Op) -> int:

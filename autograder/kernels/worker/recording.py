@@ -1,12 +1,14 @@
-"""Note what a student's function launches, with which arguments, and what the host does to tensors in between.
+"""Note what a call does as a program: torch's operations on tensors and the launches of kernels, in order.
 
-The notes are plain data and prove nothing: they come from the student's process. The judge extracts the kernels they
-name, replays them in a clean process, and believes what it sees there.
+A program is plain data. It comes from the student's process and proves nothing: the judge runs it again, on data that
+this process never saw, and believes what comes of that (see `autograder.kernels.answers`).
 """
 
 from __future__ import annotations
 
 import inspect
+import linecache
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,11 +16,13 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from autograder.isolation.worker import running
 from autograder.isolation.worker.layout import is_gapped
-from autograder.isolation.worker.trees import by_name, tensors_in
+from autograder.isolation.worker.trees import by_name, mapped, tensors_in
+from autograder.kernels.worker.hosting import EMPTY, is_known
 from mla_ref.hardware.emulator.memory import Blanks
 
-INDEX_BYTES = 1 << 20
+LARGEST_CONSTANT = 1 << 20  # bytes of a tensor that was there before the call
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 DTYPES = {
     torch.float64: "fp64",
@@ -31,6 +35,8 @@ DTYPES = {
     torch.int8: "i8",
     torch.uint8: "u8",
     torch.bool: "i1",
+    torch.complex64: "c64",  # torch's alone: no kernel takes it
+    torch.complex128: "c128",
 }
 NAMED = {short: dtype for dtype, short in DTYPES.items()}
 
@@ -40,27 +46,30 @@ class CannotRecord(TypeError):
 
 
 class Recorder:
-    """The events of one call in order, and the storages they touch. Made by `recording`."""
+    """The events of one call in order, and the storages they touch. Made by `recording`.
 
-    def __init__(self, inputs: dict[str, Any], execute: bool):
-        self.execute = execute
+    A storage is an argument's (`input`), holds what was there before the call (`content`), or is made in it.
+    """
+
+    def __init__(self, inputs: dict[str, Any]):
         self.events: list[dict[str, Any]] = []
         self.storages: list[dict[str, Any]] = []
         self._kept: list[torch.UntypedStorage] = []
         self._numbers: dict[int, int] = {}
-        self._known: dict[int, torch.Tensor] = {}
-        self._gapped: dict[int, torch.Tensor] = {}
-        self._inside = False
         self.blanks = Blanks()
+        self.inside = False
         for name, tensor in by_name(inputs).items():
-            number = self._number(tensor)
-            self.storages[number]["input"] = name
-            self._remember(number)
+            self.storages[self._number(tensor, made=True)]["input"] = name
 
     def notes(self, result: Any) -> dict[str, Any]:
-        """Return everything noted, with the places where the tensors of `result` live, as plain data."""
+        """Return everything noted as plain data, with the places where the tensors of `result` live.
+
+        In `form`, which is the result, `{"$view": n}` stands for each tensor.
+        """
         views = [self._view(tensor) for tensor in tensors_in(result)]
-        return {"events": self.events, "storages": self.storages, "result": views}
+        numbers = iter(range(len(views)))
+        form = mapped(result, lambda _: {"$view": next(numbers)})
+        return {"events": self.events, "storages": self.storages, "result": views, "form": form}
 
     def launch(self, function: Any, args: tuple, kwargs: dict[str, Any], grid: Any) -> None:
         """Note one launch of a kernel."""
@@ -78,47 +87,87 @@ class Recorder:
                 "grid": sizes + [1] * (3 - len(sizes)),
                 "args": {n: self._argument(n, v, n in constants) for n, v in bound.arguments.items()},
                 "options": {k: int(v) for k, v in options.items() if k in OPTIONS and v is not None},
-                "content": self._changes(bound.arguments.values()),
             }
         )
 
-    def launched(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Take what a launch left in its tensors as known."""
-        for tensor in tensors_in([*args, *kwargs.values()]):
-            self._remember(self._number(tensor))
-
-    def host(self, name: str, reads: list[torch.Tensor], writes: list[torch.Tensor], flops: int) -> None:
-        """Note one operation of torch."""
+    def operation(self, func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
+        """Note one operation of torch; one that only looks at memory in another way is none."""
+        name, given, made = func.overloadpacket.__name__, tensors_in([*args, *kwargs.values()]), tensors_in(out)
+        before = {t.untyped_storage()._cdata for t in given}
+        mutable = func._schema.is_mutable
+        self._look_after(name, given, made, mutable)
+        fresh = [t for t in made if t.untyped_storage()._cdata not in before]
+        if not mutable and ((made and not fresh) or name in EMPTY):
+            for tensor in fresh:
+                self._number(tensor, made=True)
+            return
+        writes = made if mutable else fresh
+        step = {
+            "op": [name, func._overloadname or "default"],
+            "line": _line(),
+            "flops": _flops(func, args, kwargs, out),
+        }
+        try:
+            if not is_known(*step["op"]):
+                raise CannotRecord(name)
+            step |= {"args": self._pack(args), "kwargs": self._pack(kwargs)}
+            step["out"] = [self._view(t, made=True) for t in fresh]
+        except CannotRecord:
+            step |= {"args": None, "kwargs": {}, "out": []}
         self.events.append(
             {
                 "kind": "host",
-                "op": name,
-                "reads": [[self._number(t), _bytes(t)] for t in reads],
-                "writes": [[self._number(t), _bytes(t)] for t in writes],
-                "flops": flops,
+                **step,
+                "reads": [[self._number(t), _bytes(t)] for t in given],
+                "writes": [[self._number(t, made=True), _bytes(t)] for t in writes],
             }
         )
 
-    def _number(self, tensor: torch.Tensor) -> int:
+    def _look_after(self, name: str, given: list[torch.Tensor], made: list[torch.Tensor], mutable: bool) -> None:
+        """Note which storages hold nothing yet."""
+        known = {tensor.untyped_storage().data_ptr() for tensor in given}
+        for tensor in (*made, *(given if mutable else ())):
+            fresh = tensor.untyped_storage().data_ptr() not in known
+            if fresh and name in EMPTY:
+                self.blanks.add(tensor)
+            elif fresh or mutable:
+                self.blanks.fill(tensor)
+
+    def _number(self, tensor: torch.Tensor, made: bool = False) -> int:
+        """Return the number of a tensor's storage; what is in one that nothing here made was there before."""
         storage = tensor.untyped_storage()
         if storage._cdata not in self._numbers:
             self._numbers[storage._cdata] = len(self.storages)
             self.storages.append({"bytes": storage.nbytes()})
             self._kept.append(storage)  # while it is kept, no other storage gets its identity
-            if is_gapped(tensor):
-                self._gapped[self._numbers[storage._cdata]] = tensor
+            if not made:
+                self.storages[-1] |= _content(tensor)
         return self._numbers[storage._cdata]
 
-    def _view(self, tensor: torch.Tensor) -> dict[str, Any]:
-        if tensor.dtype not in DTYPES:
+    def _view(self, tensor: torch.Tensor, made: bool = False) -> dict[str, Any]:
+        if tensor.dtype not in DTYPES or tensor.layout is not torch.strided:
             raise CannotRecord(f"tensors of {tensor.dtype} are not carried to another process")
         return {
-            "storage": self._number(tensor),
+            "storage": self._number(tensor, made),
             "offset": tensor.storage_offset(),
             "shape": list(tensor.shape),
             "strides": list(tensor.stride()),
             "dtype": DTYPES[tensor.dtype],
         }
+
+    def _pack(self, value: Any) -> Any:
+        """Return an operation's arguments as plain data; where its tensors live is left out."""
+        if isinstance(value, torch.Tensor):
+            return {"tensor": self._view(value)}
+        if isinstance(value, list | tuple):
+            return [self._pack(v) for v in value]
+        if isinstance(value, dict):
+            return {k: self._pack(v) for k, v in value.items() if k not in ("device", "layout", "pin_memory")}
+        if isinstance(value, torch.dtype | torch.memory_format):
+            return {"torch": str(value).removeprefix("torch.")}
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        raise CannotRecord(f"a {type(value).__name__}")
 
     def _argument(self, name: str, value: Any, constant: bool) -> dict[str, Any]:
         value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
@@ -130,106 +179,64 @@ class Recorder:
             return {"constant" if constant else "value": value}
         raise CannotRecord(f"argument {name} is a {type(value).__name__}; tensors, numbers and constants are supported")
 
-    def _content(self, number: int) -> torch.Tensor:
-        """Return a storage's bytes; of a gapped tensor's those of its elements."""
-        if number in self._gapped:
-            return self._gapped[number].contiguous().reshape(-1).view(torch.uint8)
-        storage = self._kept[number]
-        return (
-            torch.empty(0, dtype=torch.uint8).set_(storage) if storage.nbytes() else torch.empty(0, dtype=torch.uint8)
-        )
 
-    def _remember(self, number: int) -> None:
-        if self.execute:
-            self._known[number] = self._content(number).clone()
-
-    def _changes(self, values: Any) -> list[list[Any]]:
-        """Return `[storage, bytes]` for the storages that hold what neither an input nor a launch left there.
-
-        Where kernels do not run, these are the indices alone: what a kernel does depends on them.
-        """
-        changes = []
-        for number in sorted({self._number(t) for t in tensors_in(list(values)) if self.execute or self._is_index(t)}):
-            now, known = self._content(number), self._known.get(number)
-            if known is None or not torch.equal(now, known):
-                changes.append([number, now.clone()])
-                self._known[number] = changes[-1][1]
-        return changes
-
-    def _is_index(self, tensor: torch.Tensor) -> bool:
-        storage = self.storages[self._number(tensor)]
-        return not tensor.is_floating_point() and "input" not in storage and storage["bytes"] <= INDEX_BYTES
+def _content(tensor: torch.Tensor) -> dict[str, Any]:
+    """Return what a storage holds that is no argument's and was not made in the call; of a large one that it is so."""
+    storage = tensor.untyped_storage()
+    if tensor.dtype not in DTYPES or tensor.is_meta or is_gapped(tensor) or storage.nbytes() > LARGEST_CONSTANT:
+        return {"unknown": True}
+    raw = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    raw = raw.set_(storage).cpu().clone() if storage.nbytes() else raw.cpu()
+    return {"content": raw, "dtype": DTYPES[tensor.dtype]}
 
 
-class _HostWatch(TorchDispatchMode):
+class _Watch(TorchDispatchMode):
     def __init__(self, recorder: Recorder):
         super().__init__()
         self.recorder = recorder
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        if not self.recorder._inside:
-            self._note(func, args, kwargs, out)
+        out = func(*args, **(kwargs or {}))
+        if not self.recorder.inside:
+            self.recorder.inside = True
+            try:
+                self.recorder.operation(func, args, kwargs or {}, out)
+            finally:
+                self.recorder.inside = False
         return out
-
-    def _note(self, func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
-        name = func.overloadpacket.__name__
-        given, made = tensors_in([*args, *kwargs.values()]), tensors_in(out)
-        self._look_after(name, given, made, func._schema.is_mutable)
-        before = {t.untyped_storage()._cdata for t in given}
-        fresh = [t for t in made if t.untyped_storage()._cdata not in before]
-        changed = made if func._schema.is_mutable else fresh
-        if not changed and made:  # a view
-            return
-        if (not given and "empty" in name) or name in ("empty_like", "new_empty", "new_empty_strided", "detach"):
-            return
-        self.recorder.host(name, given, changed, _flops(func, args, kwargs, out))
-
-    def _look_after(self, name: str, given: list[torch.Tensor], made: list[torch.Tensor], mutable: bool) -> None:
-        """Note which storages hold nothing yet."""
-        known = {tensor.untyped_storage().data_ptr() for tensor in given}
-        for tensor in (*made, *(given if mutable else ())):
-            fresh = tensor.untyped_storage().data_ptr() not in known
-            if fresh and "empty" in name:
-                self.recorder.blanks.add(tensor)
-            elif fresh or mutable:
-                self.recorder.blanks.fill(tensor)
 
 
 @contextmanager
-def recording(inputs: dict[str, Any], execute: bool) -> Iterator[Recorder]:
-    """Note the launches made in the body of a `with`, on tensors of the CPU.
+def recording(inputs: dict[str, Any], execute: bool = False) -> Iterator[Recorder]:
+    """Note what the body of a `with` does.
 
     Parameters
     ----------
     inputs
         The function's arguments by name: their storages are known by these names.
     execute
-        Whether kernels run. If not, tensors may be of full size and are never touched by a kernel.
+        Whether kernels run. If not, tensors may be of full size, and their memory is touched by torch alone.
     """
-    from triton import JITFunction
+    from triton.runtime.jit import JITFunction
 
-    recorder = Recorder(inputs, execute)
+    recorder = Recorder(inputs)
     original = JITFunction.run
 
     def run(self, *args, grid, warmup, **kwargs):
         if warmup:
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)
-        recorder._inside = True
+        if recorder.inside:
+            return None
+        recorder.inside = True
         try:
             recorder.launch(self, args, kwargs, grid)
-            if execute:
-                found = original(self, *args, grid=grid, warmup=warmup, **kwargs)
-                recorder.launched(args, kwargs)
-                return found
+            return original(self, *args, grid=grid, warmup=warmup, **kwargs) if execute else None
         finally:
-            recorder._inside = False
-        return None
+            recorder.inside = False
 
     JITFunction.run = run
     try:
-        with recorder.blanks, _HostWatch(recorder):
+        with recorder.blanks, _Watch(recorder):
             yield recorder
     finally:
         JITFunction.run = original
@@ -241,6 +248,17 @@ def _grid(sizes: Any) -> list[int]:
     if not 1 <= len(sizes) <= 3 or not all(hasattr(n, "__index__") for n in sizes):
         raise TypeError(f"the grid is {sizes!r}, expected one to three whole numbers: triton.cdiv(a, b), not a / b")
     return [int(n) for n in sizes]
+
+
+def _line() -> str:
+    """Return the student's line that is running, with its number."""
+    frame = sys._getframe(2)
+    while frame is not None and not running.is_theirs(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    return f"line {frame.f_lineno} (`{text[:120]}`)"
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -1,14 +1,16 @@
-"""Replay recorded launches in the emulator, on storages of the judge's own, with every access checked.
+"""Run recorded calls again in the emulator, on storages of the judge's own, with every access checked.
 
-The process holds the kernel program and nothing else of the student's. Storages that are neither inputs nor made on the
-host start as NaN. A launch of many programs may be sampled: the programs at the ends of each axis of the grid stand for
-themselves, those between for their share, so that sums are exact where programs between the ends are alike.
+The process holds the kernel program and nothing else of the student's. What neither is an argument nor is made by an
+operation of the call holds NaN. A launch of many programs may be sampled: the programs at the ends of each axis of the
+grid stand for themselves, those between for their share, so that sums are exact where programs between the ends are
+alike.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -16,13 +18,18 @@ import torch
 
 from autograder.isolation.worker import running
 from autograder.isolation.worker.layout import blank, window
+from autograder.kernels.worker import hosting
 from autograder.kernels.worker.compiling import specialise
-from autograder.kernels.worker.counting import Counter, Ran, Sectors, Together, Writes
+from autograder.kernels.worker.counting import Counter, Drawn, Ran, Sectors, Together, Writes
+from autograder.kernels.worker.generated import Generated
 from autograder.kernels.worker.recording import NAMED
+from mla_ref.hardware.emulator.access import KINDS
 from mla_ref.hardware.emulator.machine import Kernel, Watch
-from mla_ref.hardware.emulator.memory import Memory, Region
+from mla_ref.hardware.emulator.memory import Blanks, Memory, Region
 
 GUARD = 1 << 12
+BESIDE = 4  # programs that run with a sample of three for their results alone
+WINDOW = 256  # elements of a row that are compared together
 
 
 class Storages:
@@ -31,7 +38,9 @@ class Storages:
     Parameters
     ----------
     storages
-        Of each the `bytes`; of an argument's also the `content`, and `elements` if there are gaps between them.
+        Of each the `bytes`; what it holds at first, `content`; of an argument's also `elements` if there are gaps
+        between them, and whether they are `integers`; or `drawn`: dtype, elements, mean, deviation and key of what is
+        drawn where it is touched.
     lazy
         Whether what nobody has filled may hold zeros, which take no memory, instead of NaN.
     """
@@ -41,37 +50,125 @@ class Storages:
         self.sizes = [storage["bytes"] for storage in storages]
         self.buffers: list[np.ndarray] = []
         self.bases: list[int] = []
+        self.drawn: dict[int, Generated] = {}
+        self.written: dict[int, torch.Tensor] = {}  # of those that hold nothing at first, which bytes something wrote
+        self.reports: list[str] = []
         for number, size in enumerate(self.sizes):
             buffer = blank(size + 2 * GUARD)
             start = GUARD - buffer.ctypes.data % GUARD
             self.buffers.append(buffer[start : start + size])
             self.bases.append(buffer.ctypes.data + start)
             if "content" in storages[number]:
-                self.fill(number, storages[number]["content"])
+                held = self.held(number, self.buffers[number])
+                held.copy_(storages[number]["content"].view(held.shape))
+            elif "drawn" in storages[number]:
+                name, *rest = storages[number]["drawn"]
+                self.drawn[number] = Generated(NAMED[name], *rest, raw=self.buffers[-1])
             elif not lazy:
-                self.buffers[-1][:] = 0xFF  # NaN in every floating type
+                if size:
+                    poison(self.buffers[-1], storages[number].get("dtype"))
+                if 0 < size <= Blanks.LARGEST:
+                    self.written[number] = torch.zeros(size, dtype=torch.bool)
         self.numbers = {base: number for number, base in enumerate(self.bases)}
-
-    def fill(self, number: int, content: torch.Tensor) -> None:
-        """Put what the host left into a storage."""
-        held = self.held(number, self.buffers[number])
-        held.copy_(content.view(held.shape))
 
     def held(self, number: int, raw: np.ndarray) -> torch.Tensor:
         """Return the bytes of a storage, or what is kept of each; of a gapped tensor's those of its elements."""
         elements = self.storages[number].get("elements")
         return window(torch.from_numpy(raw), *elements) if elements else torch.from_numpy(raw)
 
+    def changed(self) -> list[str]:
+        """Return the names of the arguments that do not hold what they held at first."""
+        return [
+            storage["input"]
+            for number, storage in enumerate(self.storages)
+            if "input" in storage and "content" in storage and self._differs(number)
+        ]
+
+    def _differs(self, number: int) -> bool:
+        held = self.held(number, self.buffers[number]).flatten()
+        return not torch.equal(held, self.storages[number]["content"])
+
     def region(self, name: str, view: dict[str, Any]) -> Region:
         """Return what a pointer to a view may reach: the whole storage."""
         number = view["storage"]
         start = self.bases[number] + view["offset"] * NAMED[view["dtype"]].itemsize
         raw = torch.from_numpy(self.buffers[number])
-        return Region(name, tuple(view["shape"]), start, self.bases[number], raw)
+        shape = tuple(view["shape"])
+        return Region(name, shape, start, self.bases[number], raw, self.written.get(number), self.reports)
+
+    def perform(self, step: dict[str, Any], covered: Sequence[np.ndarray] | None) -> None:
+        """Do an operation of torch. With `covered`, note too which bytes it makes of what is known."""
+        targets = _targets(step)
+        for view in hosting.views_in(step["args"]):
+            if self.storages[view["storage"]].get("integers") and self._differs(view["storage"]):
+                name = self.storages[view["storage"]]["input"]
+                raise ValueError(f"a kernel has changed {name}: torch may not compute with it any more")
+            if view["storage"] in self.drawn:
+                self.drawn[view["storage"]].whole()
+        if covered is not None:
+            self._cover(step, targets, covered)
+        made = hosting.perform(step, lambda view: shown(self.buffers[view["storage"]], view))
+        for view, tensor in zip(step["out"], made, strict=True):
+            shown(self.buffers[view["storage"]], view).copy_(tensor)
+        for view in targets:
+            self.written.pop(view["storage"], None)
+
+    def lose(self, numbers: Sequence[int], covered: Sequence[np.ndarray] | None) -> None:
+        """Put NaN, or the largest integers, where an operation wrote that is not done again."""
+        for number in numbers:
+            if self.sizes[number] and "elements" not in self.storages[number]:
+                poison(self.buffers[number], self.storages[number].get("dtype"))
+            if covered is not None:
+                covered[number][:] = False
+
+    def _cover(self, step: dict[str, Any], targets: list[dict[str, Any]], covered: Sequence[np.ndarray]) -> None:
+        """Do an operation on ones where memory is known and zeros elsewhere; note where ones arrive."""
+        control = hosting.control(step)
+        ones: list[tuple[dict[str, Any], torch.Tensor]] = []
+
+        def known(view: dict[str, Any]) -> torch.Tensor:
+            if any(view is each for each in control) or step["op"][0] in hosting.ON_INTEGERS:
+                return shown(self.buffers[view["storage"]], view)
+            first = self.storages[view["storage"]]
+            there = elements(covered[view["storage"]], view)
+            there = torch.ones_like(there) if "input" in first or "content" in first else there
+            ones.append((view, there.to(NAMED[view["dtype"]])))
+            return ones[-1][1]
+
+        made = hosting.perform(step, known)
+        for view, tensor in [*zip(step["out"], made, strict=True), *ones] if ones else ():  # a factory's are no answer
+            if any(view is each for each in targets):
+                elements(covered[view["storage"]], view, every=False).copy_((tensor == 1)[..., None])
+
+
+def poison(raw: np.ndarray, dtype: str | None) -> None:
+    """Fill a storage with NaN, or the largest integers, as torch fills what `running.poisoned` looks after."""
+    raw[:] = 0xFF
+    if dtype is not None and not NAMED[dtype].is_floating_point and dtype != "i1":
+        kind = NAMED[dtype]
+        torch.from_numpy(raw[: len(raw) // kind.itemsize * kind.itemsize]).view(kind).fill_(torch.iinfo(kind).max)
+
+
+def shown(raw: np.ndarray, view: dict[str, Any]) -> torch.Tensor:
+    """Return the tensor of a view of a storage's bytes."""
+    dtype = NAMED[view["dtype"]]
+    whole = torch.from_numpy(raw[: len(raw) // dtype.itemsize * dtype.itemsize]).view(dtype)
+    return whole.as_strided(view["shape"], view["strides"], view["offset"])
+
+
+def elements(covered: np.ndarray, view: dict[str, Any], every: bool = True) -> torch.Tensor:
+    """Return of a view's elements, bool, whether all bytes are covered; or each byte, on an axis of its own."""
+    size = NAMED[view["dtype"]].itemsize
+    whole = torch.from_numpy(covered[: len(covered) // size * size]).view(-1, size)
+    found = whole.as_strided([*view["shape"], size], [*(n * size for n in view["strides"]), 1], view["offset"] * size)
+    return found.all(dim=-1) if every else found
 
 
 class Compiled:
-    """The kernels of a program, each compiled once for each kind of arguments."""
+    """The kernels of a program, each compiled once for each kind of arguments.
+
+    A launch that comes with the `module` that was compiled for a GPU runs that one.
+    """
 
     def __init__(self, source: str):
         self.namespace: dict[str, Any] = {"__name__": "kernels"}
@@ -79,19 +176,27 @@ class Compiled:
         self.known: dict[str, Kernel] = {}
 
     def kernel(self, launch: dict[str, Any]) -> tuple[Kernel, list[str]]:
-        """Return a launch's kernel, and the parameters that are no constants to it."""
-        from mla_ref.hardware.emulator.backend import compile_kernel
+        """Return a launch's kernel, and the parameters that are no constants to it. What fails knows the kernel."""
+        from mla_ref.hardware.emulator.backend import compile_kernel, kernel_of
 
+        if "module" in launch:
+            if launch["module"] not in self.known:
+                self.known[launch["module"]] = kernel_of(launch["module"], launch["kernel"])
+            return self.known[launch["module"]], launch["parameters"]
         function = self.namespace[launch["kernel"]]
-        signature, constants, _ = specialise(function, launch["args"])  # alignment decides nothing here
-        key = repr((launch["kernel"], signature, constants))
-        if key not in self.known:
-            self.known[key] = compile_kernel(function, signature, constants, {}, {})
+        try:
+            signature, constants, _ = specialise(function, launch["args"])  # alignment decides nothing here
+            key = repr((launch["kernel"], signature, constants))
+            if key not in self.known:
+                self.known[key] = compile_kernel(function, signature, constants, {}, {})
+        except Exception as error:
+            error.kernel = launch["kernel"]
+            raise
         return self.known[key], [name for name, kind in signature.items() if kind != "constexpr"]
 
 
 def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Run each of `request["replays"]` on storages of its own; yield what the launches did, and final bytes asked for.
+    """Run each of `request["replays"]` on storages of its own; yield what the launches did, and the results.
 
     What goes wrong in a kernel gives `{"error": the fault}`.
     """
@@ -99,102 +204,216 @@ def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for each in request["replays"]:
         try:
             yield _replay(compiled, each)
+        except TimeoutError:
+            raise
         except Exception as error:
             yield {"error": error}
 
 
 def _replay(compiled: Compiled, request: dict[str, Any]) -> dict[str, Any]:
-    """Replay the launches of one call.
+    """Replay one call.
 
-    With `sample` at most about that many programs of a launch run, and are counted; with `count` all, counted; else all
-    run, and it is noted what they write.
+    With `sample` at most about that many programs of a launch run, and are counted, and of the results some `picks` are
+    given; with `count` all programs are counted. Else all run, and the results are given; where the order of programs
+    may matter, also what comes of another one, `again`.
     """
     limit = request.get("sample")
-    counted = limit is not None or request.get("count", False)
-    storages = Storages(request["storages"], limit is not None)
-    sectors = Sectors(storages.sizes) if counted else None
-    covered = [blank(size).view(bool) for size in storages.sizes]
-    results = []
-    for launch in request["launches"]:
-        for number, content in launch.get("content", []):
-            storages.fill(number, content)
-            covered[number][:] = False
-            if sectors:
-                sectors.forget(number)
-        try:
-            kernel, names = compiled.kernel(launch)
-        except Exception as error:
-            error.kernel = launch["kernel"]
-            raise
-        results.append(_launch(kernel, names, launch, storages, sectors, covered, limit))
-    wanted = request.get("return", [])
-    content = {str(n): storages.held(n, storages.buffers[n]).flatten().clone() for n in wanted}
-    return {
-        "launches": results,
-        "content": content,
-        "covered": {str(n): storages.held(n, covered[n]).flatten().clone() for n in wanted},
-    }
+    kernels = {number: compiled.kernel(event) for number, event in enumerate(request["events"]) if "kernel" in event}
+    found = _run(request, kernels, limit)
+    if "result" in found and any(kernel.order_matters for kernel, _ in kernels.values()):
+        found["again"] = _run(request, kernels, None, order="reversed")["result"]
+    return found
 
 
-def _launch(
-    kernel: Kernel,
-    names: list[str],
-    launch: dict[str, Any],
-    storages: Storages,
-    sectors: Sectors | None,
-    covered: list[np.ndarray],
-    limit: int | None,
+def _run(
+    request: dict[str, Any], kernels: dict[int, tuple[Kernel, list[str]]], limit: int | None, order: str = "forward"
 ) -> dict[str, Any]:
-    grid = launch["grid"]
-    programs = grid[0] * grid[1] * grid[2]
-    regions, values = {}, []
-    for number, name in enumerate(names):
-        argument = launch["args"][name]
-        if "tensor" in argument:
-            regions[number] = storages.region(name, argument["tensor"])
-            values.append(regions[number].start)
-        else:
-            values.append(argument.get("constant", argument.get("value")))
-    ran, writes = Ran(), Writes(covered, storages.numbers)
+    storages = Storages(request["storages"], limit is not None)
+    counted = limit is not None or (request.get("count") and order == "forward")
+    sectors = Sectors(storages.sizes) if counted else None
+    covered = [blank(size).view(bool) for size in storages.sizes] if limit is not None else None
+    whole = _needed_whole(request["events"], kernels) if limit is not None else set()
+    rng = Random(request["secret"]) if request.get("secret") else None
+    done = []
+    for number, event in enumerate(request["events"]):
+        if "lost" in event:
+            storages.lose(event["lost"], covered)
+            continue
+        if number not in kernels:
+            storages.perform(event, covered)
+            for view in event["out"] if sectors else ():
+                sectors.forget(view["storage"])
+            continue
+        run = _Launch(*kernels[number], event, storages, covered)
+        done.append(run.counted(sectors, limit, rng, number in whole) if sectors else run.plain(order))
+    found = {"launches": done, "changed": storages.changed(), "unwritten": storages.reports[:1]}
+    if limit is None:
+        return {**found, "result": [shown(storages.buffers[v["storage"]], v).clone() for v in request["result"]]}
+    picks = [_picked(storages, covered, view, request.get("picks", 0), rng) for view in request["result"]]
+    return {**found, "picks": picks if rng else []}
 
-    def run(chosen: list[int] | None, *watches: Watch) -> None:
-        kernel.launch(grid, values, Memory(regions), chosen, Together(ran, *watches), races=limit is None)
 
-    if sectors is None:
-        run(None, writes)
-        return {**writes.summary(programs), "ran": sorted(map(list, ran.places))}
-    per_axis = _sizes(grid, limit)
-    exact = all(n <= per_axis for n in grid)
+def _needed_whole(events: list[dict[str, Any]], kernels: dict[int, tuple[Kernel, list[str]]]) -> set[int]:
+    """Return the launches of which every program has to run for a result of some to be right.
 
-    def count(chosen: list[tuple[int, int]], exact: bool) -> Counter:
-        counter = Counter(sectors, launch, storages.numbers, dict(chosen), exact)
-        run([number for number, _ in chosen], counter, *(() if limit else (writes,)))
-        return counter
+    Later ones read what they write, or they write where something else did, or they add up.
+    """
+    found, needed, written = set(), set(), set()
+    touched = {number: _touched(*kernels[number], events[number]) for number in kernels}
+    for number, event in enumerate(events):
+        if "lost" in event:
+            written.update(event["lost"])
+            continue
+        if number not in kernels:
+            given = [*hosting.views_in(event["args"])]
+            written.update(view["storage"] for view in _targets(event) if given)
+            continue
+        if touched[number]["atomic"] or written & touched[number]["store"]:
+            found.add(number)
+        written |= touched[number]["store"] | touched[number]["atomic"]
+    for number, event in reversed(list(enumerate(events))):
+        if "lost" in event:
+            continue
+        if number not in kernels:
+            if needed.intersection(view["storage"] for view in _targets(event)):
+                needed.update(view["storage"] for view in hosting.views_in(event["args"]))
+            continue
+        if needed & touched[number]["store"]:
+            found.add(number)
+        needed |= touched[number]["load"] | touched[number]["atomic"]
+    return found
 
-    if kernel.depends:  # what a program does depends on those before it: none stands for another
-        counter = count([(number, 1) for number in range(programs)], True)
-        return {**writes.summary(programs), **counter.summary(programs), "ran": sorted(map(list, ran.places))}
-    counter, seen, chosen = (
-        None,
-        set(),
-        [(x + grid[0] * (y + grid[1] * z), each) for (x, y, z), each in sample(grid, per_axis)],
-    )
-    if limit is not None and len(chosen) > 3:
-        middle = chosen[len(chosen) // 2][0]
-        first = count([(0, 1), (middle, programs - 2), (programs - 1, 1)], False)
-        counter, seen = (first if first.long_and_alike(0, middle, programs - 1) else None), first.unwritten
-    counter = counter or count(chosen, exact)
-    counter.unwritten |= seen
-    return {**writes.summary(programs), **counter.summary(programs), "ran": sorted(map(list, ran.places))}
+
+def _targets(step: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the views that an operation of torch writes."""
+    changed = hosting.written_by(hosting.schema_of(step["op"]), step["args"])
+    return [view for each in changed for view in hosting.views_in(each)] + step["out"]
+
+
+def _touched(kernel: Kernel, names: list[str], event: dict[str, Any]) -> dict[str, set[int]]:
+    """Return the storages that a launch may "load" from, "store" to, and update: "atomic"."""
+    found: dict[str, set[int]] = {"load": set(), "store": set(), "atomic": set()}
+    for op in kernel.module.ops:
+        if op.name in KINDS:
+            roots = range(len(names)) if op.roots is None else op.roots
+            views = [event["args"][names[root]].get("tensor") for root in roots]
+            found[KINDS[op.name]].update(view["storage"] for view in views if view)
+    return found
+
+
+class _Launch:
+    """A launch about to run."""
+
+    def __init__(
+        self, kernel: Kernel, names: list[str], event: dict[str, Any], storages: Storages, covered: list | None
+    ):
+        self.kernel, self.names, self.event, self.storages = kernel, names, event, storages
+        self.grid = event["grid"]
+        self.programs = self.grid[0] * self.grid[1] * self.grid[2]
+        self.regions, self.values = {}, []
+        for number, name in enumerate(names):
+            argument = event["args"][name]
+            if "tensor" in argument:
+                self.regions[number] = storages.region(name, argument["tensor"])
+                self.values.append(self.regions[number].start)
+            else:
+                self.values.append(argument.get("constant", argument.get("value")))
+        self.ran = Ran()
+        self.watches: list[Watch] = [self.ran]
+        if storages.drawn:
+            self.watches.insert(0, Drawn(storages.drawn, storages.numbers))
+        if covered is not None:
+            self.watches.append(Writes(covered, storages.numbers))
+
+    def _run(self, chosen: Sequence[int] | None, races: bool, *watches: Watch, order: str = "forward") -> None:
+        watch = Together(*self.watches, *watches)
+        self.kernel.launch(self.grid, self.values, Memory(self.regions), chosen, watch, races=races, order=order)
+
+    def plain(self, order: str = "forward") -> dict[str, Any]:
+        """Run all programs."""
+        self._run(None, True, order=order)
+        return self._with_places({"programs": self.programs})
+
+    def counted(self, sectors: Sectors, limit: int | None, rng: Random | None, whole: bool) -> dict[str, Any]:
+        """Run all programs, or a sample of about `limit`, and count what they do. If `whole`, the others run too."""
+        races = limit is None
+
+        def count(chosen: list[tuple[int, int]], exact: bool) -> Counter:
+            counter = Counter(sectors, self.event, self.storages.numbers, dict(chosen), exact)
+            self._run([number for number, _ in chosen], races, counter)
+            return counter
+
+        if self.kernel.depends:  # what a program does depends on those before it: none stands for another
+            counter = count([(number, 1) for number in range(self.programs)], True)
+            return self._with_places(counter.summary(self.programs))
+        grid, per_axis = self.grid, _sizes(self.grid, limit)
+        chosen = [(x + grid[0] * (y + grid[1] * z), each) for (x, y, z), each in sample(grid, per_axis, rng)]
+        counter, seen, ran = None, set(), {number for number, _ in chosen}
+        touched = _touched(self.kernel, self.names, self.event)
+        if limit is not None and len(chosen) > 3 and not touched["load"] & touched["store"]:  # which run once alone
+            middle = rng.randrange(1, self.programs - 1) if rng else chosen[len(chosen) // 2][0]
+            first = count([(0, 1), (middle, self.programs - 2), (self.programs - 1, 1)], False)
+            counter, seen = (first if first.long_and_alike(0, middle, self.programs - 1) else None), first.unwritten
+            if counter is not None:
+                ran = {0, middle, self.programs - 1}
+                if rng and not whole:
+                    self._run(sorted({rng.randrange(self.programs) for _ in range(BESIDE)} - ran), races)
+        counter = counter or count(chosen, all(n <= per_axis for n in grid))
+        counter.unwritten |= seen
+        if whole:
+            self._run([number for number in range(self.programs) if number not in ran], races)
+        return self._with_places(counter.summary(self.programs))
+
+    def _with_places(self, counts: dict[str, Any]) -> dict[str, Any]:
+        return {**counts, "ran": sorted(map(list, self.ran.places))}
+
+
+# What is told of results of full size
+
+
+def _picked(
+    storages: Storages, covered: list[np.ndarray], view: dict[str, Any], count: int, rng: Random | None
+) -> list:
+    """Return parts of rows of a result, as far as programs that ran have written it: index, start, values, mask.
+
+    At most `count` are given, and by chance.
+    """
+    shape, size = view["shape"], NAMED[view["dtype"]].itemsize
+    raw = covered[view["storage"]]
+    if rng is None or not shape or not raw.size:
+        return []
+    values, there = shown(storages.buffers[view["storage"]], view), elements(raw, view, every=False)
+    if view["strides"] == _dense(shape):
+        words = np.flatnonzero(raw[: len(raw) // 8 * 8].view(np.uint64))
+        if not len(words):
+            return []
+        at = [int(words[rng.randrange(len(words))]) * 8 // size - view["offset"] for _ in range(count)]
+        spots = [np.unravel_index(each, shape) for each in at if 0 <= each < values.numel()]
+    else:
+        all_spots = elements(raw, view).nonzero()
+        spots = (
+            [tuple(all_spots[rng.randrange(len(all_spots))].tolist()) for _ in range(count)] if len(all_spots) else []
+        )
+    found = {}
+    for spot in spots:
+        row, start = tuple(int(n) for n in spot[:-1]), int(spot[-1]) // WINDOW * WINDOW
+        part = slice(start, start + WINDOW)
+        found[row, start] = [list(row), start, values[row][part].clone(), there[row][part].all(dim=-1)]
+    return list(found.values())
+
+
+def _dense(shape: Sequence[int]) -> list[int]:
+    return list(torch.empty(shape, device="meta").stride())
 
 
 # Programs to run
 
 
-def sample(grid: list[int], per_axis: int) -> Iterator[tuple[tuple[int, int, int], int]]:
+def sample(grid: list[int], per_axis: int, rng: Random | None = None) -> Iterator[tuple[tuple[int, int, int], int]]:
     """Return program ids, each with the number of programs that it stands for.
 
-    On an axis longer than `per_axis`, the first and the last stand for themselves and the others for equal shares.
+    On an axis longer than `per_axis`, the first and the last stand for themselves and the others for equal shares: the
+    one in the middle of a share, or with `rng` any one of it.
     """
     axes = []
     for size in grid:
@@ -203,7 +422,7 @@ def sample(grid: list[int], per_axis: int) -> Iterator[tuple[tuple[int, int, int
             continue
         inner = per_axis - 2
         bounds = [1 + (size - 2) * n // inner for n in range(inner + 1)]
-        middle = [((a + b) // 2, b - a) for a, b in itertools.pairwise(bounds)]
+        middle = [(rng.randrange(a, b) if rng else (a + b) // 2, b - a) for a, b in itertools.pairwise(bounds)]
         axes.append([(0, 1), *middle, (size - 1, 1)])
     for (x, a), (y, b), (z, c) in itertools.product(*axes):
         yield (x, y, z), a * b * c

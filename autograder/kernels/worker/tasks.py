@@ -6,7 +6,6 @@ import os
 import resource
 import socket
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 from autograder.isolation.worker import running, wire
@@ -41,10 +40,11 @@ def perform(request: dict[str, Any], out: int, send: Callable[[bytes], None]) ->
         if request["task"] == "compile":
             send(wire.encode({"event": "compiled", "launches": compiling.compile_launches(request)}))
             return
-        for found in replaying.replay(request):
-            if "error" in found:
-                found["error"] = running.describe_error(found["error"])
-            send(wire.encode({"event": "replayed", **found}))
+        with running.stopped_after(_seconds_left()):
+            for found in replaying.replay(request):
+                if "error" in found:
+                    found["error"] = running.describe_error(found["error"])
+                send(wire.encode({"event": "replayed", **found}))
     except BaseException as error:
         send(wire.encode({"event": "failed", "error": running.describe_error(error)}))
 
@@ -61,26 +61,20 @@ def _measure(request: dict[str, Any], out: int, send: Callable[[bytes], None]) -
 
 
 def record(request: dict[str, Any], message: dict[str, Any], entry: Any, arguments: dict[str, Any]) -> bytes:
-    """Call the entry with its launches noted; return the message of the case.
+    """Have a call of the entry noted; return the message of the case. No kernel runs.
 
-    With `request["record"]` "launches" no kernel runs, and the result is not sent: it was never written.
+    With `request["again"]` it is a second call that counts: what it keeps from the first is none of its own making.
     """
-    execute = request["record"] == "execution"
-    given = running.copied(arguments) if execute else {}
+    driver = running.DRIVERS[request["driver"]]
     try:
-        with (
-            running.stopped_after(_seconds_left()),
-            running.forbidding(request["forbidden"]),
-            running.poisoned() if execute else nullcontext(),
-            recording.recording(arguments, execute) as recorder,
-        ):
-            result = running.DRIVERS[request["driver"]](entry, arguments)
-        notes = recorder.notes(result)
-        if not execute:
-            return wire.encode({**message, "notes": notes})
-        message |= {"unwritten": recorder.blanks.reports[:1]}
-        return wire.encode({**message, "notes": notes, "result": result, "changed": running.changed(given, arguments)})
-    except wire.WireError as error:
+        with running.stopped_after(_seconds_left()), running.forbidding(request["forbidden"]):
+            if request["again"]:
+                with recording.recording(arguments):
+                    kept = driver(entry, arguments)  # noqa: F841 (so that nothing of the second call takes its place)
+            with recording.recording(arguments) as recorder:
+                result = driver(entry, arguments)
+        return wire.encode({**message, "notes": recorder.notes(result)})
+    except (wire.WireError, recording.CannotRecord) as error:
         return wire.encode({**message, "unsupported": str(error)})
     except BaseException as error:
         return wire.encode({**message, "error": running.describe_error(error)})

@@ -10,6 +10,7 @@ import torch
 from . import faults
 from .arithmetic import BINARY, bitcast, storage_dtype
 from .memory import Region
+from .races import POLL, READ, UPDATE, WRITE, Kept
 from .ttir import Op
 
 Machine = Any  # of machine.py, which imports this
@@ -18,6 +19,8 @@ NAMES = {"tt.atomic_rmw": "an atomic operation", "tt.atomic_cas": "tl.atomic_cas
 VERBS = {"tt.load": "reads", "tt.store": "writes", "tt.atomic_rmw": "updates", "tt.atomic_cas": "updates"}
 # What tl.atomic_* does, in the order of Triton's enumeration; the last one exchanges
 RMW = ("andi", "ori", "xori", "addi", "addf", "maxsi", "minsi", "maxui", "minui", None)
+RELAXED, ACQUIRE, RELEASE, ACQUIRE_RELEASE = range(1, 5)  # `sem` of an atomic operation
+CTA = 2  # its `scope`, if that is one program
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -140,13 +143,13 @@ def _load(
         found = part if not number else torch.where(here, part, found)
         if region.written is not None:
             _check_written(machine, op, region, index, here, dtype)
-        if machine.shadow is not None and _is_stored(machine, region):
+        if machine.shadow is not None and _may_reach(machine, region, machine.kernel.stored):
             full = (machine.size, *op.ins[0].shape)
             places, chosen = index.expand(full).reshape(-1), None
             if here is not None:
                 chosen = here.expand(full).reshape(-1).nonzero().squeeze(1)
                 places = places.index_select(0, chosen)
-            _note(machine, op, region, places, chosen, None, None)
+            _note(machine, op, region, POLL if op.attrs.get("isVolatile") else READ, places, chosen)
     if mask is not None:
         fill = other
         if fill is None:
@@ -176,11 +179,9 @@ def _check_written(
         region.reports.append(told)
 
 
-def _is_stored(machine: Machine, region: Region) -> bool:
-    stored = machine.kernel.stored
-    if stored is None:
-        return True
-    return any(each.low == region.low for each in machine.memory.candidates(stored))
+def _may_reach(machine: Machine, region: Region, roots: frozenset[int] | None) -> bool:
+    """Return whether pointers from these parameters, of any if None, may lead to a region."""
+    return roots is None or any(each.low == region.low for each in machine.memory.candidates(roots))
 
 
 def _store(
@@ -198,8 +199,9 @@ def _store(
             index, spread = index.index_select(0, chosen), spread.index_select(0, chosen)
         if machine.turning:
             machine.changes += int(not torch.equal(bits(flat[index]), bits(spread)))
+        machine.remember(flat, index)
         if machine.shadow is not None:
-            _note(machine, op, region, index, chosen, flat, spread)
+            _note_store(machine, op, region, index, chosen, flat, spread)
         else:
             flat.index_copy_(0, index, spread)
         if region.written is not None:
@@ -207,12 +209,12 @@ def _store(
             bytes_of.view(-1, dtype.itemsize)[index] = True
 
 
-def _note(
-    machine: Machine, op: Op, region: Region, index: torch.Tensor, chosen: torch.Tensor | None, flat: Any, value: Any
-) -> None:
-    """Look for races with what other programs did; of a store, do it.
+def _units(
+    machine: Machine, op: Op, region: Region, index: torch.Tensor, chosen: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Return the units of elements that are touched, the programs that do, from 1 on, and the units of an element.
 
-    ``index`` holds the elements that are touched, ``chosen`` their numbers among those of all programs' blocks.
+    ``index`` holds the elements, ``chosen`` their numbers among those of all programs' blocks.
     """
     block, size = math.prod(op.ins[0].shape), storage_dtype(op.ins[0].pointee).itemsize
     programs = machine.numbers + 1
@@ -220,23 +222,38 @@ def _note(
         programs = programs[:, None].expand(-1, block).reshape(-1)
     else:
         programs = programs.index_select(0, chosen >> block.bit_length() - 1)  # blocks are powers of 2
-    units, repeat = index, size // machine.kernel.unit
+    units, repeat = index, size // machine.shadow.unit(region)
     if repeat > 1:
         units = (index[:, None] * repeat + torch.arange(repeat)).reshape(-1)
         programs = programs[:, None].expand(-1, repeat).reshape(-1)
-    if flat is None:
-        found = machine.shadow.load(region, units, programs, op.number)
-    else:
-        memory, wanted = bits(flat), bits(value)
-        before = memory.index_select(0, index)
-        flat.index_copy_(0, index, value)
-        same = lambda x: (x == wanted)[:, None].expand(-1, repeat).reshape(-1)
-        kept, held = lambda: same(before), lambda: same(memory.index_select(0, index))
-        found = machine.shadow.store(region, units, programs, op.number, kept, held)
+    return units, programs, repeat
+
+
+def _note(
+    machine: Machine, op: Op, region: Region, kind: int, index: torch.Tensor, chosen: torch.Tensor | None,
+    kept: Kept | None = None, held: Kept | None = None, time: int | None = None,
+) -> None:  # fmt: skip
+    """Look for races with what other programs did; the arguments are those of `_units` and `Shadow.touch`."""
+    units, programs, repeat = _units(machine, op, region, index, chosen)
+    each = lambda same: same and (lambda: same()[:, None].expand(-1, repeat).reshape(-1))
+    found = machine.shadow.touch(kind, region, units, programs, op.number, each(kept), each(held), time)
     if found is not None:
         spot, other, earlier = found
-        element = (region.low + int(units[spot]) * machine.kernel.unit - region.start) // size
+        size = storage_dtype(op.ins[0].pointee).itemsize
+        element = (region.low + int(units[spot]) * machine.shadow.unit(region) - region.start) // size
         _race(machine, op, f"element {element} of {region.name}", int(programs[spot]), other, earlier)
+
+
+def _note_store(
+    machine: Machine, op: Op, region: Region, index: torch.Tensor, chosen: torch.Tensor | None, flat: torch.Tensor,
+    value: torch.Tensor,
+) -> None:  # fmt: skip
+    """Do a store, and look for its races."""
+    memory, wanted = bits(flat), bits(value)
+    before = memory.index_select(0, index)
+    flat.index_copy_(0, index, value)
+    kept, held = lambda: before == wanted, lambda: memory.index_select(0, index) == wanted
+    _note(machine, op, region, WRITE, index, chosen, kept, held)
 
 
 def _race(machine: Machine, op: Op, element: str, mine: int, other: int, earlier: int) -> None:
@@ -264,14 +281,41 @@ def _update(
         flat = region.view(dtype)
         keep = torch.ones(full, dtype=torch.bool) if here is None else here.expand(full)
         places, new = index.expand(full)[keep], value[keep]
+        machine.remember(flat, places)
         old = _one_by_one(flat, places, new, None if compare is None else compare[keep], op.attrs.get("atomic_rmw_op"))
-        machine.changes += int(not bool((bits(old) == bits(flat[places])).all()))
+        changed = bits(old) != bits(flat[places])
+        machine.changes += int(bool(changed.any()))
         out[keep] = old
         if region.written is not None:
             region.written[: flat.numel() * dtype.itemsize].view(-1, dtype.itemsize)[places] = True
-    if machine.shadow is not None and machine.shadow.synced is not None and op.attrs.get("sem") != 1:
-        machine.shadow.sync((machine.numbers + 1)[machine.programs_on()])
+        if machine.shadow is not None:
+            written = torch.ones_like(changed) if compare is None else bits(old) == bits(compare[keep])
+            _note_update(machine, op, region, places, keep.reshape(-1).nonzero().squeeze(1), changed, written)
     return out
+
+
+def _note_update(
+    machine: Machine, op: Op, region: Region, index: torch.Tensor, chosen: torch.Tensor, changed: torch.Tensor,
+    written: torch.Tensor,
+) -> None:  # fmt: skip
+    """Look for races of an atomic operation, and note what it orders.
+
+    ``changed`` tells which elements it changes, ``written`` which ones it writes.
+    """
+    if op.attrs.get("scope") == CTA:
+        _note(machine, op, region, WRITE, index, chosen, held=lambda: torch.zeros_like(changed))
+        return
+    sem, order = op.attrs.get("sem", ACQUIRE_RELEASE), machine.shadow.order
+    time = order.now if order is not None else None
+    if order is not None and sem != RELAXED:
+        releases = written & (sem != ACQUIRE)
+        for part in (releases, ~releases):
+            if bool(part.any()):
+                units, programs, _ = _units(machine, op, region, index[part], chosen[part])
+                machine.shadow.sync(region, units, programs, sem != RELEASE, part is releases)
+    for kind, part in ((UPDATE, changed), (POLL, ~changed)):
+        if bool(part.any()) and _may_reach(machine, region, machine.kernel.plain):
+            _note(machine, op, region, kind, index[part], chosen[part], time=time)
 
 
 def _one_by_one(

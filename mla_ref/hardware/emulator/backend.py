@@ -11,6 +11,7 @@ import functools
 import hashlib
 import math
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -295,3 +296,26 @@ def compile_kernel(
     source = ASTSource(function, signature=signature, constexprs=constants, attrs=attributes)
     compiled = compile(source, target=TARGET, options=options)
     return loaded(compiled.asm["generic"].decode(), function.fn.__name__, function.fn.__code__.co_filename)
+
+
+def kernel_of(text: str, name: str) -> Kernel:
+    """Return a kernel from the module that Triton's front end made of it for some GPU: `asm["source"]`.
+
+    Raises RuntimeError for text that is no such module.
+    """
+    from triton._C.libtriton import ir
+
+    register()
+    compiler, context = Compiler(TARGET), ir.context()
+    ir.load_dialects(context)
+    compiler.load_dialects(context)
+    with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
+        file.write(text)
+        file.flush()
+        module = ir.parse_mlir_module(file.name, context)
+    module.context = context
+    found = parse(generic_text(compiler.make_ttir(module, {}, compiler.parse_options({}), CAPABILITY)))
+    for op in found.ops:
+        if op.place[0] == file.name:  # what had no place got one in the text
+            op.place = ("", 0, 0)
+    return Kernel(found, name)

@@ -30,7 +30,7 @@ class Misaligned(KernelFault):
 
 
 class Race(KernelFault):
-    """Two programs touch one element, one of them writing, and no atomic operation orders them."""
+    """Two programs touch one byte, one of them writing, not both by atomic operations, and nothing orders them."""
 
 
 class EndlessLoop(KernelFault):

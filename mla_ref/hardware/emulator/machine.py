@@ -17,14 +17,19 @@ from typing import Any
 import torch
 
 from . import blocks, faults
-from .access import KINDS, access, is_known
+from .access import ACQUIRE, ACQUIRE_RELEASE, KINDS, access, is_known
 from .arithmetic import dtype_of, elementwise, storage_dtype
 from .faults import raise_in
-from .memory import Memory, Region, Shadow
+from .memory import Memory, Region
+from .races import Shadow
 from .ttir import Block, Function, Module, Op
 
 CHUNK = 1 << 17  # elements of the widest block over all programs that run together
 STUCK = 1 << 10  # turns of a loop after which it is looked at whether they change anything
+PATIENCE = 1 << 2  # the same where another program may run instead
+GROUPS = 64  # one after the other in reversed order, at least
+EXCHANGE = 10  # tl.atomic_xchg
+ORDERS = ("forward", "reversed")
 
 
 Touched = tuple[Region, torch.Tensor, torch.Tensor | None]
@@ -33,7 +38,7 @@ Touched = tuple[Region, torch.Tensor, torch.Tensor | None]
 class Watch:
     """What sees the operations of a launch as they run. By itself it sees nothing.
 
-    Programs run in groups; `begin` and `end` enclose each.
+    Programs run in groups; `begin` and `end` enclose each. In reversed order a program that waits begins anew later.
     """
 
     def begin(self, machine: Machine) -> None:
@@ -70,18 +75,23 @@ class Kernel:
 
     Attributes
     ----------
-    unit
-        Bytes of its smallest access.
+    sizes
+        Bytes of each access, with the parameters that it may reach; None if these are not known.
     stored
-        The parameters through which it stores; None if that is not known.
+        The parameters through which it stores, atomic operations included; None if that is not known.
+    plain
+        Those through which it loads or stores, but for atomic operations.
     ordered
-        Whether it has atomic operations that order others.
+        Whether it has atomic operations that order programs.
     widest
         Elements of its largest block.
     waits
         Whether it waits in a loop for what another program does.
     depends
-        Whether a program reads what an atomic operation found, and so depends on which programs came before.
+        Whether a program reads what an atomic operation found or left, and so depends on which programs came before.
+    order_matters
+        Whether results may differ between orders of programs beyond rounding: it depends on who came before, or has
+        atomic operations that do not commute. If not, they differ by races alone, and one launch shows these.
     """
 
     module: Module
@@ -89,16 +99,20 @@ class Kernel:
 
     def __post_init__(self):
         accesses = [op for op in self.module.ops if op.name in KINDS]
-        sizes = [storage_dtype(op.ins[0].pointee).itemsize for op in accesses if is_known(op.ins[0].pointee)]
-        self.unit = min(sizes, default=1)
-        stores = [op.roots for op in accesses if op.name == "tt.store"]
-        self.stored = None if None in stores else frozenset().union(*stores)
-        self.ordered = any(op.name.startswith("tt.atomic") and op.attrs.get("sem") != 1 for op in accesses)
+        known = [op for op in accesses if is_known(op.ins[0].pointee)]
+        self.sizes = {(storage_dtype(op.ins[0].pointee).itemsize, op.roots) for op in known}
+        self.stored = _together(op.roots for op in accesses if op.name != "tt.load")
+        self.plain = _together(op.roots for op in accesses if op.name in ("tt.load", "tt.store"))
         self.widest = max((math.prod(kind.shape) for op in self.module.ops for kind in op.outs), default=1)
         self.waits = any(op.name == "scf.while" and _has_atomic(op) for op in self.module.ops)
         atomics = [op for op in self.module.ops if op.name.startswith("tt.atomic")]
         read = {name for op in self.module.ops for name in op.operands}
-        self.depends = self.waits or any(read.intersection(op.results) for op in atomics)
+        polls = bool(atomics) and any(op.attrs.get("isVolatile") for op in accesses)
+        self.depends = self.waits or polls or any(read.intersection(op.results) for op in atomics)
+        acquires = any(op.attrs.get("sem", ACQUIRE_RELEASE) in (ACQUIRE, ACQUIRE_RELEASE) for op in atomics)
+        self.ordered = self.depends and acquires
+        kinds = {op.attrs.get("atomic_rmw_op", EXCHANGE) for op in atomics}
+        self.order_matters = self.depends or len(kinds) > 1 or EXCHANGE in kinds
 
     def launch(
         self,
@@ -108,8 +122,14 @@ class Kernel:
         programs: Iterable[int] | None = None,
         watch: Watch | None = None,
         races: bool = True,
+        order: str = "forward",
     ) -> None:
         """Run programs of a grid.
+
+        Programs run side by side and take their turns at an atomic operation in order. In reversed order, where that
+        matters, they run one after the other, in a large grid some at a time. Where a kernel waits in a loop, they
+        always do. One that waits in vain is a fault; in reversed order it begins anew when another has run, for on a
+        GPU programs that wait for earlier ones are right.
 
         Parameters
         ----------
@@ -125,22 +145,48 @@ class Kernel:
             Sees the operations.
         races
             Whether to raise where two programs touch one element, one of them writing, and nothing orders them.
+        order
+            "forward" or "reversed": a kernel is nondeterministic if its results differ. They do not unless the kernel's
+            `order_matters`.
 
         Raises
         ------
         KernelFault
+        ValueError
+            Another order.
         """
+        if order not in ORDERS:
+            raise ValueError(f"the order of programs is {order!r}, expected one of {', '.join(ORDERS)}")
         total = math.prod(grid)
         chosen = range(total) if programs is None else list(programs)
+        chosen = chosen if order == "forward" else chosen[::-1]
         size = 1 if self.waits else max(1, CHUNK // self.widest)
-        shadow = Shadow(total, self.unit, self.ordered) if races and total > 1 else None
+        if order == "reversed" and self.order_matters:
+            size = min(size, -(-total // GROUPS))
+        shadow = Shadow(total, memory, self.sizes, self.ordered) if races and total > 1 else None
         args = [
             torch.tensor([_wrapped(value)], dtype=dtype_of(kind))
             for (_, kind), value in zip(self.module.main.blocks[0].args, values, strict=True)
         ]
-        for first in range(0, len(chosen), size):
+
+        def machine(first: int) -> Machine:
             numbers = torch.tensor(chosen[first : first + size], dtype=torch.int64)
-            Machine(self, grid, numbers, memory, shadow, watch).run(args)
+            return Machine(self, grid, numbers, memory, shadow, watch)
+
+        waiting: list[int] = []
+        for first in range(0, len(chosen), size):
+            if order == "forward" or not self.waits:
+                machine(first).run(args)
+            elif not machine(first).try_to_run(args):
+                waiting.append(first)
+            else:
+                while waiting and machine(waiting[-1]).try_to_run(args):
+                    waiting.pop()
+        while waiting:
+            done = next((first for first in reversed(waiting) if machine(first).try_to_run(args)), None)
+            if done is None:
+                machine(waiting[-1]).run(args)
+            waiting.remove(done)
 
 
 class Machine:
@@ -172,6 +218,25 @@ class Machine:
         self.changes = 0  # of memory
         self.turning = 0  # loops that may turn without end, around what runs now
         self.at: Op | None = None
+        self.patience, self.stuck = STUCK, False
+        self.journal: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] | None = None
+
+    def try_to_run(self, args: Sequence[torch.Tensor]) -> bool:
+        """Run the kernel, or return False and leave memory as it was if it waits for another program."""
+        self.journal, self.patience = [], PATIENCE
+        try:
+            self.run(args)
+        except faults.EndlessLoop:
+            if not self.stuck:
+                raise
+            for flat, index, before in reversed(self.journal):
+                flat[index] = before
+        return not self.stuck
+
+    def remember(self, flat: torch.Tensor, index: torch.Tensor) -> None:
+        """Note elements that are about to be written, if that may have to be undone."""
+        if self.journal is not None:
+            self.journal.append((flat, index, flat[index]))
 
     def run(self, args: Sequence[torch.Tensor]) -> None:
         """Run the kernel; raise a fault where it is."""
@@ -411,12 +476,13 @@ class Machine:
             env.update((name, value) for (name, _), value in zip(after.args, values, strict=True))
             new = self.merged(on, self.block(after, env), carried)
             self.at = op
-            if turn % STUCK == STUCK - 1 and changes == self.changes and all(map(_same, new, carried)):
+            if turn % self.patience == self.patience - 1 and changes == self.changes and all(map(_same, new, carried)):
                 self._stuck(op, on, turn + 1)
             carried = new
         raise AssertionError
 
     def _stuck(self, op: Op, on: torch.Tensor, turns: int) -> None:
+        self.stuck = True
         said = f"the loop turns without end: {turns} turns have changed neither a variable nor memory; program "
         said += self.program(int(on.to(torch.uint8).argmax()))
         if self.kernel.waits:
@@ -507,6 +573,12 @@ def _has_atomic(op: Op) -> bool:
         for block in region
         for inner in block.ops
     )
+
+
+def _together(roots: Iterable[frozenset[int] | None]) -> frozenset[int] | None:
+    """Return the parameters of all accesses; None if those of one are not known."""
+    each = list(roots)
+    return None if None in each else frozenset().union(*each)
 
 
 def _in_order(blocks: Sequence[Block]) -> list[Block]:

@@ -1,4 +1,4 @@
-"""The memory that a launch may touch, and who touched what."""
+"""The memory that a launch may touch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-MANY = -1  # more than one program has read an element
-DENSE, PAGE = 1 << 24, 1 << 12  # bytes of a storage from which on it is kept by pages; units of one
-BITS = 20  # of an operation's number: with a program's it makes one number
-OPS = 1 << BITS
-Kept = Callable[[], torch.Tensor]
 TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -157,126 +152,3 @@ def tensors() -> list[Region]:
         if type(each) in TENSORS and each.device.type == "cpu" and each.layout is torch.strided and each.numel():
             found.setdefault(each.untyped_storage().data_ptr(), each)
     return [Region.of("a tensor that is no argument", each) for each in found.values()]
-
-
-class Shadow:
-    """Who wrote and read the elements of the storages in one launch, to find races.
-
-    An element is written in one program only and read by others only where an atomic operation that releases, in the
-    writer, comes before one that acquires, in the reader. Writes of the same value do not count.
-    """
-
-    def __init__(self, programs: int, unit: int, ordered: bool):
-        self.unit = unit
-        self.writers: dict[int, torch.Tensor] = {}
-        self.readers: dict[int, torch.Tensor] = {}
-        self.written_at: dict[int, torch.Tensor] = {}
-        self.read_at: dict[int, torch.Tensor] = {}
-        self.pages: dict[int, tuple[torch.Tensor, int]] = {}
-        self.clock = 1
-        self.synced = torch.zeros(programs + 1, dtype=torch.int64) if ordered else None
-
-    def _of(self, store: dict[int, torch.Tensor], region: Region) -> torch.Tensor:
-        """Return what is known of each unit of a storage, or of its pages that were touched."""
-        known = store.get(region.low)
-        pages = self.pages.get(region.low)
-        count = -(-region.raw.numel() // self.unit) if pages is None else pages[1] * PAGE
-        if known is None:
-            store[region.low] = torch.zeros(count, dtype=torch.int64)
-        elif len(known) < count:
-            store[region.low] = torch.cat(
-                [known, torch.zeros(max(count, 2 * len(known)) - len(known), dtype=torch.int64)]
-            )
-        return store[region.low]
-
-    def _packed(self, region: Region, units: torch.Tensor) -> torch.Tensor:
-        """Return where units of a storage are kept: of a large one only the pages that are touched are."""
-        if region.raw.numel() <= DENSE:
-            return units
-        table, used = self.pages.get(region.low) or (torch.full([region.raw.numel() // PAGE + 1], -1), 0)
-        pages = units // PAGE
-        fresh = pages[table[pages] < 0].unique()
-        table[fresh] = used + torch.arange(len(fresh))
-        self.pages[region.low] = table, used + len(fresh)
-        return table[pages] * PAGE + units % PAGE
-
-    def sync(self, programs: torch.Tensor) -> None:
-        """Note an atomic operation of programs, numbered from 1, which take their turns in order."""
-        self.synced[programs] = self.clock + 1 + torch.arange(len(programs))
-        self.clock += len(programs)
-
-    def load(self, region: Region, units: torch.Tensor, programs: torch.Tensor, op: int) -> tuple | None:
-        """Note reads; return place, other program and other operation of a race, or None."""
-        self.clock += 1
-        units = self._packed(region, units)
-        if region.low in self.writers:
-            writers = self._of(self.writers, region).index_select(0, units)
-            if found := self._conflict(region, units, writers, programs, self.written_at):
-                return found
-        readers = self._of(self.readers, region)
-        before, mine = readers.index_select(0, units), programs * OPS + op
-        if torch.count_nonzero(before):
-            before = before >> BITS
-            alone = (before == 0) | (before == programs)
-            if self.synced is not None:
-                alone |= self._comes_before(region, units, before, programs, self.read_at)
-            mine = torch.where(alone, mine, MANY * OPS + op)
-        if self.synced is not None:
-            self._of(self.read_at, region)[units] = self.clock
-        readers.scatter_(0, units, mine)
-        after = readers.index_select(0, units)
-        if not torch.equal(after, mine):
-            readers[units[after != mine]] = MANY * OPS + op
-        return None
-
-    def store(
-        self, region: Region, units: torch.Tensor, programs: torch.Tensor, op: int, kept: Kept, held: Kept
-    ) -> tuple | None:
-        """Note writes; return place, other program and other operation of a race, or None.
-
-        ``kept`` and ``held`` tell, after the writes, at which places memory held the value before and holds it now.
-        """
-        self.clock += 1
-        units, found = self._packed(region, units), None
-        for noted, times in ((self.writers, self.written_at), (self.readers, self.read_at)):
-            if found is None and region.low in noted:
-                before = self._of(noted, region).index_select(0, units)
-                found = self._conflict(region, units, before, programs, times, kept)
-        writers, mine = self._of(self.writers, region), programs * OPS + op
-        writers.scatter_(0, units, mine)
-        if self.synced is not None:
-            self._of(self.written_at, region)[units] = self.clock
-        other = writers.index_select(0, units)
-        if found is None and not torch.equal(other, mine):
-            lost = (other != mine) & ~held()
-            if lost.any():
-                at = int(lost.to(torch.uint8).argmax())
-                found = at, int(other[at]) // OPS, op
-        return found
-
-    def _comes_before(self, region, units, who, programs, times):
-        """Return where `who`, other programs, released after what they did, and this program acquired after that."""
-        done, released, acquired = self._of(times, region)[units], self.synced[who.clamp(min=0)], self.synced[programs]
-        first = last = released
-        if bool((who == MANY).any()):  # all others must have released: their first and their last sync decide
-            order = self.synced[1:].sort()[0]
-            first = torch.where(acquired == order[0], order[1], order[0])
-            last = torch.where(acquired == order[-1], order[-2], order[-1])
-            first, last = (torch.where(who == MANY, each, released) for each in (first, last))
-        return (first > done) & (acquired >= last)
-
-    def _conflict(self, region, units, before, programs, times, kept=None):
-        if not torch.count_nonzero(before):  # mostly nothing was there
-            return None
-        who = before >> BITS
-        wrong = (who != 0) & (who != programs)
-        if kept is not None:
-            wrong &= ~kept()
-        if not wrong.any():
-            return None
-        if self.synced is not None:
-            wrong &= ~self._comes_before(region, units, who, programs, times)
-            if not wrong.any():
-                return None
-        at = int(wrong.to(torch.uint8).argmax())
-        return at, int(who[at]), int(before[at]) % OPS

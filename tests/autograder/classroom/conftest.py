@@ -32,10 +32,11 @@ def records(empty_class, tmp_path, monkeypatch):
 def entry():
     """Make a submission with these cells of the student's own and a verdict an exercise: full marks, half, none, ..."""
 
-    def make(student, *own, timestamp=None):
+    def make(student, *own, timestamp=None, code=""):
         lesson = find_course().lesson(LESSON)
         cells = [StudentCell(name, name, "code", source) for name, source in lesson.solutions.items()]
-        notebook = restore(lesson, [*cells, *(StudentCell(f"text-{n}", "", "markdown", s) for n, s in enumerate(own))])
+        cells += [StudentCell(f"text-{n}", "", "markdown", source) for n, source in enumerate(own)]
+        notebook = restore(lesson, [*cells, *([StudentCell("code", "", "code", code)] if code else [])])
         verdicts = [_verdict(n, exercise) for n, exercise in enumerate(lesson.exercises)]
         jobs = [Job(e, (), "", verdict) for e, verdict in zip(lesson.exercises, verdicts, strict=True)]
         return Entry(student, lesson, notebook, jobs, timestamp, ("", ""))

@@ -5,19 +5,24 @@ import re
 import pytest
 from bs4 import BeautifulSoup
 
+from autograder.classroom.converters import POLICY
 from autograder.classroom.feedback import write_feedback
 from autograder.classroom.grade import Classroom
 
 LESSON = "00_start_here"
 
 
+def times(entries):
+    return {(entry.student, entry.lesson.name): entry.timestamp for entry in entries}
+
+
 @pytest.fixture
 def pages(records, entry):
     """Return two functions: write a student's page, given cells of their own; have nbgrader itself write it."""
 
-    def ours(*own):
-        ada = entry("ada", *own)
-        with records.staged([ada]) as recorder:
+    def ours(*own, code=""):
+        ada = entry("ada", *own, code=code)
+        with records.staged(times([ada])) as recorder:
             assert records.enter(recorder, ada, [job.settled for job in ada.jobs]).problem is None
         (page,), problems = write_feedback(Classroom(records.course, records.folder))
         assert problems == []
@@ -35,7 +40,9 @@ def pages(records, entry):
 
 
 def _parsed(page):
-    """Return a page as nbconvert writes it again after it has parsed it, without the id of the table's cell."""
+    """Return a page as nbconvert writes it again after it has parsed it, without the id of the table's cell and our
+    policy on what it may fetch."""
+    page = page.replace(f"\n{POLICY}", "")
     return re.sub(r'id="cell-id=[0-9a-f]{8}"', "", str(BeautifulSoup(page, features="html.parser")))
 
 
@@ -48,20 +55,84 @@ def test_the_instructors_settings_hold(pages, tmp_path):
     ours, nbgraders = pages
     (tmp_path / "nbgrader_config.py").write_text('c = get_config()\nc.HTMLExporter.anchor_link_text = "§§"\n')
     page = ours()
-    assert "§§" in page
+    assert "§§" in _parsed(page)
     assert _parsed(page) == _parsed(nbgraders())
 
 
-def test_an_image_without_a_description_gets_one_as_nbconvert_has_it(pages):
+HOSTILE = """</pre></code></div></div></div><script>document.title = 'mine'</script>
+<style>table {display: none}</style><base href="https://example.org/"><meta http-equiv="refresh" content="0;url=/">
+
+<img src=x onerror=alert(1)> <svg onload=alert(1)></svg> <iframe src="/"></iframe> <form action="/"><button>ok</form>
+
+[a link](javascript:alert(1)) [another](..%2f..%2fsubmitted%2feve%2fpage.html) ![](https://example.org/seen.png)
+
+<div style="position:fixed;top:0;left:0;width:100%;height:100%" id="comment-tensor_bytes">passed, 15 of 15</div>
+
+$$\\rlap{\\kern-50em\\raise90em{\\Huge passed}}$$ `````</code> ![](attachment:none.png)
+```
+<script>alert(2)</script>"""
+
+
+def _student_text(page):
+    soup = BeautifulSoup(page, features="html.parser")
+    (own,) = [c for c in soup.select(".text_cell_render") if c.get_text().strip().startswith("The student's own text")]
+    return own
+
+
+def test_what_a_student_writes_is_shown_and_nothing_of_it_is_markup(pages):
     ours, nbgraders = pages
-    page = ours('<img src="picture.png">')
-    assert "No description has been provided" in page
-    assert _parsed(page) == _parsed(nbgraders())
+    for page in (ours(HOSTILE), nbgraders()):
+        own = _student_text(page)
+        assert own.pre.get_text().strip() == HOSTILE
+        assert {tag.name for tag in own.find_all(True)} <= {"p", "strong", "div", "pre", "span", "code"}
+        assert not own.find_all(attrs={"style": True}) + own.find_all(id=True)
 
 
-def test_a_tag_that_is_left_open_ends_with_its_cell(pages):
-    ours, _ = pages
-    assert "<div><b>bold</b></div>" in ours("</div></div></div>\n\n<div><b>bold").replace("\n", "")
+def test_formgrader_shows_it_as_text_too(pages, records):
+    from nbconvert.exporters import HTMLExporter
+    from nbgrader.server_extensions.formgrader import handlers
+
+    pages[0](HOSTILE)
+    config = records.config()
+    config.HTMLExporter.template_name = "formgrade"
+    config.HTMLExporter.extra_template_basedirs = [handlers.template_path]
+    path = records.folder / "autograded" / "ada" / LESSON / f"{LESSON}.ipynb"
+    page, _ = HTMLExporter(config=config).from_filename(str(path), resources={"index": 0, "total": 1, "base_url": ""})
+    own = _student_text(page)
+    assert own.pre.get_text().strip() == HOSTILE
+    assert not own.find_all(["script", "style", "a", "img", "svg", "iframe", "form", "base", "meta"])
+
+
+def test_a_page_runs_no_script_but_mathjax_and_fetches_nothing_else(pages):
+    soup = BeautifulSoup(pages[0](), features="html.parser")
+    policy = soup.head.find(attrs={"http-equiv": "Content-Security-Policy"})
+    assert soup.head.find(True) is policy, "a policy holds for what stands behind it"
+    rules = dict(rule.strip().split(" ", 1) for rule in policy["content"].split(";"))
+    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
+    assert "'unsafe-inline'" not in rules["script-src"]
+    for script in soup.find_all("script", src=True):
+        assert any(script["src"].startswith(source) for source in rules["script-src"].split())
+
+
+def test_formulas_in_what_the_judge_quotes_are_left_alone(pages):
+    soup = BeautifulSoup(pages[0](), features="html.parser")
+    found = soup.find_all(string=re.compile("these are <elements>"))
+    assert len(found) > 2
+    assert all(each.find_parent(class_="tex2jax_ignore") for each in found)
+
+
+def test_text_in_which_nbconvert_looks_for_formulas_for_hours_takes_a_moment(pages):
+    text = r"\begin{a}" * 60_000
+    assert text in pages[0](text)
+
+
+@pytest.mark.parametrize("code", ["\n " * 60_000, "\n" * 120_000, "a." * 60_000, " " * 120_000 + "?"])
+def test_code_in_which_the_highlighter_looks_for_days_takes_a_moment(pages, code):
+    ours, nbgraders = pages
+    code = f"x = 1{code}y = '<b>2</b>'"
+    for page in (ours(code=code), nbgraders()):
+        (shown,) = BeautifulSoup(page, features="html.parser").find_all("pre", string=re.compile("<b>2</b>"))
+        assert shown.get_text() == code
 
 
 def test_a_second_run_writes_no_page(pages, records, monkeypatch):

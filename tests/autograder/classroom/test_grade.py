@@ -17,6 +17,8 @@ from autograder.classroom.feedback import write_feedback
 from autograder.classroom.grade import MARK, SEED, Classroom
 from autograder.course.course import Course
 from autograder.course.sample import render, submissions
+from autograder.isolation import sandbox
+from autograder.isolation.sandbox import SandboxError
 from autograder.judging import judge
 from autograder.judging.verdict import Outcome
 
@@ -226,3 +228,67 @@ def test_real_submissions_are_not_judged_on_the_cases_of_the_sample_class(tmp_pa
     assert not (tmp_path / "graded").exists()
     (tmp_path / MARK).write_text(f"ada/{NAME}\neli/{NAME}\n")
     assert len(Classroom(COURSE, tmp_path).grade()) == 2
+
+
+@pytest.fixture
+def bare(monkeypatch):
+    """A machine without bubblewrap, where nothing is said of isolation."""
+    monkeypatch.setattr(sandbox, "default_isolation", lambda: "process")
+    monkeypatch.delenv("MLA_ISOLATION", raising=False)
+
+
+def test_strangers_code_does_not_run_without_bubblewrap_unless_that_is_said(bare, tmp_path, monkeypatch):
+    _hand_in(tmp_path, ("ada",))
+    says = f"ada/{NAME} is a stranger's code, and bubblewrap .* `apt install bubblewrap`, or .* `--isolation process`"
+    with pytest.raises(SandboxError, match=says):
+        Classroom(COURSE, tmp_path).grade()
+    with pytest.raises(SandboxError, match="bubblewrap was asked for, and bubblewrap does not work here"):
+        Classroom(COURSE, tmp_path, isolation="bubblewrap").grade()
+    with pytest.raises(SandboxError, match="no isolation 'bwrap': expected bubblewrap or process"):
+        Classroom(COURSE, tmp_path, isolation="bwrap").grade()
+    assert not (tmp_path / "graded").exists() and not (tmp_path / "verdicts").exists()
+    monkeypatch.setenv("MLA_ISOLATION", "process")
+    assert Classroom(COURSE, tmp_path).isolated() == "process"
+
+
+def test_the_sample_class_alone_may_run_without(bare, tmp_path):
+    _hand_in(tmp_path, ("ada",))
+    (tmp_path / MARK).write_text(f"ada/{NAME}\n")
+    with pytest.raises(SandboxError):  # the seed is a secret: this is a class of somebody's
+        Classroom(COURSE, tmp_path).isolated()
+    (tmp_path / "seed").write_text(SEED + "\n")
+    assert Classroom(COURSE, tmp_path).isolated() == "process"
+    _hand_in(tmp_path, ("eli",))
+    with pytest.raises(SandboxError, match=f"eli/{NAME} is a stranger's code"):
+        Classroom(COURSE, tmp_path).isolated()
+
+
+def test_what_submissions_ran_under_is_on_verdicts_and_export(bare, tmp_path):
+    _hand_in(tmp_path, ("ada", "hana"))
+    room = Classroom(COURSE, tmp_path, isolation="process")
+    for result in room.grade():
+        for verdict in result.verdicts:
+            ran = verdict.outcome is not Outcome.UNFINISHED
+            assert verdict.isolation == ("process" if ran else "")
+    export(room, tmp_path / "grades.csv", per_exercise=True)
+    rows = list(csv.DictReader((tmp_path / "grades.csv").read_text().splitlines()))
+    assert {row["isolation"] for row in rows if row["student"] == "ada"} == {"process"}
+    assert {row["isolation"] for row in rows if row["student"] == "hana"} == {"process", ""}
+    export(room, tmp_path / "grades.csv")
+    rows = list(csv.DictReader((tmp_path / "grades.csv").read_text().splitlines()))
+    assert {row["isolation"] for row in rows} == {"process"}
+
+
+def test_the_button_in_formgrader_follows_the_same_rule(bare, tmp_path):
+    from nbgrader.apps import NbGraderAPI
+    from nbgrader.coursedir import CourseDirectory
+
+    _hand_in(tmp_path, ("ada",))
+    Classroom(COURSE, tmp_path, isolation="process").grade()
+    config = Classroom(COURSE, tmp_path).records.config()
+    answer = NbGraderAPI(CourseDirectory(config=config), config=config).autograde(NAME, "ada", force=True)
+    assert not answer["success"]
+    assert "a stranger's code, and bubblewrap does not work here" in f"{answer.get('error')} {answer.get('log')}"
+    config.Judge.isolation = "process"
+    answer = NbGraderAPI(CourseDirectory(config=config), config=config).autograde(NAME, "ada", force=True)
+    assert answer["success"], answer

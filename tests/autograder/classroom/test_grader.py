@@ -4,12 +4,14 @@ import csv
 import dataclasses
 import json
 import shutil
+import time
 import types
 
 import pytest
 from rich.console import Console
 
 from autograder.classroom import grader as grading
+from autograder.classroom import scale
 from autograder.classroom.export import export, overruled, rows
 from autograder.classroom.feedback import write_feedback
 from autograder.classroom.grade import Classroom
@@ -198,7 +200,7 @@ def hostile_class():
             notebook(double='def double(x): raise ValueError("\\ud800\\x1b[2J<script>")', quad=RIGHT["quad"]),
             2,
         ),
-        "magics": (notebook(double="!ls\n" * 700 + RIGHT["double"], quad=RIGHT["quad"]), 2),
+        "magics": (notebook(double="!ls\n" * 700 + RIGHT["double"], quad=RIGHT["quad"]), 5),
         "no_metadata": (no_metadata, 5),
         "weird": (weird, 5),
         "crowded": (crowded, 5),
@@ -372,9 +374,9 @@ def test_a_thread_pool_gives_the_verdicts_that_one_thread_gives(tiny, tmp_path):
         done = []
         with Grader(tiny, tmp_path / str(workers)) as grader:
             work = [(LESSON, job) for book in books for job in grader.jobs(LESSON, book)]
-            grader.judge_all(work, workers, lambda *step, done=done: done.append(step))
+            assert grader.judge_all(work, done.append, workers) == {}
             scores.append([grader.known(job).score for _, job in work])
-        assert [step[0] for step in done] == list(range(1, done[-1][1] + 1)), "progress counts to its end"
+        assert sorted(done) == list(range(1, len(work) + 1)), "progress counts to its end"
     assert scores[0] == scores[1]
     assert scores[0][::2] == [0, 0, 3, 0, 0, 0]
 
@@ -396,11 +398,11 @@ def test_a_change_of_an_oracle_or_of_the_lessons_own_solution_means_another_verd
 
 
 def test_the_judges_code_decides_and_what_only_shows_or_records_verdicts_does_not():
-    found = transitive((*grading.RULES, *grading.KERNEL_RULES))
+    found = transitive((*scale.RULES, *scale.KERNEL_RULES))
     assert [path for path in found if path.parent.name in ("classroom", "course") or path.name == "checking.py"] == []
-    names = {path.name for path in transitive(grading.RULES)}
+    names = {path.name for path in transitive(scale.RULES)}
     assert {"judge.py", "compare.py", "exercise.py", "sandbox.py", "wire.py", "running.py"} <= names
-    assert {"speed.py", "prove.py", "model.py", "replaying.py"} <= {p.name for p in transitive(grading.KERNEL_RULES)}
+    assert {"speed.py", "answers.py", "model.py", "replaying.py"} <= {p.name for p in transitive(scale.KERNEL_RULES)}
 
 
 def test_grading_a_lesson_that_is_not_there_says_which_there_are(tiny, tmp_path):
@@ -411,6 +413,53 @@ def test_grading_a_lesson_that_is_not_there_says_which_there_are(tiny, tmp_path)
 def test_closing_ends_the_workers(tiny, tmp_path):
     with Grader(tiny, tmp_path) as grader:
         grader.verdicts(LESSON, restored(notebook(**RIGHT)))
-        (box,) = grader._workers
+        (box,) = grader.place.workers
         process = box._process
     assert process.poll() is not None
+
+
+class Slow:
+    """A place where every program is right, after a moment; `ran` has their sources."""
+
+    gpu, seats = None, 2
+
+    def __init__(self):
+        self.ran = []
+
+    def run(self, task):
+        time.sleep(0.01)
+        self.ran.append(task.program[-1].source)
+        each = next(each for each in (DOUBLE, tiny_course.QUAD) if each.name == task.exercise)
+        return Verdict(each.name, each.points, each.points, Outcome.PASSED)
+
+    def rest(self):
+        pass
+
+    abandon = close = rest
+
+
+def test_a_class_is_read_as_there_is_room_and_a_program_is_judged_once(tiny, tmp_path):
+    place, ahead, read = Slow(), [], 0
+
+    def work():
+        nonlocal read
+        for n in range(40):
+            for job in grader.jobs(LESSON, restored(notebook(double=f"def double(x): return {n // 4} * x"))):
+                read += 1
+                ahead.append(read - len(done))
+                yield LESSON, job
+
+    with Grader(tiny, tmp_path, place=place) as grader:
+        done = []
+        assert grader.judge_all(work(), done.append, 4) == {}
+    assert len(done) == read == 80
+    assert max(ahead) <= 2 * 4 + 1, "more is held than what is about to be judged"
+    assert len(place.ran) == len(set(place.ran)) == 10 + 1 + 2, "ten of double and one of quad, and the controls"
+
+
+def test_a_fault_that_needed_no_run_is_no_other_jobs(tiny, tmp_path):
+    settled = [Verdict("double", 3, None, Outcome.FAULT), Verdict("double", 3, 0.0, Outcome.UNFINISHED)]
+    with Grader(tiny, tmp_path, place=Slow()) as grader:
+        work = [(LESSON, grading.Job(DOUBLE, (), "", verdict)) for verdict in settled]
+        assert grader.judge_all(work, lambda done: None) == {}
+        assert [grader.verdict(*each) for each in work] == settled

@@ -3,8 +3,10 @@
 import shutil
 from contextlib import nullcontext
 from datetime import datetime
+from pathlib import Path
 from types import SimpleNamespace
 
+import nbformat
 import pytest
 
 from autograder.classroom import converters, grader
@@ -15,6 +17,10 @@ LATE = """
 c = get_config()
 c.LateSubmissionPlugin.penalty_method = "zero"
 """
+
+
+def times(entries):
+    return {(entry.student, entry.lesson.name): entry.timestamp for entry in entries}
 
 
 def _rows(records):
@@ -42,7 +48,7 @@ def test_the_gradebook_and_the_notebooks_are_as_nbgrader_leaves_them(
 ):
     (tmp_path / "nbgrader_config.py").write_text(LATE)
     entries = [entry("ada", "a note", timestamp="2026-12-25 10:00:00 UTC"), entry("ben")]
-    with records.staged(entries) as recorder:
+    with records.staged(times(entries)) as recorder:
         _due(records, datetime(2026, 12, 24))
         for each in entries:
             assert records.enter(recorder, each, [job.settled for job in each.jobs]).problem is None
@@ -53,10 +59,15 @@ def test_the_gradebook_and_the_notebooks_are_as_nbgrader_leaves_them(
     monkeypatch.setattr(grader, "shared", lambda *args: SimpleNamespace(verdicts=lambda lesson, notebook: known))
     monkeypatch.setattr(converters, "shared_connections", nullcontext)
     own = Records(records.course, shutil.copytree(empty_class, tmp_path / "nbgrader's"))
-    with own.staged(entries) as recorder:
+    with own.staged(times(entries)) as recorder:
         _due(own, datetime(2026, 12, 24))
         api = NbGraderAPI(recorder.coursedir, config=recorder.coursedir.config)
         for each in entries:
+            folder = Path(recorder.coursedir.submitted_directory) / each.student / LESSON
+            folder.mkdir(parents=True)
+            nbformat.write(each.notebook, folder / f"{LESSON}.ipynb")
+            if each.timestamp:
+                (folder / "timestamp.txt").write_text(each.timestamp)
             assert api.autograde(LESSON, each.student)["success"]
 
     assert _rows(records) == _rows(own)
@@ -69,7 +80,7 @@ def test_the_gradebook_and_the_notebooks_are_as_nbgrader_leaves_them(
 def test_what_is_interrupted_is_not_recorded(records, entry, monkeypatch):
     ada = entry("ada")
     verdicts = [job.settled for job in ada.jobs]
-    with records.staged([ada]) as recorder:
+    with records.staged(times([ada])) as recorder:
         records.enter(recorder, ada, verdicts)
         assert records.entered(ada)
         monkeypatch.setattr(recorder, "convert_notebooks", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -78,11 +89,11 @@ def test_what_is_interrupted_is_not_recorded(records, entry, monkeypatch):
     assert records.entered(ada) is None
 
 
-def test_a_submission_that_nbgrader_cannot_record_does_not_stop_the_next(records, entry):
+def test_a_submission_that_nbgrader_cannot_record_does_not_stop_the_next(records, entry, monkeypatch):
     ada, ben = entry("ada"), entry("ben")
     verdicts = [job.settled for job in ada.jobs]
-    with records.staged([ada, ben]) as recorder:
-        for path in records.folder.glob(".staging-*/ada/*/*.ipynb"):
-            path.write_text("{")
-        assert records.enter(recorder, ada, verdicts).problem
+    with records.staged(times([ada, ben])) as recorder:
+        with monkeypatch.context() as patched:
+            patched.setattr(nbformat, "write", lambda notebook, path: path.write_text("{"))
+            assert records.enter(recorder, ada, verdicts).problem
         assert records.enter(recorder, ben, verdicts).problem is None

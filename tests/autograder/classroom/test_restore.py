@@ -11,6 +11,7 @@ from autograder.classroom.restore import (
     MAX_BYTES,
     REMARKS,
     SubmissionError,
+    as_text,
     clean_cells,
     code_cells,
     placeholder,
@@ -92,6 +93,19 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
 def test_a_notebook_of_very_many_cells_is_refused(tmp_path):
     with pytest.raises(SubmissionError, match="5000 cells"):
         read(tmp_path / "mine.ipynb", {"cells": [own_cell("1")] * 5000})
+
+
+def test_a_notebook_of_very_much_code_is_refused_and_text_may_be_long(tmp_path):
+    text = {"cell_type": "markdown", "source": "x" * (1 << 19)}
+    assert len(read(tmp_path / "mine.ipynb", {"cells": [text, own_cell("x = 1\n" * 20_000)]})) == 2
+    with pytest.raises(SubmissionError, match="more than 128 KiB of code") as caught:
+        read(tmp_path / "mine.ipynb", {"cells": [own_cell("x = 1\n" * 20_000)] * 2})
+    assert caught.value.outcome is Outcome.UNREADABLE
+
+
+def test_a_notebook_of_very_much_text_is_refused(tmp_path):
+    with pytest.raises(SubmissionError, match="more than 1 MiB of code and text"):
+        read(tmp_path / "mine.ipynb", {"cells": [own_cell("x" * 600_000)] * 2})
 
 
 def test_weird_cells_are_left_out_and_the_rest_is_read(tmp_path):
@@ -249,7 +263,7 @@ def test_the_students_own_cells_stay_where_they_stood():
     plain["cells"].insert(0, own_cell("# mine", cell_type="markdown"))
     result = restored(plain)
     texts = [each.source for each in result.cells]
-    assert texts[0] == "# mine"
+    assert texts[0] == as_text("# mine")
     assert texts.index("y = 1") == texts.index(MINE) + 1
 
 

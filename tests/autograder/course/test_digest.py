@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import mla_ref
-from autograder.classroom.grader import KERNEL_RULES, RULES, Grader
+from autograder.classroom.grader import Grader
+from autograder.classroom.scale import KERNEL_RULES, RULES
 from autograder.classroom.restore import clean_cells, restore
 from autograder.course.course import Course
 from autograder.course.digest import OWN, digest, imported, transitive

@@ -121,7 +121,7 @@ def test_there_is_no_network(bubble):
     source = """
 def spy():
     import socket
-    names = [name for _, name in socket.if_nameindex()]
+    names = [line.split(":")[0].strip() for line in open("/proc/net/dev").readlines()[2:]]
     try: socket.create_connection(("127.0.0.1", 9), 1)
     except OSError as error: return json.dumps([names, error.errno])
 """

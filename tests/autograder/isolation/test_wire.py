@@ -110,6 +110,7 @@ HOSTILE = {
     "bytes that are no text": wire.PREFIX.pack(wire.MAGIC, 4, 0) + b"\xff\xfe\x00\xd8",
     "a million brackets": wire.PREFIX.pack(wire.MAGIC, 10**6, 0) + b"[" * 10**6,
     "deep nesting": wire.PREFIX.pack(wire.MAGIC, 4022, 0) + b'{"tensors":[],"tree":' + b"[" * 2000 + b"]" * 2000 + b"}",
+    "a hundred lists in one another": message(json.loads("[" * 100 + "]" * 100)),
     "an integer of a million digits": wire.PREFIX.pack(wire.MAGIC, 10**6, 0) + b"9" * 10**6,
     "another magic": b"PK\3\4" + bytes(12),
     "a header of 4 GiB": wire.PREFIX.pack(wire.MAGIC, 2**32 - 1, 0),

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from autograder.isolation.worker.running import new_namespace, run_cell
-from autograder.judging.program import Cell, build_program, is_broken, names_bound, without_magics
+from autograder.judging.program import MAX_CODE, Cell, build_program, is_broken, names_bound, without_magics
 
 SETUP = Cell("imports", "import math", True)
 
@@ -64,6 +64,15 @@ ANSWER = "def answer(): return helper()"
         "from math import *\ndef helper(): return int(fsum([40, 2]))",
         "def helper():\n    global n\n    n = 42\n    return n",
         "def helper(): return [k for k in (lambda: TABLE)()][0]\nTABLE = [42]",
+        "x = [42]\ndef helper(): return [x for x in x][0]",
+        "values = [42]\ndef helper(): return [(v := w) for w in values][0] and v",
+        "some = [found := n for n in [42]]\ntry:\n    n = found\nfinally:\n    pass\ndef helper(): return n",
+        "TABLE = [42]\nclass A:\n    n = TABLE[0]\n    def m(self, n=n): return n\ndef helper(): return A().m()",
+        "def helper():\n    n = 42\n    def inner():\n        nonlocal n\n        return n\n    return inner()",
+        "N = 42\ndef helper():\n    N = 0\n    def inner():\n        global N\n        return N\n    return inner()",
+        "match [1, 42]:\n    case [_, *rest]:\n        pass\ndef helper(): return rest[0]",
+        "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    found = [e]\ndef helper(): return 42 * len(found)",
+        "N = 42\ndef helper(n: 'int' = N, *, m=lambda k=N: k): return m()",
     ],
 )
 def test_what_the_solution_needs_is_found_before_and_after_it(helper):
@@ -151,6 +160,11 @@ def test_line_numbers_stay_those_of_the_cell():
         ("x = 7 % 3\ny = 1 if x != 2 else '50%?'", "x = 7 % 3\ny = 1 if x != 2 else '50%?'"),
         ('x = """\n%time\n!ls\n"""', 'x = """\n%time\n!ls\n"""'),
         ("x = ('a'\n  % 1)", "x = ('a'\n  % 1)"),
+        ("!ls\nx = (7\n  % 3)", "pass\nx = (7\n  % 3)"),
+        ("!ls\nx = 7 \\\n  % 3", "pass\nx = 7 \\\n  % 3"),
+        ("%x\ns = '''\n!ls\nit\\'s?\n'''\n!ls", "pass\ns = '''\n!ls\nit\\'s?\n'''\npass"),
+        ("!ls\ny = '''?'''  # ('why?\n%x", "pass\ny = '''?'''  # ('why?\npass"),
+        ("!echo ( ' \\\n  # (\na, b.c = !ls\nb.c?", "pass\n\npass\npass"),
         ("", ""),
         ("\n  \n", "\n  \n"),
     ],
@@ -162,6 +176,7 @@ def test_what_ipython_adds_to_python_is_taken_out(source, plain):
 def test_a_cell_that_is_broken_stays_broken():
     assert is_broken("%time x\ndef f(:\n    pass")
     assert is_broken("x = 1\0")
+    assert is_broken("x = 1\n" * MAX_CODE)
     assert not is_broken("!ls")
     assert names_bound("def f(:") == set()
 
@@ -177,8 +192,20 @@ def test_a_cell_that_is_broken_stays_broken():
         "x = " + "1 if x else " * 20_000 + "1",
         "\n".join(" " * n + "if x:" for n in range(300)),
         "x = '\ud800'",
+        " " * 100_000 + "x y",
+        "x\n" + " " * 100_000 + "!",
+        "%x\n" + "\\'" * 60_000,
+        "x = " + "1+" * 60_000 + "1",
+        "@a\n" * 40_000 + "def helper(): pass",
+        "\n".join(f"def f{n}(): return " + "+".join(f"f{m}" for m in range(150)) for n in range(150)) + "\nhelper = f1",
+        "=".join(f"a{n}" for n in range(9000)) + "=helper=[" + ",".join(f"b{n}" for n in range(9000)) + "]",
+        "def helper():\n " + "".join(f"a{n}=" for n in range(9000)) + "0\n [" + "lambda:0," * 7000 + "]",
+        "helper=0;" * 14_000,
     ],
-    ids=["magics", "chain", "brackets", "signs", "dots", "ternaries", "indents", "surrogate"],
+    ids=[
+        *("magics", "chain", "brackets", "signs", "dots", "ternaries", "indents", "surrogate", "blanks", "blank-magic"),
+        *("escapes", "sum", "decorators", "functions", "targets", "lambdas", "one-line"),
+    ],
 )
 def test_a_hostile_cell_neither_stops_the_grader_nor_holds_it_up(source):
     started = time.monotonic()

@@ -23,6 +23,12 @@ def test_what_is_kept_comes_back(tmp_path, verdict):
     assert VerdictStore(tmp_path).get(KEY) == verdict
 
 
+def test_a_file_that_knows_no_isolation_is_read():
+    data = VERDICT.to_json()
+    del data["isolation"]
+    assert Verdict.from_json(data) == VERDICT
+
+
 def test_a_grader_fault_is_not_kept(tmp_path):
     store = VerdictStore(tmp_path)
     store.put(KEY, Verdict("x", 1, None, Outcome.FAULT))

@@ -73,8 +73,8 @@ def broken(x):
 
 
 def compiled(workers, entry, arguments, device="h100"):
-    recording = record(workers, PROGRAM, entry, arguments, execute=False)
-    return compile_launches(workers, kernels_of(PROGRAM, recording), recording, device)[0]
+    recording = record(workers, PROGRAM, entry, arguments)
+    return compile_launches(workers, kernels_of(PROGRAM, recording).source, recording, device)[0]
 
 
 def meta(*shape, dtype=torch.bfloat16):

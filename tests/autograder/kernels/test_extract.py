@@ -1,10 +1,27 @@
 """What may run in the processes that compile and replay: kernels, and nothing that leads out of Triton's language."""
 
+import ast
+import math
+import subprocess
+import sys
+
 import pytest
 
-from autograder.kernels.extract import NotAKernel, kernel_program
+from autograder.judging.program import MAX_CODE
+from autograder.kernels import extract
+from autograder.kernels.extract import NotAKernel, cut_kernels, kernel_program
 
-IMPORTS = "import torch\nimport triton\nimport triton.language as tl\n"
+IMPORTS = "import math\nimport torch\nimport triton\nimport triton.language as tl\n"
+EXEC = "triton.runtime.jit.inspect.builtins.exec"
+
+
+def with_constant(value, before=""):
+    return [f"{IMPORTS}{before}\nC = {value}\n@triton.jit\ndef k(x):\n    tl.store(x, C)\n"]
+
+
+def with_body(body, before=""):
+    lines = "\n".join("    " + line for line in body.split("\n"))
+    return [IMPORTS + before, f"@triton.jit\ndef k(x, n, B: tl.constexpr):\n{lines}\n"]
 
 
 def test_takes_kernels_with_what_they_need_and_nothing_else():
@@ -30,33 +47,301 @@ def test_takes_the_last_definition():
     assert "tl.store(x, 2)" in kernel_program(cells, ["k"])
 
 
+HONEST = '''
+@triton.jit
+def combine(a, b):
+    """Two numbers."""
+    return tl.maximum(a, b)
+
+@triton.jit
+def tile(p, rows, cols, stride, B: tl.constexpr, dtype: tl.constexpr = tl.float32):
+    offs = rows[:, None] * stride + cols[None, :]
+    return tl.load(p + offs, mask=(rows[:, None] < B) & (cols[None, :] < B), other=-float("inf")).to(dtype)
+
+@triton.jit
+def k(x_ptr, out_ptr, n: tl.int32, B: tl.constexpr, MODE: tl.constexpr, *, BIAS: tl.constexpr = None):
+    tl.static_assert(B % 16 == 0, f"B is {B}")
+    pid, parts = tl.program_id(0), tl.num_programs(axis=0)
+    rows = pid * B + tl.arange(0, B)
+    acc: tl.float32 = tl.zeros([B, B], dtype=x_ptr.dtype.element_ty)
+    LAST: tl.constexpr = (B + 15) // 16 - 1
+    for start in tl.range(0, n, B, num_stages=2):
+        for part in tl.static_range(2):
+            acc += tile(x_ptr, rows, start + part + tl.arange(0, B), n, B)
+    while pid < parts:
+        pid += 1
+    if MODE == "relu" and BIAS is not None:
+        acc = tl.where(acc >= 0, acc, 0.01 * acc)
+    elif not (MODE != "sum"):
+        acc = acc + tl.sum(acc, axis=1, keep_dims=True).to(acc.dtype)
+    top = tl.reduce(acc, 1, combine)
+    mean, other = tl.split(tl.join(top, top)) if B > 16 else (top, top)
+    acc = tl.dot(acc.to(tl.float16), acc.T.to(tl.float16), input_precision="ieee") * tl.math.exp2(-math.log2(math.e))
+    tl.device_print("acc", acc)
+    assert n > 0, "rows"
+    size: tl.constexpr = tl.float32.primitive_bitwidth // 8
+    tl.atomic_add(out_ptr + rows, mean, sem="relaxed", mask=rows < min(n, triton.next_power_of_2(B)))
+    desc = tl.make_tensor_descriptor(x_ptr, shape=[n, B], strides=[B, 1], block_shape=[B, B])
+    desc.store([pid, 0], desc.load([pid * size, LAST]))
+    return
+'''
+
+
+def test_what_honest_kernels_hold_goes_through_unchanged():
+    meant = HONEST.replace('"""Two numbers."""', "pass").replace("acc: tl.float32", "acc").replace("n: tl.int32", "n")
+    source = kernel_program([IMPORTS + HONEST], ["k"]).removeprefix(extract.HEADER)
+    assert ast.dump(ast.parse(source)) == ast.dump(ast.parse(meant))
+
+
+@pytest.mark.parametrize(
+    ("imports", "store"),
+    [
+        ("import triton\nimport triton.language as L", "L.store"),
+        ("import triton\nimport triton.language", "triton.language.store"),
+        ("import triton as t\nlang = t.language", "lang.store"),
+        ("import triton as t\nfrom triton import language as L", "L.store"),
+        ("from triton import jit\nfrom triton.language import store", "store"),
+        ("import triton.language as L\nwrite = L.store", "write"),
+        ("try:\n    import triton\n    import triton.language as L\nexcept ImportError:\n    L = None", "L.store"),
+    ],
+)
+def test_other_names_of_the_modules_are_resolved(imports, store):
+    jit = "@t.jit" if "as t" in imports else "@jit" if "jit" in imports else "@triton.jit"
+    source = kernel_program([f"{imports}\n{jit}\ndef k(x):\n    {store}(x, 1)\n"], ["k"])
+    assert source == f"{extract.HEADER}\n\n@triton.jit\ndef k(x):\n    tl.store(x, 1)\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "literal"),
+    [
+        ("128", "128"),
+        ("2 ** 7 * 3 - (1 << 4) // 3 % 2", "383"),
+        ("-1.5e3", "-1500.0"),
+        ("tl.constexpr(N * 2)", "tl.constexpr(128)"),
+        ("tl.constexpr(N) + 1", "tl.constexpr(65)"),
+        ("1 - tl.constexpr(N)", "tl.constexpr(-63)"),
+        ("tl.constexpr(N).value", "64"),
+        ("tl.constexpr(1 / math.log(2))", f"tl.constexpr({1 / math.log(2)})"),
+        ("math.log2(math.e)", repr(math.log2(math.e))),
+        ("-math.inf", "float('-inf')"),
+        ("float('-inf')", "float('-inf')"),
+        ("tl.constexpr(float('nan'))", "tl.constexpr(float('nan'))"),
+        ("tl.float16", "tl.float16"),
+        ("(tl.float16, 2 * N, 'ieee', None, True)", "(tl.float16, 128, 'ieee', None, True)"),
+        ("max(N, 3, 100) + min((4, 2)) + abs(-1) + len((1, 2)) + int(2.5)", "107"),
+        ("triton.cdiv(N + 1, 64) * triton.next_power_of_2(33)", "128"),
+        ("(1, 2) * 2 + (3,)", "(1, 2, 1, 2, 3)"),
+    ],
+)
+def test_constants_are_written_as_values(value, literal):
+    source = kernel_program(with_constant(value, "N = 32\nN += 32"), ["k"])
+    assert f"\nC = {literal}\n" in source
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "tl.constexpr(64) // 7 + 2",
+        "2 ** tl.constexpr(5)",
+        "-tl.constexpr(3)",
+        "~tl.constexpr(3) & 12",
+        "max(tl.constexpr(3), 5)",
+        "min(tl.constexpr(3), 5)",
+        "triton.cdiv(tl.constexpr(100), 32)",
+        "triton.next_power_of_2(100)",
+        "math.sqrt(tl.constexpr(4))",
+        "tl.constexpr(tl.constexpr((1, 2)))",
+        "True + 1",
+        "7 // -2 + 7 % -3 + 7 / 2",
+    ],
+)
+def test_constants_are_what_triton_makes_of_them(value):
+    triton = pytest.importorskip("triton", reason="compares with Triton")
+    names = {"triton": triton, "tl": pytest.importorskip("triton.language"), "math": math}
+    source = kernel_program(with_constant(value), ["k"])
+    written = next(line for line in source.split("\n") if line.startswith("C = ")).removeprefix("C = ")
+    assert repr(eval(written, names)) == repr(eval(value, names))
+
+
+def test_a_constant_has_the_value_it_had_where_it_was_bound():
+    source = kernel_program([*with_constant("N * 2", "A, N = 1, 64\nN, A = A, N"), "N = 5"], ["k"])
+    assert "C = 2\n" in source
+
+
+@pytest.mark.parametrize(
+    ("value", "before"),
+    [
+        ("open('f')", ""),
+        ("[n for n in (1,)]", ""),
+        ("torch.ones(1)", ""),
+        ("(lambda: 1)", ""),
+        ("tl.core.os", ""),
+        (f"{EXEC}('1')", ""),
+        (EXEC, ""),
+        ("e('1')", f"e = {EXEC}"),
+        ("r.jit.inspect.builtins.exec('1')", "import triton.runtime as r"),
+        ("r.jit.inspect.builtins.exec('1')", "r = triton.runtime"),
+        ("triton.knobs.runtime", ""),
+        ("knobs.cache.dir", "from triton import knobs"),
+        ("tl.constexpr(triton.knobs)", ""),
+        ("tl.constexpr(exec)", ""),
+        ("tl.semantic", ""),
+        ("tl.float32.__class__", ""),
+        ("tl.float32.to_ir", ""),
+        ("tl", ""),
+        ("triton", ""),
+        ("math.prod((2, 3))", ""),
+        ("min((1, 2), key=exec)", ""),
+        ("max(*(1, 2))", ""),
+        ("9 ** 9 ** 9", ""),
+        ("1 << 10 ** 9", ""),
+        ("2 ** -(10 ** 400)", ""),
+        ("(0,) * 10 ** 9", ""),
+        ("'a' * 10 ** 9", ""),
+        ("'%1000000000d' % 1", ""),
+        ("int('9' * 5000)", ""),
+        ("0x" + "f" * 100, ""),
+        ("'" + "a" * 1000 + "'", ""),
+        ("A", "A = 2\n" + "A = A * A\n" * 40),
+        ("A", "A = ()\n" + "A = (A, A)\n" * 200),
+        ("A", "A = 1\nfor A in (1, 2):\n    pass"),
+        ("A", "A = 1\nif torch.cuda.is_available():\n    A = 2"),
+        ("A", "A = 1\ndel A"),
+        ("A", "class A:\n    B = 1"),
+        ("(A := 1)", ""),
+        ("1 if True else 2", ""),
+        ("f'{1}'", ""),
+        ("b'1'", ""),
+        ("1j", ""),
+        ("(-1) ** 0.5", ""),
+        ("1 // 0", ""),
+        ("1 << -1", ""),
+        ("...", ""),
+        ("max", ""),
+        ("1" + " + 1" * 200, ""),
+        ("-" * 500 + "1", ""),
+        ("1 .bit_length()", ""),
+        ("triton.next_power_of_2(1.5)", ""),
+        ("max(1, 2)", "def max(a, b):\n    return exec"),
+    ],
+)
+def test_refuses_constants_that_are_no_small_values(value, before):
+    with pytest.raises(NotAKernel):
+        kernel_program(with_constant(value, before), ["k"])
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("    torch.add(x, x)", "torch"),
-        ("    import os", "Import"),
-        ("    open('/etc/passwd')", "open"),
-        ("    x.handle", ".handle"),
-        ("    tl.core.os.system('x')", ".system"),
-        ("    tl.core", "tl.core"),
-        ("    triton.runtime.driver.active", ".active"),
-        ("    y = triton.runtime\n    y.driver", ".driver"),
-        ("    print(f'{x.__class__}')", "__class__"),
-        ("    (lambda: 1)()", "Lambda|lambda"),
-        ("    [].append", ".append"),
-        ("    eval('1')", "eval"),
-        ("    helper(x)", "helper"),
-        ("    global y\n    y = 1", "Global"),
-        ("    with x:\n        pass", "With"),
-        ("    try:\n        pass\n    finally:\n        pass", "Try"),
-        ("    __builtins__", "__builtins__"),
-        ("    tl.load(**x)", r"\*\*"),
-        ("    k.fn(x)", ".fn: kernels are called"),
+        ("torch.add(x, x)", "torch"),
+        ("import os", "Import"),
+        ("open('/etc/passwd')", "open"),
+        ("x.handle", ".handle"),
+        ("tl.core.os.system('x')", ".system"),
+        ("tl.core", "tl.core"),
+        ("tl.semantic.ir", "tl.semantic"),
+        ("tl.standard.core", "tl.standard.core"),
+        ("tl.extra.cuda.libdevice.pow(x, x)", "tl.extra"),
+        ("tl.inline_asm_elementwise('', '', [x], tl.int32, True, 1)", "inline_asm"),
+        ("tl.str_to_ty('i32', None)", "str_to_ty"),
+        ("tl.no_such_name", "tl.no_such_name"),
+        ("tl.load.__globals__", "__globals__"),
+        ("tl.load.signature", "tl.load.signature"),
+        ("tl.math.core.builtins.exec('1')", "tl.math.core"),
+        ("triton.language.core.builtins.exec('1')", "tl.core.builtins.exec"),
+        ("triton.runtime.driver.active", ".active"),
+        (f"{EXEC}('1')", "triton.runtime"),
+        ("triton.knobs.cache.dir", "triton.knobs"),
+        ("y = triton.runtime\ny.driver", "triton.runtime"),
+        ("y = tl\ny.core", "uses tl"),
+        ("y = (tl,)[0]", "uses tl"),
+        ("k(triton, n, B)", "uses triton"),
+        ("if n:\n    tl = x\ntl.core", "uses tl for a value"),
+        ("triton = x", "uses triton for a value"),
+        ("if 0:\n    getattr = 1\ngetattr(x, '__class__')", "uses getattr for a value"),
+        ("getattr(getattr(tl, 'core'), 'os')", "uses tl|getattr"),
+        ("isinstance(x, tl.tensor)", "isinstance|tl.tensor"),
+        ("math.factorial(1000)", "math.factorial"),
+        ("print(f'{x.__class__}')", "__class__"),
+        ("print(f'{x:{x.__class__}}')", None),
+        ("print(f'{eval(1)}')", "eval"),
+        ("y = f'{B}' == '16'", "f-string"),
+        ("tl.load(x, cache_modifier=f'.c{B}')", "f-string"),
+        ("y = '%1000000000d' % B", "string"),
+        ("y = 'a' * 10", "string"),
+        ("'a'.join(x)", ".join"),
+        ("'a'.split(x)", "string"),
+        ("(lambda: 1)()", "Lambda|lambda"),
+        ("tl.store(x, lambda: 1)", "Lambda"),
+        ("[i for i in x]", "ListComp"),
+        ("tl.store(x, sum(i for i in x))", "GeneratorExp|sum"),
+        ("(y := 1)", "NamedExpr"),
+        ("match x:\n    case 1:\n        pass", "Match"),
+        ("[].append", ".append"),
+        ("eval('1')", "eval"),
+        ("helper(x)", "helper"),
+        ("global y\ny = 1", "Global"),
+        ("def f():\n    nonlocal x", "FunctionDef"),
+        ("class A:\n    pass", "ClassDef"),
+        ("with x:\n    pass", "With"),
+        ("try:\n    pass\nfinally:\n    pass", "Try"),
+        ("del x", "Delete"),
+        ("raise x", "Raise"),
+        ("yield x", "Yield"),
+        ("await x", "Await"),
+        ("__builtins__", "__builtins__"),
+        ("__x = 1", "__x"),
+        ("tl.load(**x)", r"\*\*"),
+        ("tl.load(x)(1)", "calls"),
+        ("k.fn(x)", ".fn: kernels are called"),
+        ("x.y = 1", "assigns to"),
+        ("x[0] = 1", "assigns to"),
+        ("a, *b = x", "assigns to"),
+        ("for x.y in range(3):\n    pass", "assigns to"),
+        ("y = x is B", "compares with `is`"),
+        ("x = ...", "no number"),
+        ("x = b'1'", "no number"),
+        ("x = 0x" + "f" * 5000, "bits"),
+        ("x = " + "1 + " * 5000 + "1", "do not define|deep|cells"),
+        ("x = " + "1 + " * 200 + "1", "too deeply"),
+        ("x = 1\n" * 20_000, "too long"),
+        ("ｅval('1')", "uses eval"),
+        ("x.__ｃlass__", "asks for .__class__"),
+        ("tl.ｃore", "tl.core"),
+        ("𝐢𝐟 = 1", "written out"),
+        ("tl.store(x, 1, 𝐢𝐟=2)", "written out"),
     ],
 )
 def test_refuses_what_a_kernel_has_no_use_for(body, says):
+    cells = [*with_body(body), "def helper(x):\n    return x\n"]
+    if says is None:  # Triton's compiler leaves the format out, and so does what is cut
+        assert "__class__" not in kernel_program(cells, ["k"])
+        return
     with pytest.raises(NotAKernel, match=says):
-        kernel_program([IMPORTS, "def helper(x):\n    return x\n", f"@triton.jit\ndef k(x):\n{body}\n"], ["k"])
+        kernel_program(cells, ["k"])
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "from triton.runtime.jit import inspect as tl",
+        "import triton.runtime as tl",
+        "import os as tl",
+        "tl = triton.runtime.jit.inspect",
+        "tl = torch",
+        "tl = tl.core",
+        "import triton.language.core as tl",
+        "from triton.language import core as tl",
+        "tl = 5",
+        "for tl in (torch,):\n    pass",
+        "def tl():\n    pass",
+    ],
+)
+def test_a_name_of_a_module_that_means_something_else_leads_nowhere(before):
+    with pytest.raises(NotAKernel):
+        kernel_program(with_body("tl.builtins.exec('1')", before), ["k"])
+    with pytest.raises(NotAKernel):
+        kernel_program(with_body("tl.store(x, 1)", before), ["k"])
 
 
 @pytest.mark.parametrize(
@@ -65,9 +350,24 @@ def test_refuses_what_a_kernel_has_no_use_for(body, says):
         "@triton.autotune([])\n@triton.jit\ndef k(x):",
         "@triton.jit\n@trick\ndef k(x):",
         "@triton.jit(noinline=open('f'))\ndef k(x):",
+        "@triton.jit(open('f'))\ndef k(x):",
+        "@triton.jit(repr='x')\ndef k(x):",
+        "@triton.jit(**{})\ndef k(x):",
+        f"@({EXEC} or triton.jit)\ndef k(x):",
+        "@triton.runtime.jit\ndef k(x):",
+        "@jit\ndef k(x):",
         "@triton.jit\ndef k(x=print()):",
+        f"@triton.jit\ndef k(x={EXEC}('1')):",
+        "@triton.jit\ndef k(x=[].append):",
         "@triton.jit\ndef k(*x):",
+        "@triton.jit\ndef k(**x):",
+        "@triton.jit\ndef k(tl):",
+        "@triton.jit\ndef k(getattr):",
+        "@triton.jit\ndef k(__builtins__):",
+        "@triton.jit\nasync def k(x):",
+        "@triton.jit\nclass k:",
         "def k(x):",
+        *(["@triton.jit\ndef k[T: exec('1')](x):"] if sys.version_info >= (3, 12) else []),
     ],
 )
 def test_refuses_heads_that_run_code(head):
@@ -75,7 +375,109 @@ def test_refuses_heads_that_run_code(head):
         kernel_program([IMPORTS, f"{head}\n    pass\n"], ["k"])
 
 
-@pytest.mark.parametrize("value", ["open('f')", "[n for n in (1,)]", "torch.ones(1)", "(lambda: 1)", "tl.core.os"])
-def test_refuses_constants_that_run_code(value):
+def test_annotations_are_not_carried():
+    source = kernel_program(
+        [
+            IMPORTS,
+            f"@triton.jit\ndef k(x: {EXEC}('1'), n: 'open()') -> open('f'):\n    y: print() = 1\n    z: open('f')\n",
+        ],
+        ["k"],
+    )
+    assert "def k(x, n):\n    y = 1\n    pass\n" in source
+
+
+@pytest.mark.parametrize("name", ["__builtins__", "tl", "triton", "math"])
+def test_refuses_kernels_with_the_name_of_something_else(name):
     with pytest.raises(NotAKernel):
-        kernel_program([IMPORTS, f"C = {value}\n@triton.jit\ndef k(x):\n    tl.store(x, C)\n"], ["k"])
+        kernel_program([f"from triton import jit\n@jit\ndef {name}(x):\n    pass\n"], [name])
+
+
+def test_a_name_of_a_launch_that_is_no_name_is_refused_in_a_short_sentence():
+    with pytest.raises(NotAKernel, match="do not define") as caught:
+        kernel_program([IMPORTS], ["x" * 300])
+    with pytest.raises(NotAKernel) as caught:
+        kernel_program([IMPORTS], ["x" * 10**6])
+    assert len(str(caught.value)) < 500
+
+
+def test_chains_of_helpers_end():
+    chain = "".join(f"@triton.jit\ndef k{n}(x):\n    k{n + 1}(x)\n" for n in range(2000))
+    with pytest.raises(NotAKernel, match="call one another in a chain"):
+        kernel_program([IMPORTS + chain], ["k0"])
+    with pytest.raises(NotAKernel, match="cannot recurse"):
+        kernel_program(with_body("k(x, n, B)"), ["k"])
+
+
+def test_very_long_cells_are_refused():
+    with pytest.raises(NotAKernel, match="KiB of code"):
+        kernel_program([IMPORTS, *["#" * MAX_CODE] * 3], ["k"])
+
+
+def test_every_line_is_known_by_its_cell_and_line():
+    cells = [
+        IMPORTS + "SCALE = tl.constexpr(\n    2\n)",
+        "# helper\n@triton.jit\ndef helper(x):\n    '''Text.'''\n    return (\n        x * SCALE\n    )",
+        "\n\n@triton.jit\ndef k(x,\n      y):\n    # comment\n    a = 1; b = a\n    if b:\n        a = 2\n    else:\n"
+        "        tl.store(x,\n                 helper(y))",
+    ]
+    program = cut_kernels(cells, ["k"])
+    written = program.source.split("\n")
+    found = {written[n - 1].strip(): place for n, place in program.lines.items()}
+    assert found["SCALE = tl.constexpr(2)"] == (0, 5, "SCALE = tl.constexpr(")
+    assert found["def helper(x):"] == (1, 3, "def helper(x):")
+    assert found["return x * SCALE"] == (1, 5, "    return (")
+    assert found["b = a"] == (2, 7, "    a = 1; b = a")
+    assert found["a = 2"] == (2, 9, "        a = 2")
+    assert found["tl.store(x, helper(y))"] == (2, 11, "        tl.store(x,")
+    unknown = [line for n, line in enumerate(written, start=1) if n not in program.lines and line.strip()]
+    assert unknown == [*filter(None, extract.HEADER.split("\n")), "    else:"]
+
+
+def test_all_that_this_triton_offers_is_allowed_or_refused_with_a_reason():
+    language = pytest.importorskip("triton.language", reason="compares with Triton")
+    names = {name for name in dir(language) if not name.startswith("_")}
+    assert names - extract.LANGUAGE - set(extract.LANGUAGE_REFUSED) == set()
+    assert not extract.LANGUAGE & set(extract.LANGUAGE_REFUSED)
+    types = {name for name in names if isinstance(getattr(language, name), language.dtype)}
+    assert types == extract.DTYPES & names
+    modules = {name for name in names if isinstance(getattr(language, name), type(math))}
+    assert not modules & extract.LANGUAGE
+
+
+def test_what_tritons_front_end_knows_by_itself_is_no_name_of_a_kernel():
+    generator = pytest.importorskip("triton.compiler.code_generator", reason="compares with Triton")
+    assert set(generator.CodeGenerator.builtin_namespace) <= extract.BUILTINS | extract.FRONT_END
+
+
+def test_no_attribute_of_a_value_leads_to_a_module():
+    triton = pytest.importorskip("triton", reason="asks Triton")
+    language = pytest.importorskip("triton.language")
+    named = [getattr(language, name) for name in extract.LANGUAGE if hasattr(language, name)]
+    for value in [
+        *named,
+        triton.cdiv,
+        triton.next_power_of_2,
+        language.constexpr(3),
+        math.sqrt,
+        (1,),
+        "text",
+        1.5,
+        len,
+    ]:
+        for attribute in extract.VALUE_ATTRIBUTES:
+            assert not isinstance(getattr(value, attribute, None), type(math)), (value, attribute)
+
+
+def test_the_program_compiles_in_triton(tmp_path):
+    pytest.importorskip("triton", reason="compiles with Triton")
+    body = "offs = tl.arange(0, B)\ntl.store(x + offs, tl.load(x + offs) * C, mask=offs < n)"
+    file = tmp_path / "kernels.py"
+    file.write_text(kernel_program(with_body(body, "C = tl.constexpr(2.0)"), ["k"]))
+    code = (
+        "import kernels\nfrom triton.backends.compiler import GPUTarget\n"
+        "from triton.compiler import ASTSource, compile\n"
+        "source = ASTSource(kernels.k, {'x': '*fp32', 'n': 'i32', 'B': 'constexpr'}, {(2,): 16})\n"
+        "print('tt.store' in compile(source, target=GPUTarget('cuda', 80, 32)).asm['ttir'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.strip() == "True", done.stderr[-1000:]

@@ -12,17 +12,19 @@ from autograder.isolation.worker.wire import WireError
 from autograder.judging.exercise import Exercise, Part, Speed, randn
 from autograder.judging.program import Cell
 from autograder.kernels import measure
+from autograder.kernels.explain import explained
 from autograder.kernels.measure import (
     Clock,
     GpuWorker,
     Measured,
     available,
     clocks_agree,
-    refuse_data_in_numbers,
     unaccounted,
 )
+from autograder.kernels.record import checked
 from autograder.kernels.worker import measuring
-from autograder.kernels.worker.measuring import PLACE, Relauncher, Writer, logging_calls, read
+from autograder.kernels.worker.measuring import PLACE, Relauncher, Writer, read
+from autograder.kernels.worker.recording import recording
 from autograder.kernels.workers import EMULATOR, KernelFailure, LimitReached
 from mla_ref.hardware.cost import Cost
 
@@ -105,17 +107,6 @@ def test_the_clock_leaves_out_what_a_run_costs_once():
     assert clock["x"] == pytest.approx(0.002, rel=0.3)
 
 
-def test_numbers_that_change_with_the_data_are_refused_unless_they_are_arguments():
-    def logs(*pairs):
-        return [{"events": [{"args": {"eps": {"value": a}, "n": {"value": b}}}]} for a, b in pairs]
-
-    refuse_data_in_numbers(logs((1e-6, 3), (1e-6, 4)), [{}, {}])
-    refuse_data_in_numbers(logs((0.5, 3), (0.7, 3)), [{"alpha": 0.5}, {"alpha": 0.7}])
-    for changing in (logs((0.5, 3), (0.7, 3)), logs((1e-6, 1 << 30), (1e-6, 3 << 29))):
-        with pytest.raises(KernelFailure, match="numbers that change with the data"):
-            refuse_data_in_numbers(changing, [{}, {}])
-
-
 def test_results_come_back_through_shared_memory_as_they_were():
     memory, data = (
         torch.zeros(4096, dtype=torch.uint8),
@@ -141,12 +132,12 @@ def test_a_place_outside_of_the_shared_memory_is_refused(place):
 def played(function, x, monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setattr(measuring, "DEVICE", "cpu")
-    with logging_calls({"x": x}) as log:
+    with recording({"x": x}, execute=True) as log:
         result = function(x)
-    notes = log.notes(result)
-    relauncher, other = Relauncher(""), torch.randn_like(x)
-    again = relauncher.prepare({"x": other}, notes)()[0]
-    return again, other, notes["left_out"], relauncher.by_torch({"x": other}, notes, [again])
+    found = explained(checked(log.notes(result)), {"x"})
+    call, other = found.recording, torch.randn_like(x)
+    log = {"events": call.events, "storages": call.storages, "result": call.result}
+    return Relauncher("").prepare({"x": other}, log)()[0], other, found.reason
 
 
 @pytest.mark.parametrize(
@@ -158,14 +149,16 @@ def played(function, x, monkeypatch):
         lambda x: x[torch.arange(3, -1, -1) * 2 // 2],
     ],
 )
-def test_what_torch_prepares_is_played_on_other_data_and_not_taken_for_a_kernels_work(function, monkeypatch):
-    again, other, left_out, by_torch = played(function, torch.randn(4, 3), monkeypatch)
-    assert torch.equal(again, function(other)) and not left_out and by_torch == 1
+def test_what_torch_prepares_is_played_on_other_data(function, monkeypatch):
+    again, other, reason = played(function, torch.randn(4, 3), monkeypatch)
+    assert torch.equal(again, function(other)) and reason is None
 
 
 def test_what_torch_computes_is_not_played(monkeypatch):
-    again, _, left_out, by_torch = played(lambda x: torch.relu(x) + 1, torch.randn(4, 3), monkeypatch)
-    assert again.isnan().all() and left_out == ["relu", "add"] and by_torch == 0
+    again, _, reason = played(lambda x: torch.relu(x) + 1, torch.randn(4, 3), monkeypatch)
+    assert again.isnan().all() and "torch computes from data outside the kernels: `add`" in reason
+    again, _, reason = played(lambda x: x.clone().add_(1), torch.randn(4, 3), monkeypatch)
+    assert again.isnan().all() and "`add" in reason
 
 
 # Conversations, without a GPU
@@ -241,8 +234,14 @@ ATTACKS = {
         "    try:\n        axpy[(x,)](x)\n    except Exception:\n        return alpha * x + y",
         "no Triton kernel was launched",
     ),
-    "decoy": ("    run(x, y, alpha)\n    return alpha * x + y", r"torch computes part of it \(mul, add\)"),
-    "copied by a kernel": ("    return run(alpha * x + y, torch.zeros_like(x), 1.0)", "torch computes part of it"),
+    "decoy": (
+        "    run(x, y, alpha)\n    return alpha * x + y",
+        "the result is what torch computes from data outside the kernels: `add`",
+    ),
+    "copied by a kernel": (
+        "    return run(alpha * x + y, torch.zeros_like(x), 1.0)",
+        "axpy takes as x_ptr what torch computes from data outside the kernels: `add`",
+    ),
     "kept by address": (
         "    if x.data_ptr() not in state:\n        state[x.data_ptr()] = run(x, y, alpha)\n"
         "    return state[x.data_ptr()]",
@@ -278,9 +277,9 @@ def test_what_is_no_measurable_kernel_is_refused_and_the_next_program_is_not_bla
         gpu.measure(program(body), EXERCISE)
 
 
-def test_a_result_that_torch_put_together_is_not_a_kernels(gpu):
-    joined = dataclasses.replace(EXERCISE, oracle=lambda x, y, alpha: torch.cat([y, x]))
-    with pytest.raises(KernelFailure, match="100% of its result were not written by a kernel"):
+def test_a_result_that_torch_put_together_does_not_count_where_copying_is_the_exercise(gpu):
+    joined = dataclasses.replace(EXERCISE, oracle=lambda x, y, alpha: torch.cat([y, x]), copies=False)
+    with pytest.raises(KernelFailure, match="the result is what torch computes from data outside the kernels: `cat`"):
         gpu.measure(program("    run(x, y, alpha)\n    return torch.cat([y, x])"), joined)
 
 

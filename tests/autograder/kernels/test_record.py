@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from autograder.judging.program import Cell
-from autograder.kernels.prove import unexplained
-from autograder.kernels.record import checked, kernels_of, record, result_storages
-from autograder.kernels.replay import replay
+from autograder.kernels.explain import explained
+from autograder.kernels.record import checked, kernels_of, record
 from autograder.kernels.workers import KernelFailure
 
 pytestmark = pytest.mark.xdist_group("workers")
@@ -37,6 +36,12 @@ def twice(x):
 def cast(x):
     return launch(x.double(), torch.empty(x.shape, dtype=torch.float64)).float()
 
+def cast_before(x):
+    return launch(x.double(), torch.empty(x.shape, dtype=torch.float64))
+
+def padded(x):
+    return launch(torch.nn.functional.pad(x, (0, 10)), torch.empty(160))[:150]
+
 def decoy(x):
     launch(x, torch.empty_like(x))
     return 2 * x
@@ -56,6 +61,22 @@ def between(x):
     out = launch(x, torch.empty_like(x))
     out += 1
     return launch(out, torch.empty_like(x))
+
+def looked_up(x):
+    return launch(torch.arange(300.0)[x.abs().to(torch.int64)], torch.empty_like(x))
+
+def read(x):
+    return launch(x, torch.empty_like(x), block=64 if x[0].item() < 9e9 else 32)
+
+kept = torch.ones(150)
+
+def known_before(x):
+    launch(x, torch.empty_like(x))
+    return kept
+
+def by_lengths(x):
+    order = torch.tensor([1, 0]).cumsum(0) * 75 % 150 // 75
+    return launch(x.view(2, 75)[order].flatten(), torch.empty_like(x))
 """,
         required=True,
     )
@@ -67,70 +88,79 @@ def x():
     return torch.randn(150)
 
 
-def proof(workers, entry, x):
-    recording = record(workers, PROGRAM, entry, {"x": x}, execute=True)
-    source = kernels_of(PROGRAM, recording)
-    replayed = replay(workers, source, recording, {"x": x}, contents=result_storages(recording))
-    return recording, replayed, unexplained(recording, replayed, {"x": x})
-
-
-def made_on_host(recording, replayed):
-    """Return what kernels read that is neither an argument nor a kernel's output: bytes, reader, its argument."""
-    return [
-        (recording.storages[number]["bytes"], launch["kernel"], name)
-        for launch, counts in zip(recording.launches, replayed.counts, strict=True)
-        for number in counts["unwritten"]
-        for name, value in launch["args"].items()
-        if value.get("tensor", {}).get("storage") == number and "input" not in recording.storages[number]
-    ]
+def recorded(workers, entry, x):
+    return explained(record(workers, PROGRAM, entry, {"x": x}), {"x"})
 
 
 def test_notes_kernel_grid_arguments_and_result(workers, x):
-    recording, _, reason = proof(workers, "honest", x)
-    (launch,) = recording.launches
+    found = recorded(workers, "honest", x)
+    (launch,) = found.recording.launches
     assert launch["kernel"] == "double" and launch["grid"] == [3, 1, 1] and launch["options"] == {"num_warps": 2}
     assert launch["args"]["n"] == {"value": 150} and launch["args"]["BLOCK"] == {"constant": 64}
     assert launch["args"]["x_ptr"]["tensor"]["shape"] == [150]
-    assert recording.storages[launch["args"]["x_ptr"]["tensor"]["storage"]]["input"] == "x"
-    assert recording.result[0]["storage"] == launch["args"]["out_ptr"]["tensor"]["storage"]
-    assert reason is None
+    storages = found.recording.storages
+    assert storages[launch["args"]["x_ptr"]["tensor"]["storage"]] == {"bytes": 600, "input": "x"}
+    assert found.recording.result[0]["storage"] == launch["args"]["out_ptr"]["tensor"]["storage"]
+    assert found.recording.form == {"$view": 0} and found.reason is None
 
 
-def test_chains_and_views_are_explained(workers, x):
-    recording, replayed, reason = proof(workers, "twice", x)
-    assert reason is None and recording.result[0]["offset"] == 1
-    assert made_on_host(recording, replayed) == []
+def test_chains_views_and_casts_are_part_of_a_program(workers, x):
+    found = recorded(workers, "twice", x)
+    assert found.reason is None and found.recording.result[0]["offset"] == 1
+    found = recorded(workers, "cast", x)
+    hosts = [event for event in found.recording.events if event["kind"] == "host"]
+    assert [event["op"][0] for event in hosts] == ["_to_copy", "_to_copy"] and found.reason is None
+    assert [event["reads"] for event in hosts] == [[[0, 600]], [[2, 1200]]]
 
 
 @pytest.mark.parametrize(
     ("entry", "says"),
-    [("decoy", "not written by a kernel"), ("filled", "149 of 150 elements"), ("cast", "not written by a kernel")],
+    [
+        ("decoy", "the result is what torch computes from data outside the kernels: `mul`"),
+        ("filled", "double takes as out_ptr what torch computes"),
+        ("between", "double takes as x_ptr what torch computes from data outside the kernels: `add`"),
+        ("looked_up", "double takes as x_ptr what torch computes from data outside the kernels: `index` in line"),
+        ("read", "numbers of a tensor are read in Python in line"),
+        ("known_before", "the result is no tensor of this call"),
+    ],
 )
-def test_results_that_no_kernel_wrote_are_not_explained(workers, x, entry, says):
-    assert says in proof(workers, entry, x)[2]
+def test_what_is_computed_from_data_is_named(workers, x, entry, says):
+    assert says in recorded(workers, entry, x).reason
+
+
+@pytest.mark.parametrize("entry", ["by_lengths", "twice", "cast", "honest"])
+def test_arithmetic_of_integers_that_no_data_reaches_is_not(workers, x, entry):
+    assert recorded(workers, entry, x).reason is None
+
+
+def test_data_is_not_moved_where_copying_is_the_exercise(workers, x):
+    program = record(workers, PROGRAM, "padded", {"x": x})
+    assert explained(program, {"x"}).reason is None
+    found = explained(program, {"x"}, copies=False)
+    assert "double takes as x_ptr what torch computes from data outside the kernels: `constant_pad_nd`" in found.reason
+    whole = record(workers, PROGRAM, "cast_before", {"x": x})
+    assert explained(whole, {"x"}, copies=False).reason is None
 
 
 def test_a_call_without_launches_has_no_kernel_program(workers, x):
     with pytest.raises(KernelFailure, match="no Triton kernel"):
-        proof(workers, "fallback", x)
-
-
-def test_what_the_host_makes_is_named(workers, x):
-    recording, replayed, _ = proof(workers, "cast", x)
-    assert [event["op"] for event in recording.events if event["kind"] == "host"] == ["_to_copy", "_to_copy"]
-    assert made_on_host(recording, replayed) == [(1200, "double", "x_ptr")]
-
-
-def test_a_change_between_launches_is_carried_over(workers, x):
-    recording, _, reason = proof(workers, "between", x)
-    assert reason is None
-    assert [number for number, _ in recording.launches[1]["content"]] == [1, 2]
+        kernels_of(PROGRAM, recorded(workers, "fallback", x).recording)
 
 
 def test_sizes_cost_nothing(workers):
     huge = torch.empty(1 << 28, dtype=torch.float32, device="meta")
-    recording = record(workers, PROGRAM, "honest", {"x": huge}, execute=False)
+    recording = record(workers, PROGRAM, "honest", {"x": huge})
     assert recording.launches[0]["grid"] == [1 << 22, 1, 1]
+
+
+LAUNCH = {"kind": "launch", "kernel": "k", "grid": [1, 1, 1], "args": {}, "options": {}}
+VIEW = {"storage": 0, "offset": 0, "shape": [1], "strides": [1], "dtype": "fp32"}
+HOST = {"kind": "host", "op": ["clone", "default"], "line": "", "args": [{"tensor": VIEW}], "kwargs": {}, "out": [VIEW],
+        "flops": 0, "reads": [], "writes": []}  # fmt: skip
+
+
+def notes(**changes):
+    return {"events": [], "storages": [{"bytes": 600}], "result": [], "form": None, **changes}
 
 
 @pytest.mark.parametrize(
@@ -142,11 +172,51 @@ def test_sizes_cost_nothing(workers):
         {"args": {"x_ptr": {"tensor": {"storage": 0, "offset": 0, "shape": [999], "strides": [1], "dtype": "fp32"}}}},
         {"args": {"x_ptr": {"pickle": "b"}}},
         {"options": {"num_warps": 10**9}},
-        {"content": [[0, torch.zeros(3, dtype=torch.uint8)]]},
     ],
 )
-def test_forged_notes_are_refused(change):
-    launch = {"kind": "launch", "kernel": "k", "grid": [1, 1, 1], "args": {}, "options": {}, "content": []}
-    notes = {"events": [launch | change], "storages": [{"bytes": 600}], "result": []}
+def test_forged_launches_are_refused(change):
     with pytest.raises(KernelFailure, match="malformed"):
-        checked(notes)
+        checked(notes(events=[LAUNCH | change]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"op": ["from_file", "default"]},
+        {"op": ["clone", "no_such"]},
+        {"op": ["clone"]},
+        {"args": [{"tensor": VIEW | {"shape": [999]}}]},
+        {"args": [{"tensor": VIEW | {"offset": -1}}]},
+        {"args": [{"tensor": VIEW | {"storage": 1}}]},
+        {"out": [VIEW | {"dtype": "complex64"}]},
+        {"args": "x"},
+        {"reads": [[7, 1]]},
+    ],
+)
+def test_forged_operations_are_refused(change):
+    with pytest.raises(KernelFailure, match="malformed"):
+        checked(notes(events=[HOST | change]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"storages": [{"bytes": -1}]},
+        {"storages": [{"bytes": 600, "content": torch.zeros(3, dtype=torch.uint8), "dtype": "fp32"}]},
+        {"storages": [{"bytes": 600, "content": torch.zeros(600, dtype=torch.uint8)}]},
+        {"storages": [{"bytes": 4, "input": "x", "content": torch.zeros(4, dtype=torch.uint8), "dtype": "fp32"}]},
+        {"form": {"$view": 0}},
+        {"result": [VIEW], "form": {"$view": 0.0}},
+        {"result": [VIEW], "form": {"$view": False}},
+        {"form": torch.zeros(3)},
+        {"result": [VIEW], "form": [{"$view": 0}, {"$view": 0}]},
+    ],
+)
+def test_forged_storages_and_results_are_refused(change):
+    with pytest.raises(KernelFailure, match="malformed"):
+        checked(notes(**change))
+
+
+def test_costs_follow_from_operands_and_not_from_what_is_said():
+    (event,) = checked(notes(events=[HOST])).events
+    assert (event["reads"], event["writes"]) == ([[0, 4]], [[0, 4]])

@@ -179,11 +179,11 @@ def test_what_was_never_compared_is_not_timed(workers, old, new):
     ("old", "new", "says"),
     [
         ("    sum_kernel[", "    alpha = alpha if x.shape[1] < 999 else 1.0\n    sum_kernel[", "relative error"),
-        ("    sum_kernel[", "    x = x.flip(0) * alpha if len(x) > 15 else x\n    sum_kernel[", "relative error"),
+        ("    sum_kernel[", "    x = x.flip(0) if len(x) > 15 else x\n    sum_kernel[", "relative error"),
         (
             "    return out",
             "    if x.shape[1] > 999:\n        return torch.empty(len(x)).copy_(alpha * x.sum(-1))\n    return out",
-            "was not written by a kernel",
+            "torch computes from data",
         ),
     ],
 )

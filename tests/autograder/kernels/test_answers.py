@@ -21,8 +21,14 @@ pytestmark = pytest.mark.usefixtures("workers")
         RIGHT.replace("(x, out,", "(x.double().float(), out,"),
         RIGHT.replace("torch.empty(len(x))", "torch.zeros(2, len(x))[1]"),
         RIGHT.replace("(x, out,", "(torch.nn.functional.pad(x, (0, 3)), out,").replace("x.stride(0)", "x.shape[1] + 3"),
+        RIGHT.replace("return out", "return out.double()"),
+        RIGHT.replace("(x, out,", "(x.flip(0), out,").replace(
+            "return out", "return out[torch.arange(len(x) - 1, -1, -1)]"
+        ),
+        RIGHT.replace("torch.empty(len(x))", "torch.rand(len(x))"),
+        RIGHT.replace("return out", "assert x.isfinite().all()\n    return out"),
     ],
-    ids=["plain", "contiguous", "cast", "zeros", "padded"],
+    ids=["plain", "contiguous", "cast", "zeros", "padded", "cast behind", "turned round", "random out", "looked at"],
 )
 def test_a_host_may_copy_cast_and_pad(workers, source):
     found = verdict(workers, source)
@@ -33,40 +39,40 @@ PASSED_OFF = {
     "calls torch": ("def row_sum(x, alpha):\n    return alpha * x.sum(-1)", "no Triton kernel was launched"),
     "throws the kernel's output away": (
         RIGHT.replace("return out", "return alpha * x.sum(-1)"),
-        "the result was not written by a kernel",
+        "the result is what torch computes from data outside the kernels: `mul` in line 20 (`return alpha",
     ),
     "writes over the kernel's output": (
         RIGHT.replace("return out", "return out.copy_(alpha * x.sum(-1))").replace("x, out,", "x * 0, out,"),
-        "do not give this result",
+        "sum_kernel takes as x_ptr what torch computes from data outside the kernels: `mul`",
     ),
     "copies with a kernel": (
         "def row_sum(x, alpha):\n    out = torch.empty(len(x))\n"
         "    copy_kernel[(1,)](alpha * x.sum(-1), out, len(x), BLOCK=64)\n    return out",
-        "copy_kernel only copies",
+        "copy_kernel takes as x_ptr what torch computes from data outside the kernels: `mul` in line 18",
     ),
     "leaves the kernel the last step": (
         RIGHT.replace("(x, out,", "(alpha * x, out,").replace("alpha, BLOCK", "1.0, BLOCK"),
-        "computed outside the kernels",
+        "sum_kernel takes as x_ptr what torch computes from data outside the kernels: `mul` in line 19",
     ),
     "computes with NumPy": (
         RIGHT.replace("(x, out,", "(torch.from_numpy(alpha * x.numpy()), out,").replace("alpha, BLOCK", "1.0, BLOCK"),
-        "computed outside the kernels",
+        "sum_kernel takes as x_ptr what was there before the call",
     ),
     "passes results as numbers": (
         "def row_sum(x, alpha):\n    out = torch.empty(len(x))\n    for i in range(len(x)):\n"
         "        fill_kernel[(1,)](out, i, float(alpha * x[i].sum()))\n    return out",
-        "as numbers what was computed outside",
+        "numbers of a tensor are read in Python in line",
     ),
     "hides results in an argument": (
         "def row_sum(x, alpha):\n    out = torch.empty(len(x))\n    keep = x.clone()\n"
         "    x.view(-1)[: len(x)] = alpha * keep.sum(-1)\n"
         "    copy_kernel[(1,)](x, out, len(x), BLOCK=64)\n    x.copy_(keep)\n    return out",
-        "only copies",
+        "it changed its argument x in place",
     ),
     "keeps results": (
         RIGHT.replace("def row_sum(x, alpha):\n", "kept = {}\ndef row_sum(x, alpha):\n    if x.shape in kept:\n"
                       "        return kept[x.shape]\n").replace("return out", "kept[x.shape] = out\n    return out"),
-        "that of an earlier call",
+        "one that an earlier call returned",
     ),
     "hands results over as integers": (
         """
@@ -80,7 +86,7 @@ def row_sum(x, alpha):
     scale_kernel[(1,)](whole, out, len(x), BLOCK=64)
     return out
 """,
-        "as numbers what was computed outside",
+        "scale_kernel takes as whole_ptr what torch computes from data outside the kernels: `round`",
     ),
     "hands results over as two types at once": (
         '''
@@ -94,13 +100,13 @@ def row_sum(x, alpha):
     second_kernel[(1,)](half.view(torch.int16), half, out, len(x), BLOCK=64)
     return out
 ''',
-        "computed outside",
+        "second_kernel takes as whole_ptr what torch computes from data outside the kernels: `div`",
     ),
     "writes over what a kernel left for the next": (
         RIGHT.replace("    return out", "    kept, last = torch.empty(len(x)), torch.empty(len(x))\n"
                       "    copy_kernel[(1,)](out, kept, len(x), BLOCK=64)\n    kept.copy_(alpha * x.sum(-1))\n"
                       "    copy_kernel[(1,)](kept, last, len(x), BLOCK=64)\n    return last"),
-        "only copies",
+        "copy_kernel takes as x_ptr what torch computes from data outside the kernels: `copy`",
     ),
     "compares by identity": (
         KERNEL.replace("    tl.store(out_ptr + row,", "    if row is not 0:\n        tl.store(out_ptr + row,") + RIGHT,
@@ -111,6 +117,10 @@ def row_sum(x, alpha):
         .replace("    tl.store(out_ptr + row,", "    if (one - 2) // 2 == 0:\n        tl.store(out_ptr + row,")
         + RIGHT.replace("alpha, BLOCK", "alpha, 1, BLOCK"),
         "has NaN in 3 of 3",
+    ),
+    "adds to what a kernel left": (
+        RIGHT.replace("return out", "out.add_(1)\n    return out"),
+        "the result is what torch computes from data outside the kernels: `add` in line 20",
     ),
     "falls back": (
         "def row_sum(x, alpha):\n    try:\n        sum_kernel[(1,)](x)\n    except Exception:\n"
@@ -144,15 +154,9 @@ def _before_the_store(step):
 
 
 MESSAGES = {
-    "state": (_before_the_store("tl.kept = 7"), "in line 6 (`tl.kept = 7`)"),
     "if": (_before_the_store("if x > 0: x = x"), "tl.where"),
     "while": (_before_the_store("while x > 0: x -= 1"), "tl.where"),
     "split": (_before_the_store("a, b = tl.split(x)"), "2 elements"),
-    "torch": (KERNEL.replace("tl.sum(x.to(tl.float32))", "tl.sum(torch.exp(x))"), "torch's functions take no blocks"),
-    "numpy": (
-        KERNEL.replace("tl.sum(x.to(tl.float32))", "numpy.sum(x)"),
-        "in line 6 (`tl.store(out_ptr + row, numpy.sum(x) * alpha)`): Unsupported function referenced: <function sum>",
-    ),
     "a shape that does not fit": (
         _before_the_store("x = x + tl.arange(0, 2)"),
         "in line 6 (`x = x + tl.arange(0, 2)`)",
@@ -166,6 +170,21 @@ def test_what_beginners_write_in_kernels_is_answered_in_words_that_help(workers,
     kernels, says = MESSAGES[name]
     found = verdict(workers, RIGHT, kernels)
     assert (found.outcome, found.score) == (Outcome.ERROR, 0)
+    assert says in found.reason
+
+
+REFUSED = {
+    "state": (_before_the_store("tl.kept = 7"), "tl.kept"),
+    "torch": (KERNEL.replace("tl.sum(x.to(tl.float32))", "tl.sum(torch.exp(x))"), "torch's functions take no blocks"),
+    "numpy": (KERNEL.replace("tl.sum(x.to(tl.float32))", "numpy.sum(x)"), "nor do NumPy's"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_kernel_does_not_hold_is_said_before_it_runs(workers, name):
+    kernels, says = REFUSED[name]
+    found = verdict(workers, RIGHT, kernels)
+    assert (found.outcome, found.score) == (Outcome.WRONG, 0)
     assert says in found.reason
 
 
@@ -204,9 +223,11 @@ def test_accounts_of_launches_that_the_students_process_makes_up_do_not_count(wo
     forger = """
     from autograder.kernels.worker import recording
     def notes(self, result):
-        return {"events": [], "storages": [], "result": []}
+        return {"events": [], "storages": [], "result": [], "form": alpha_sums}
     """
-    source = "recording.Recorder.notes = notes\n" + RIGHT.replace("return out", "return alpha * x.sum(-1)")
+    source = "alpha_sums = []\nrecording.Recorder.notes = notes\n" + RIGHT.replace(
+        "return out", "return alpha * x.sum(-1)"
+    )
     found = verdict(workers, source, helpers=[forger])
     assert (found.outcome, found.score) == (Outcome.WRONG, 0)
 
@@ -252,7 +273,11 @@ def test_more_launches_than_asked_for_are_counted(workers):
     ("old", "new", "says"),
     [
         ("torch.empty(len(x))", "torch.empty(len(x), device='cuda')", "use the device of the arguments"),
-        ("return out", "return out.double()", "a cast say, belongs into the kernel"),
+        (
+            "return out",
+            "return out / 1",
+            "torch computes from data outside the kernels: `div` in line 20 (`return out / 1`)",
+        ),
     ],
 )
 def test_what_beginners_write_around_kernels_is_answered_too(workers, old, new, says):
@@ -294,3 +319,32 @@ def test_a_read_of_what_nothing_wrote_explains_a_nan(workers):
     found = verdict(workers, source)
     assert (found.outcome, found.score) == (Outcome.WRONG, 0)
     assert "copy_kernel in line 11" in found.reason and "reads element 0 of x_ptr, which nothing wrote" in found.reason
+
+
+ORDERS = {
+    "the last to come wins": "tl.atomic_xchg(out_ptr, tl.sum(x.to(tl.float32)) * alpha)",
+    "a ticket chooses the row": "ticket = tl.atomic_add(out_ptr, 1.0)\n    tl.store(out_ptr + 1 + row, ticket)",
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_result_that_depends_on_the_order_of_programs_is_named(workers, name):
+    last = dataclasses.replace(
+        ROW_SUM,
+        oracle=lambda x, alpha: (
+            (alpha * x.sum(-1))[-1:] if "last" in name else torch.cat([torch.tensor([3.0]), torch.arange(3.0)])
+        ),
+        parts=[dataclasses.replace(ROW_SUM.parts[0], hidden=lambda rng: ())],
+    )
+    kernels = KERNEL.replace("tl.store(out_ptr + row, tl.sum(x.to(tl.float32)) * alpha)", ORDERS[name])
+    source = RIGHT.replace("torch.empty(len(x))", "torch.zeros(1)" if "last" in name else "torch.zeros(4)")
+    found = verdict(workers, source, kernels, exercise=last)
+    assert (found.outcome, found.score) == (Outcome.WRONG, 0)
+    assert "the result depends on the order in which programs run" in found.reason
+
+
+def test_programs_that_write_to_one_place_are_named_with_both_lines(workers):
+    kernels = _before_the_store("tl.store(out_ptr, row * 1.0)")
+    found = verdict(workers, RIGHT, kernels)
+    assert (found.outcome, found.score) == (Outcome.WRONG, 0)
+    assert "sum_kernel in line 6" in found.reason and found.reason.count("line 6") == 2

@@ -1,0 +1,114 @@
+"""What a call answers: its program, run in a clean process on data that the student's process never saw.
+
+The student's process is given noise in place of the data, and tells what its function does: operations of torch and
+launches. The kernels are cut from the notebook's source. Nothing else of that process counts: not what it returned, and
+not what it computed in another way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autograder.judging.cases import Case
+from autograder.judging.compare import assess
+from autograder.judging.exercise import Exercise
+from autograder.judging.judge import Failure, broken_terms
+from autograder.judging.program import Cell
+from autograder.judging.verdict import Outcome
+from autograder.kernels import record
+from autograder.kernels.explain import KEPT, Explained, Forbidden, data_of, explained, is_kept, torch_alone
+from autograder.kernels.record import Recording
+from autograder.kernels.replay import Fault, Place, replay_request, replays
+from autograder.kernels.worker.recording import NAMED
+from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached
+
+ORDER = "the result depends on the order in which programs run, and a GPU keeps none: in another order it is wrong"
+
+
+NO_KERNELS = record.Kernels("", {})
+
+
+class Answers:
+    """The answers of one exercise's program, for `judging.judge.judge`.
+
+    Of an exercise without kernels in which some of torch's operations are forbidden, the program is one of torch's
+    operations alone, and none of these may be in it.
+
+    Attributes
+    ----------
+    ran
+        The places of kernels that ran for them.
+    recordings
+        The programs of the calls, by number of the case.
+    """
+
+    def __init__(self, exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers):
+        self.exercise, self.program, self.workers = exercise, program, workers
+        self.ran: set[Place] = set()
+        self.recordings: dict[int, record.Recording] = {}
+
+    def __call__(
+        self, cases: Sequence[Case], messages: Mapping[int, Mapping[str, Any]]
+    ) -> tuple[dict[int, dict[str, Any]], dict[int, Failure]]:
+        """Return, by number of the case, messages with answers in place of programs, and the cases that failed.
+
+        A message without a program stays. A message with an answer holds `result`, `changed`, `unwritten`, what does
+        not count, `explained`, and terms that are broken all the same, `terms`.
+        """
+        found = {n: dict(message) for n, message in messages.items() if "notes" not in message}
+        failures: dict[int, Failure] = {}
+        programs: dict[int, Explained] = {}
+        for n, message in messages.items():
+            if "notes" not in message:
+                continue
+            try:
+                self.recordings[n] = recording = record.checked(message["notes"])
+                programs[n] = self._explained(recording, cases[n])
+            except (KernelFailure, LimitReached, Forbidden) as error:
+                failures[n] = _failure(error, cases[n])
+        if not programs:
+            return found, failures
+        try:
+            kernels = NO_KERNELS
+            if self.exercise.kernel:
+                kernels = record.kernels_of(self.program, *(each.recording for each in programs.values()))
+            requests = [replay_request(each.recording, cases[n].arguments) for n, each in programs.items()]
+        except (KernelFailure, LimitReached) as error:
+            return found, failures | {n: _failure(error, cases[n]) for n in programs}
+        done = replays(self.workers, kernels.source, requests, self.exercise.limits.seconds)
+        for (n, program), replayed in zip(programs.items(), done, strict=True):
+            if isinstance(replayed, Fault):
+                found[n] = {"error": kernels.in_cells(replayed.error)}
+            elif isinstance(replayed, Exception):
+                failures[n] = _failure(replayed, cases[n])
+            else:
+                recording = program.recording
+                owners = [recording.storages[view["storage"]].get("input") for view in recording.result]
+                terms = self.exercise.kernel and broken_terms(self.exercise, cases[n], len(recording.launches), owners)
+                if replayed.again and assess(self.exercise, cases[n].arguments, recording.filled(replayed.again)):
+                    terms = terms or Failure(Outcome.WRONG, ORDER, case=str(cases[n]))
+                found[n] = {
+                    "result": recording.filled(replayed.result),
+                    "changed": [name.split("[")[0] for name in (*replayed.changed, *program.changed)],
+                    "unwritten": list(map(kernels.told, replayed.unwritten)),
+                    "explained": program.reason,
+                    "terms": terms,
+                }
+                self.ran |= replayed.places(kernels.source, recording)
+        return found, failures
+
+    def _explained(self, recording: Recording, case: Case) -> Explained:
+        if not self.exercise.kernel:
+            return torch_alone(recording, self.exercise.forbidden)
+        if not recording.launches:
+            raise KernelFailure(KEPT if is_kept(recording) else "no Triton kernel was launched")
+        most = self.exercise.limits.reply_bytes
+        if sum(math.prod(view["shape"]) * NAMED[view["dtype"]].itemsize for view in recording.result) > most:
+            raise LimitReached(f"the results exceed {most >> 20} MiB")
+        return explained(recording, data_of(case.arguments), self.exercise.copies)
+
+
+def _failure(error: Exception, case: Case) -> Failure:
+    return Failure(Outcome.TIME if isinstance(error, LimitReached) else Outcome.WRONG, str(error), case=str(case))

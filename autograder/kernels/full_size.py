@@ -1,0 +1,162 @@
+"""Are the answers right at full size too? What the programs of a sample wrote there, beside the oracle.
+
+No result is computed whole. The data is drawn where a kernel touches it, from a secret seed, which also chooses the
+programs that run. The oracle gets the same numbers for a few rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from autograder.isolation.worker.trees import by_name, tensors_in
+from autograder.judging.compare import difference
+from autograder.judging.exercise import Arguments, Exercise, relative_tolerance, upcast
+from autograder.kernels.record import Recording
+from autograder.kernels.replay import Replayed
+from autograder.kernels.worker.generated import Generated
+from autograder.kernels.worker.recording import DTYPES, NAMED
+
+PICKS = (3, 12)  # parts of rows that are compared of each result, at least and at most
+ENOUGH = 1 << 24  # numbers that the oracle gets in all
+WITHIN = 2  # times the tolerance: a part of a row may differ by more than all of them
+WRITTEN = 0.98  # of a result, at least: by a sample of programs that are alike, nearly exact
+TABLE = "@"  # before the name of a block table, which names the entries along a first axis
+
+
+class FullSize:
+    """The data of an exercise's speed case, and what of the answers is to be compared.
+
+    Parameters
+    ----------
+    seed
+        Secret: it decides on the data, the programs and the rows.
+    """
+
+    def __init__(self, exercise: Exercise, seed: str):
+        self.exercise, self.speed = exercise, exercise.speed
+        self.arguments: Arguments = exercise.inputs(None, **self.speed.case)
+        self.secret = hashlib.sha256(f"{seed}\0{exercise.name}\0full size".encode()).hexdigest()
+        generator = torch.Generator().manual_seed(int(self.secret[:15], 16))
+        small = by_name(exercise.inputs(generator, **{**self.speed.case, **(self.speed.small or {})}))
+        self.drawn: dict[str, list[Any]] = {}
+        self.data: dict[str, Generated] = {}
+        for name, tensor in by_name(self.arguments).items():
+            if tensor.device.type == "meta":
+                found = small[name].double().flatten()
+                found = found[found.isfinite()]
+                mean, deviation = (found.mean().item(), found.std().item()) if len(found) > 1 else (0.0, 1.0)
+                terms = [tensor.numel(), mean, deviation or 1.0, f"{self.secret}{name}"]
+                self.drawn[name] = [DTYPES[tensor.dtype], *terms]
+        self._expected: dict[str, Any] = {}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a replay of full size takes besides (see `replay.replay_request`)."""
+        numbers = sum(t.numel() for t in tensors_in(self._part({letter: slice(0, 1) for letter in self._letters()})))
+        return {"drawn": self.drawn, "secret": self.secret, "picks": min(max(PICKS[0], ENOUGH // numbers), PICKS[1])}
+
+    def _letters(self) -> set[str]:
+        return {letter for axes in self.speed.axes.values() if not axes.startswith(TABLE) for letter in axes} - {"_"}
+
+    def _sizes(self) -> dict[str, int]:
+        """Return the size of each axis by its letter."""
+        axes = {name: letters for name, letters in self.speed.axes.items() if not letters.startswith(TABLE)}
+        given = ((axes.get(name, ""), tensor) for name, tensor in self.arguments.items() if torch.is_tensor(tensor))
+        return {letter: size for letters, tensor in given for letter, size in zip(letters, tensor.shape, strict=False)}
+
+    def wrong(self, replayed: Replayed, recording: Recording) -> str | None:
+        """Return what of a sample's results is not right or not there, or None."""
+        if len(replayed.picks) != len(self.exercise.returns):
+            return f"{len(replayed.picks)} tensors are returned, expected {', '.join(self.exercise.returns)}"
+        for name, view in zip(self.exercise.returns, recording.result, strict=True):
+            if (share := _written(view, replayed, recording)) < WRITTEN and not self.speed.axes[name].startswith(TABLE):
+                return f"only {share:.0%} of {name} is written"
+        for name, picks in zip(self.exercise.returns, replayed.picks, strict=True):
+            for row, start, values, counts in picks:
+                if found := self._differs(name, row, start, values, counts):
+                    place = ", ".join(map(str, [*row, f"{start}:{start + len(values)}"]))
+                    return f"{found}, in {name}[{place}]"
+        return None if any(replayed.picks) else "no program of the sample wrote anything of the result"
+
+    def _differs(
+        self, name: str, row: Sequence[int], start: int, values: torch.Tensor, counts: torch.Tensor
+    ) -> str | None:
+        axes, whole = self.speed.axes[name], slice(start, start + len(values))
+        shapes = "it has another shape than was asked for"
+        if axes.startswith(TABLE):
+            if not row:
+                return shapes
+            held = (self.arguments[axes[1:]] == row[0]).nonzero().tolist()
+            if not held:
+                return "a page that no sequence holds was written"
+            b, entry = held[0]
+            bound, index = {"b": slice(b, b + 1)}, (entry, *row[1:], whole)
+        else:
+            letters = axes.ljust(len(row) + 1, "_")
+            bound = {letter: slice(n, n + 1) for letter, n in zip(letters, row, strict=False) if letter != "_"}
+            index = tuple(n if letter == "_" else 0 for letter, n in zip(letters, row, strict=False))
+            if letters[len(row)] != "_":
+                bound[letters[len(row)]] = whole
+                whole = slice(None)
+            index = (*index, whole)
+            sizes = self._sizes()
+            if any(part.stop > sizes.get(letter, part.stop) for letter, part in bound.items()):
+                return shapes
+        expected = self._oracle(bound)
+        if isinstance(expected, tuple):
+            expected = expected[self.exercise.returns.index(name)]
+        beyond = any(isinstance(at, int) and at >= size for at, size in zip(index, expected.shape, strict=False))
+        if expected.dim() != len(index) or beyond or expected[index].shape != values.shape:
+            return shapes
+        expected = expected[index]
+        found = difference(
+            torch.where(counts, values.to(expected.dtype), expected),
+            expected,
+            (name,),
+            WITHIN * relative_tolerance(self.exercise, self.arguments),
+        )
+        return found.reason if found else None
+
+    def _oracle(self, bound: Mapping[str, slice]) -> Any:
+        key = repr(sorted(bound.items(), key=str))
+        if key not in self._expected:
+            self._expected[key] = self.exercise.oracle(**upcast(self._part(bound, draw=True)))
+        return self._expected[key]
+
+    def _part(self, bound: Mapping[str, slice], draw: bool = False) -> Arguments:
+        """Return the arguments of a smaller problem: one index of each bound axis. Without `draw`, shapes alone."""
+        found = dict(self.arguments)
+        for name, tensor in self.arguments.items():
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            axes = self.speed.axes.get(name, "")
+            if axes.startswith(TABLE):
+                table = self.arguments[axes[1:]][bound["b"]]
+                chosen = [table.flatten()]
+                found[axes[1:]] = torch.arange(table.numel(), dtype=table.dtype).view(table.shape)
+            else:
+                chosen = [bound.get(letter, slice(None)) for letter in axes]
+            if name in self.drawn and draw:
+                if name not in self.data:
+                    self.data[name] = Generated(tensor.dtype, *self.drawn[name][1:])
+                found[name] = self.data[name].part(tensor.shape, chosen)
+            elif TABLE + name not in self.speed.axes.values():
+                found[name] = tensor[
+                    tuple(each.to(tensor.device) if torch.is_tensor(each) else each for each in chosen)
+                ]
+        return found
+
+
+def _written(view: Mapping[str, Any], replayed: Replayed, recording: Recording) -> float:
+    """Return how much of the results in a view's storage is written, 1 for all of it, as far as a sample tells."""
+    number = view["storage"]
+    wanted = sum(math.prod(v["shape"]) * NAMED[v["dtype"]].itemsize for v in recording.result if v["storage"] == number)
+    marks = [counts["distinct"].get(str(number), {}) for counts in replayed.counts]
+    hosts = [n for e in recording.events if e["kind"] == "host" and e["args"] is not None for n in e["writes"]]
+    written = sum(each.get("write", 0) for each in marks) + sum(size for n, size in hosts if n == number)
+    return written / wanted if wanted else 1.0

@@ -1,0 +1,140 @@
+"""The part of a call's program that torch does: which operations there may be, what they touch, and doing them again.
+
+They move data and compute nothing from it: factories, copies, casts, pads, look-ups. They compute with integers that
+no data reaches, such as lengths and indices. `may_run` is the rule; `perform` follows a program that has passed it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from autograder.isolation.worker.trees import tensors_in
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+EMPTY = _words("empty empty_like empty_strided new_empty new_empty_strided")
+# What moves data, with the places of operands that say where to, and so must hold no data
+MOVING: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(_words(
+        """_to_copy arange cat clone constant_pad_nd contiguous copy copy_ diagonal_scatter eye fill fill_ flip full
+        full_like new_full new_ones new_zeros ones ones_like repeat roll scalar_tensor select_scatter
+        slice_scatter stack tril_indices triu_indices zero_ zeros zeros_like"""
+    ), ()),
+    **dict.fromkeys(_words("index index_put index_put_ take embedding"), (1,)),
+    "linspace": (0, 1),
+    **dict.fromkeys(_words("index_select gather index_copy index_copy_ scatter scatter_"), (2,)),
+}  # fmt: skip
+ON_INTEGERS = _words(
+    """abs add add_ all amax amin __and__ any argmax argmin argsort bincount bitwise_and bitwise_left_shift bitwise_not
+    bitwise_or bitwise_right_shift bitwise_xor bucketize ceil clamp clamp_ clamp_max clamp_min count_nonzero cummax
+    cummin cumprod cumsum diff div div_ eq floor_divide fmod ge gt isin le logical_and logical_not logical_or
+    logical_xor __lshift__ lt masked_fill masked_fill_ max maximum min minimum mul mul_ ne neg nonzero __or__ prod
+    remainder repeat_interleave __rshift__ rsub searchsorted sign sort sub sub_ sum topk tril triu _unique2
+    unique_consecutive where __xor__"""
+)
+# Of PyTorch's mathematics what has no tag that says so
+MATHEMATICS = _words(
+    """_softmax _log_softmax addbmm addmv baddbmm cross cumsum_ dot einsum index_add linalg_vector_norm logcumsumexp
+    logsumexp mv norm outer polar std std_mean take_along_dim tensordot trace var var_mean vdot view_as_complex
+    view_as_real _conj"""
+)
+LARGEST_FLOAT_CONSTANT = 16  # numbers, of 8 bytes at most, in a tensor of floats that was there before the call
+
+
+@functools.cache
+def is_known(name: str, overload: str) -> bool:
+    """Return whether an operation may be part of a program at all: its tensors say all that it depends on."""
+    return name in MOVING or name in ON_INTEGERS or computes(name, overload)
+
+
+@functools.cache
+def computes(name: str, overload: str) -> bool:
+    """Return whether an operation is one of PyTorch's mathematics, in which nothing is drawn."""
+    found = getattr(getattr(torch.ops.aten, name, None), overload, None)
+    tags = getattr(found, "tags", [])
+    return (bool({torch.Tag.core, torch.Tag.pointwise} & {*tags}) or name in MATHEMATICS) and (
+        torch.Tag.nondeterministic_seeded not in tags
+    )
+
+
+def schema_of(op: Sequence[str]) -> Any:
+    """Return the schema of an operation by name and overload. Raises AttributeError if there is none."""
+    return getattr(getattr(torch.ops.aten, op[0]), op[1])._schema
+
+
+def written_by(schema: Any, args: Sequence[Any]) -> list[Any]:
+    """Return the operands that an operation changes in place."""
+    pairs = zip(schema.arguments, args, strict=False)
+    return [value for argument, value in pairs if argument.alias_info is not None and argument.alias_info.is_write]
+
+
+def views_in(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the views of an operation's arguments as plain data."""
+    if isinstance(value, Mapping):
+        if value.keys() == {"tensor"}:
+            yield value["tensor"]
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from views_in(each)
+
+
+def may_run(step: Mapping[str, Any], data: Callable[[Mapping[str, Any]], bool], integer: Callable) -> bool:
+    """Return whether an operation only moves data, or computes with integers that are none.
+
+    Parameters
+    ----------
+    step
+        The operation as it was noted.
+    data
+        Whether what a view shows is data, or comes from data.
+    integer
+        Whether a view shows integers.
+    """
+    name, args = step["op"][0], step["args"]
+    if any(True for value in step["kwargs"].values() for _ in views_in(value)):
+        return False
+    if name in MOVING:
+        sums = name.startswith("index_put") and ((len(args) > 3 and args[3]) or step["kwargs"].get("accumulate"))
+        sums = sums or (name.startswith("scatter") and step["op"][1] not in ("src", "value"))
+        if not sums and not any(map(data, control(step))):
+            return True
+    given = [*views_in(args)]
+    return name in ON_INTEGERS and not any(map(data, given)) and all(map(integer, [*given, *step["out"]]))
+
+
+def control(step: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the views of an operation that say where data goes, or stand for a number."""
+    places = MOVING.get(step["op"][0], ())
+    pairs = enumerate(zip(schema_of(step["op"]).arguments, step["args"], strict=False))
+    given = [value for n, (argument, value) in pairs if n in places or "Tensor" not in str(argument.type)]
+    return [*views_in(given)]
+
+
+def perform(step: Mapping[str, Any], view: Callable[[Mapping[str, Any]], torch.Tensor], device: str = "cpu") -> list:
+    """Do an operation again; return the tensors that it made. `view` gives the tensor of a view."""
+    function = getattr(getattr(torch.ops.aten, step["op"][0]), step["op"][1])
+    kwargs = _unpacked(step["kwargs"], view)
+    if any(argument.name == "device" for argument in function._schema.arguments):
+        kwargs["device"] = torch.device(device)
+    found = tensors_in(function(*_unpacked(step["args"], view), **kwargs))
+    return found[: len(step["out"])] if step["out"] else []
+
+
+def _unpacked(value: Any, view: Callable[[Mapping[str, Any]], torch.Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_unpacked(v, view) for v in value]
+    if isinstance(value, Mapping) and value.keys() == {"tensor"}:
+        return view(value["tensor"])
+    if isinstance(value, Mapping) and value.keys() == {"torch"}:
+        found = getattr(torch, value["torch"])
+        if not isinstance(found, torch.dtype | torch.memory_format):
+            raise ValueError("neither a dtype nor a memory format")
+        return found
+    return {k: _unpacked(v, view) for k, v in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,22 @@
+"""Text from outside, made fit for a terminal, a page and a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def one_line(value: Any, limit: int = 2000) -> str:
+    """Return text as one line of at most `limit` characters, with nothing in it that a terminal obeys.
+
+    Line ends and spaces of any kind become a plain space. What shows nothing (controls, marks of direction, characters
+    of no width) and what UTF-8 cannot hold (the bytes of a file's name that are not UTF-8) becomes U+FFFD.
+    """
+    shown = (c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in str(value)[:limit])
+    return "".join(shown)
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Return the first names on one line, and whether there are more."""
+    shown = ", ".join(one_line(name, 100) for name in names[:most])
+    return f"{shown} and more" if len(names) > most else shown

@@ -1,0 +1,262 @@
+"""Who touched what in a launch, and what atomic operations order: where do two programs race?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import torch
+
+from .memory import Memory, Region
+
+MANY = -1  # programs
+DENSE, PAGE = 1 << 24, 1 << 12  # bytes of a storage from which on it is kept by pages; units of one
+BITS = 20  # of an operation's number: with a program's it makes one number
+OPS = 1 << BITS
+VIEWS = 64  # programs of which it is kept what they know
+# Ways to touch: plain reads and writes, atomic operations that change what is there, and those (and volatile loads)
+# that do not. With each those that it races with.
+READ, WRITE, UPDATE, POLL = range(4)
+RIVALS = {READ: (WRITE, UPDATE), WRITE: (WRITE, READ, UPDATE, POLL), UPDATE: (WRITE, READ), POLL: (WRITE,)}
+Kept = Callable[[], torch.Tensor]
+
+
+class Shadow:
+    """Who touched the units of the storages in one launch and how, to find races.
+
+    Two programs race where both touch a byte, one of them writes it, not both by atomic operations, and nothing orders
+    them. One comes before the other if it releases by an atomic operation after its access, and the other acquires
+    before its own by an atomic operation on the same element that comes later, or if a chain of such pairs leads from
+    one to the other. Relaxed operations order nothing; in a kernel that uses no result of an atomic operation none
+    does, for its programs cannot know who came first. Those of scope "cta" are plain writes to other programs.
+
+    What does not count: a write of the value that is there, and so writes of one value by several programs, each of
+    which may read it back. What is not seen: a missing barrier between the threads of one program; races of programs
+    that an order by atomic operations happens to separate in this order of programs, though not in each.
+
+    Parameters
+    ----------
+    programs
+        Of the grid. They are numbered from 1 here.
+    memory, sizes
+        The regions, and the bytes of each access with the parameters that it may reach: bytes of a storage that are
+        always touched together are looked at as one unit.
+    ordered
+        Whether atomic operations may order programs.
+    """
+
+    def __init__(
+        self, programs: int, memory: Memory, sizes: Collection[tuple[int, frozenset[int] | None]], ordered: bool
+    ):
+        self.memory, self.sizes = memory, sizes
+        self.units: dict[int, int] = {}
+        self.noted: list[dict[int, torch.Tensor]] = [{} for _ in RIVALS]  # who came last, and by which operation
+        self.times: list[dict[int, torch.Tensor]] = [{} for _ in RIVALS]
+        self.crowds: dict[tuple[int, int], list[tuple[torch.Tensor, ...]]] = {}  # units, who, time where many came
+        self.pages: dict[int, tuple[torch.Tensor, int]] = {}
+        self.heads: dict[int, torch.Tensor] = {}  # 1 + the last step that released by a unit
+        self.order = Order(programs) if ordered else None
+
+    def unit(self, region: Region) -> int:
+        """Return the bytes of a storage's unit: those of the smallest access that may reach it."""
+        if region.low not in self.units:
+            reaches = lambda roots: any(each.low == region.low for each in self.memory.candidates(roots))
+            self.units[region.low] = min(size for size, roots in self.sizes if roots is None or reaches(roots))
+        return self.units[region.low]
+
+    def _of(self, store: dict[int, torch.Tensor], region: Region) -> torch.Tensor:
+        """Return what is known of each unit of a storage, or of its pages that were touched."""
+        known, pages = store.get(region.low), self.pages.get(region.low)
+        if known is not None and pages is None:
+            return known
+        count = -(-region.raw.numel() // self.unit(region)) if pages is None else pages[1] * PAGE
+        if known is None:
+            store[region.low] = torch.zeros(count, dtype=torch.int64)
+        elif len(known) < count:
+            more = torch.zeros(max(count, 2 * len(known)) - len(known), dtype=torch.int64)
+            store[region.low] = torch.cat([known, more])
+        return store[region.low]
+
+    def _packed(self, region: Region, units: torch.Tensor) -> torch.Tensor:
+        """Return where units of a storage are kept: of a large one only the pages that are touched are."""
+        if region.raw.numel() <= DENSE:
+            return units
+        table, used = self.pages.get(region.low) or (torch.full([region.raw.numel() // PAGE + 1], -1), 0)
+        pages = units // PAGE
+        fresh = pages[table[pages] < 0].unique()
+        table[fresh] = used + torch.arange(len(fresh))
+        self.pages[region.low] = table, used + len(fresh)
+        return table[pages] * PAGE + units % PAGE
+
+    def touch(
+        self,
+        kind: int,
+        region: Region,
+        units: torch.Tensor,
+        programs: torch.Tensor,
+        op: int,
+        kept: Kept | None = None,
+        held: Kept | None = None,
+        time: int | None = None,
+    ) -> tuple[int, int, int] | None:
+        """Note that programs touch units; return place, other program and other operation of a race, or None.
+
+        Of a plain write, which is done already, ``kept`` and ``held`` tell at which places memory held the value before
+        and holds it now. ``time`` is that before an atomic operation, which `sync` has noted.
+        """
+        time = time if time is not None else self.order.now if self.order else 0
+        units, crowd, before = self._packed(region, units), None, None
+        for other in (*RIVALS[kind], *(() if kind == WRITE else (kind,))):
+            if region.low not in self.noted[other]:
+                continue
+            last = self._of(self.noted[other], region).index_select(0, units)
+            if not torch.count_nonzero(last):  # mostly nothing was there
+                continue
+            wrong, rivals = self._beside(other, region, units, last, programs, kind in (READ, POLL))
+            if other == kind:
+                crowd, before = wrong, last
+            if other in RIVALS[kind] and wrong.any():
+                if kept is not None:
+                    wrong = wrong & ~kept()
+                    if not wrong.any():
+                        continue
+                at = int(wrong.to(torch.uint8).argmax())
+                return at, int(rivals[at]) >> BITS, int(rivals[at]) % OPS
+        noted, mine = self._of(self.noted[kind], region), programs * OPS + op
+        marks = mine if crowd is None else torch.where(crowd, MANY * OPS + op, mine)
+        noted.scatter_(0, units, marks)
+        after = noted.index_select(0, units)
+        if shared := not torch.equal(after, marks):
+            lost = after != marks
+            if held is not None and (wrong := lost & ~held()).any():
+                at = int(wrong.to(torch.uint8).argmax())
+                return at, int(after[at]) >> BITS, op
+            noted[units[lost]] = MANY * OPS + op
+        if self.order is None and kind != WRITE:
+            return None
+        if shared or (crowd is not None and crowd.any()):
+            self._keep(kind, region, units, mine, before, time)
+        if self.order is not None:
+            self._of(self.times[kind], region)[units] = time
+        return None
+
+    def _keep(
+        self, kind: int, region: Region, units: torch.Tensor, mine: torch.Tensor, before: torch.Tensor | None, time: int
+    ) -> None:
+        """Keep who touched units that several programs did."""
+        log = self.crowds.setdefault((kind, region.low), [])
+        many = self._of(self.noted[kind], region).index_select(0, units) < 0
+        if before is not None:
+            single = many & (before > 0)
+            log.append((units[single], before[single], self._of(self.times[kind], region)[units[single]]))
+        log.append((units[many], mine[many], torch.full_like(mine[many], time)))
+
+    def _beside(
+        self, kind: int, region: Region, units: torch.Tensor, last: torch.Tensor, programs: torch.Tensor, reads: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return where another program touched units in a way and does not come before, and which operation of which.
+
+        What several wrote is one value: who reads it may be any of them, or come after any.
+        """
+        who = last >> BITS
+        beside = (who != 0) & (who != programs)
+        log = self.crowds.get((kind, region.low))
+        if (self.order is None and log is None) or not beside.any():
+            return beside, last
+        spots = beside.nonzero().squeeze(1)
+        rivals, times = last[spots], self._of(self.times[kind], region)[units[spots]]
+        crowd = rivals < 0
+        if crowd.any():
+            known, whose, when = map(torch.cat, zip(*log, strict=True))
+            turn, wanted = known.argsort(), units[spots[crowd]]
+            first, end = (torch.searchsorted(known[turn], wanted, right=right) for right in (False, True))
+            count = end - first
+            all_of = torch.arange(int(count.sum())) + (first + count - count.cumsum(0)).repeat_interleave(count)
+            spots = torch.cat([spots[~crowd], spots[crowd].repeat_interleave(count)])
+            rivals = torch.cat([rivals[~crowd], whose[turn[all_of]]])
+            times = torch.cat([times[~crowd], when[turn[all_of]]])
+        fine = rivals >> BITS == programs[spots]
+        if self.order is not None:
+            fine |= self.order.before(rivals >> BITS, times, programs[spots])
+        if kind == WRITE and reads:
+            beside[spots[fine]] = False
+        else:
+            beside = torch.zeros_like(beside)
+            beside[spots[~fine]] = True
+        return beside, last.index_put((spots[~fine],), rivals[~fine])
+
+    def sync(self, region: Region, units: torch.Tensor, programs: torch.Tensor, acquires: bool, releases: bool) -> None:
+        """Note an atomic operation of programs on units, which take their turns in order."""
+        units, order = self._packed(region, units), self.order
+        heads, (people, number) = self._of(self.heads, region), torch.unique_consecutive(programs, return_inverse=True)
+        steps, turn = number + order.now, torch.argsort(units, stable=True)
+        units, after = units[turn], steps[turn]
+        earlier = heads[units] - 1
+        if releases:
+            again = units[1:] == units[:-1]
+            earlier[1:] = torch.where(again, after[:-1], earlier[1:])
+            heads.scatter_reduce_(0, units, after + 1, "amax")
+        size = order.now + len(people)
+        links = (after * size + earlier)[(earlier >= 0) & (earlier != after)].unique().tolist()
+        order.add(people.tolist(), [divmod(link, size) for link in links], acquires)
+
+
+class Order:
+    """What programs know of each other by atomic operations, each of which is a step that earlier ones lead to.
+
+    Attributes
+    ----------
+    now
+        Steps so far, by which time is counted.
+    """
+
+    def __init__(self, programs: int):
+        self.last = [-1] * (programs + 1)  # step that acquired
+        self.whose: list[int] = []
+        self.leads: list[list[int]] = []
+        self.views: dict[int, tuple[int, int, dict[int, int]]] = {}
+
+    @property
+    def now(self) -> int:
+        return len(self.whose)
+
+    def add(self, programs: list[int], links: list[tuple[int, int]], acquires: bool) -> None:
+        """Add a step of each program, with links from such a step to an earlier one."""
+        first = self.now
+        self.leads += [[self.last[program]] for program in programs]
+        self.whose += programs
+        for step, earlier in links:
+            self.leads[step].append(earlier)
+        if acquires:
+            for step, program in enumerate(programs, first):
+                self.last[program] = step
+
+    def before(self, who: torch.Tensor, times: torch.Tensor, programs: torch.Tensor) -> torch.Tensor:
+        """Return where what others did at a time comes before what programs do now."""
+        if not len(who):
+            return torch.zeros(0, dtype=torch.bool)
+        count, size, floor = len(self.last), self.now + 1, int(times.min())
+        keys, back = ((programs * count + who) * size + times).unique(return_inverse=True)
+        found = []
+        for key in keys.tolist():
+            pair, time = divmod(key, size)
+            mine, other = divmod(pair, count)
+            found.append(self._known(mine, floor).get(other, -1) >= time)
+        return torch.tensor(found)[back]
+
+    def _known(self, program: int, floor: int) -> dict[int, int]:
+        """Return the last step of each other program that leads to where a program is, of those from a time on."""
+        top = self.last[program]
+        at, low, known = self.views.get(program, (None, 0, {}))
+        if at == top and low <= floor:
+            return known
+        known, todo, seen = {}, [top], {top}
+        while todo:
+            step = todo.pop()
+            if step >= floor:
+                known[self.whose[step]] = max(step, known.get(self.whose[step], -1))
+                todo += (new := set(self.leads[step]) - seen)
+                seen |= new
+        if len(self.views) >= VIEWS:
+            self.views.clear()
+        self.views[program] = top, floor, known
+        return known

@@ -1,0 +1,28 @@
+"""A constant goes from triton.knobs to os and writes into the environment of the judge's process. Nothing but literals
+may be a constant of a kernel.
+"""
+
+EXERCISE = "scale_add"
+SPEED = False
+
+# The cell:
+KNOBS = triton.knobs
+OS = KNOBS.os
+ENVIRON = OS.environ
+WRITTEN = ENVIRON.setdefault("TRITON_DEBUG", "1")
+FLAG = tl.constexpr(len(WRITTEN))
+
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, alpha, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = (offsets < n) & (FLAG > 0)
+    x = tl.load(x_ptr + offsets, mask=mask)
+    y = tl.load(y_ptr + offsets, mask=mask)
+    tl.store(out_ptr + offsets, alpha * x + y, mask=mask)
+
+
+def scale_add(x, y, alpha):
+    out = torch.empty_like(x)
+    add_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, out, alpha, x.numel(), BLOCK=1024)
+    return out

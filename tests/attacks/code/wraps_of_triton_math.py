@@ -1,0 +1,26 @@
+"""The kernel takes a function of Python from Triton's own modules, functools.wraps, which tl.math has imported. Of tl
+a kernel may name what is on a list.
+"""
+
+EXERCISE = "scale_add"
+SPEED = False
+
+# The cell:
+MATH = tl.math
+WRAPS = MATH.wraps
+FLAG = tl.constexpr(len((WRAPS, WRAPS)))
+
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, alpha, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = (offsets < n) & (FLAG > 0)
+    x = tl.load(x_ptr + offsets, mask=mask)
+    y = tl.load(y_ptr + offsets, mask=mask)
+    tl.store(out_ptr + offsets, alpha * x + y, mask=mask)
+
+
+def scale_add(x, y, alpha):
+    out = torch.empty_like(x)
+    add_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, out, alpha, x.numel(), BLOCK=1024)
+    return out

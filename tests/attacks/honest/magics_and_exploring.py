@@ -1,0 +1,27 @@
+"""The cell has a magic, a shell line, a display and a call of check around honest code."""
+
+EXERCISE = "scale_add"
+SPEED = False
+
+# The cell:
+%matplotlib inline
+!nvidia-smi
+import numpy as np
+
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, alpha, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    y = tl.load(y_ptr + offsets, mask=offsets < n)
+    tl.store(out_ptr + offsets, alpha * x + y, mask=offsets < n)
+
+
+def scale_add(x, y, alpha):
+    out = torch.empty_like(x)
+    add_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, out, alpha, x.numel(), BLOCK=1024)
+    return out
+
+
+display(scale_add(torch.ones(3), torch.ones(3), 2.0))
+check("scale_add")

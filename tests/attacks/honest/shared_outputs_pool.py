@@ -1,0 +1,22 @@
+"""Outputs come from a pool that is kept between calls, where the shape has not been asked for before."""
+
+EXERCISE = "scale_add"
+SPEED = False
+
+# The cell:
+pool = {}
+
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, alpha, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    y = tl.load(y_ptr + offsets, mask=offsets < n)
+    tl.store(out_ptr + offsets, alpha * x + y, mask=offsets < n)
+
+
+def scale_add(x, y, alpha):
+    key = len(pool), x.shape, x.dtype
+    out = pool.setdefault(key, torch.empty_like(x))
+    add_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, out, alpha, x.numel(), BLOCK=1024)
+    return out

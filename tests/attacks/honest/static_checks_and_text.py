@@ -1,0 +1,20 @@
+"""The kernel asserts and prints at compile time, with an f-string in an assertion's message."""
+
+EXERCISE = "scale_add"
+SPEED = False
+
+# The cell:
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, alpha, n, BLOCK: tl.constexpr):
+    tl.static_assert(BLOCK >= 16, f"a block of {BLOCK} is too small")
+    tl.static_print("block", BLOCK)
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    y = tl.load(y_ptr + offsets, mask=offsets < n)
+    tl.store(out_ptr + offsets, alpha * x + y, mask=offsets < n)
+
+
+def scale_add(x, y, alpha):
+    out = torch.empty_like(x)
+    add_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, out, alpha, x.numel(), BLOCK=1024)
+    return out

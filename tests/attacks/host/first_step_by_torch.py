@@ -1,0 +1,20 @@
+"""Torch multiplies by alpha and the kernel adds. Arithmetic of torch on floats before a kernel belongs into the
+kernel.
+"""
+
+EXERCISE = "scale_add"
+SPEED = False
+
+# The cell:
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    y = tl.load(y_ptr + offsets, mask=offsets < n)
+    tl.store(out_ptr + offsets, x + y, mask=offsets < n)
+
+
+def scale_add(x, y, alpha):
+    out = torch.empty_like(x)
+    add_kernel[(triton.cdiv(x.numel(), 1024),)](alpha * x, y, out, x.numel(), BLOCK=1024)
+    return out

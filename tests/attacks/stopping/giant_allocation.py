@@ -1,0 +1,19 @@
+"""The launcher asks for a terabyte of memory and for another when it gets that. The memory limit ends it."""
+
+EXERCISE = "scale_add"
+SPEED = False
+
+# The cell:
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, alpha, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    y = tl.load(y_ptr + offsets, mask=offsets < n)
+    tl.store(out_ptr + offsets, alpha * x + y, mask=offsets < n)
+
+
+def scale_add(x, y, alpha):
+    held = [torch.ones(1 << 28) for _ in range(1000)]
+    out = torch.empty_like(x) + held[-1][0]
+    add_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, out, alpha, x.numel(), BLOCK=1024)
+    return out

@@ -1,0 +1,24 @@
+"""A constant of the kernel is a power of powers, which takes hours and all memory wherever it is folded. Folding has a
+limit, and so has the process that runs the cell.
+"""
+
+EXERCISE = "scale_add"
+SPEED = False
+
+# The cell:
+HUGE = tl.constexpr(7**7**7**7 % 2)
+
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, alpha, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    y = tl.load(y_ptr + offsets, mask=offsets < n)
+    x = x * HUGE
+    tl.store(out_ptr + offsets, alpha * x + y, mask=offsets < n)
+
+
+def scale_add(x, y, alpha):
+    out = torch.empty_like(x)
+    add_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, out, alpha, x.numel(), BLOCK=1024)
+    return out

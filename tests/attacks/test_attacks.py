@@ -1,0 +1,96 @@
+"""Each file below is what a student hands in for one exercise: attacks by root, and their honest twins.
+
+A file begins with what it tries and why it must fail, names its exercise, says by `SPEED` whether it is after the
+points for speed, and holds the cell below a mark. It is read, never imported.
+"""
+
+import ast
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from autograder.classroom.grader import Grader
+from autograder.classroom.restore import clean_cells, restore
+from autograder.course.course import Course
+from autograder.course.sample import Submission, render, rewrite
+from autograder.judging.verdict import Outcome
+
+FOLDER = Path(__file__).parent
+COURSE = Course.at(FOLDER.parents[1])
+MARK = "\n# The cell:\n"
+HONEST = sorted(FOLDER.glob("honest/*.py"))
+ATTACKS = sorted(set(FOLDER.glob("*/*.py")) - set(HONEST))
+
+
+def name(path):
+    return f"{path.parent.name}/{path.stem}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One file: what it says of itself, and the cell."""
+
+    about: str
+    cell: str
+    exercise: str
+    speed: bool = False
+    expect: str = ""
+
+
+def read(path):
+    head, mark, cell = path.read_text().partition(MARK)
+    assert mark, f"{name(path)} has no line {MARK.strip()!r} above its cell"
+    tree = ast.parse(head)
+    said = {each.targets[0].id.lower(): ast.literal_eval(each.value) for each in tree.body if hasattr(each, "targets")}
+    return Entry(ast.get_docstring(tree), cell, **said)
+
+
+@pytest.fixture(scope="session")
+def grader():
+    pytest.importorskip("triton")
+    with Grader(COURSE, None, modelled=True) as grader:
+        grader.seed = "seed 9"  # the same cases in each run; under it a signed copy of a single number is the number
+        yield grader
+
+
+def judged(grader, entry):
+    """Return the verdicts on the exercise of an entry: on the answers, and on their speed if it has a speed."""
+    lesson_name, exercise = COURSE.locate(entry.exercise)
+    lesson = COURSE.lesson(lesson_name)
+    plain = render(lesson, Submission("student", entry.about, (rewrite(exercise.name, entry.cell),)))
+    notebook = restore(lesson, list(clean_cells(json.loads(plain)["cells"])))
+    jobs = [job for job in grader.jobs(lesson, notebook) if job.exercise.name == exercise.name]
+    return [grader.verdict(lesson, job) for job in jobs[: 1 + entry.speed]]
+
+
+def test_there_are_as_many_as_promised():
+    assert len(ATTACKS) >= 80
+    assert len(HONEST) >= 40
+
+
+@pytest.mark.parametrize("path", [*ATTACKS, *HONEST], ids=name)
+def test_a_file_says_what_it_is(path):
+    entry = read(path)
+    assert 1 <= len(re.findall(r"\.(?=\s|$)", entry.about)) <= 4
+    assert COURSE.locate(entry.exercise)
+
+
+@pytest.mark.parametrize("path", ATTACKS, ids=name)
+def test_an_attack_fails(grader, path):
+    entry = read(path)
+    verdict = judged(grader, entry)[-1]
+    assert verdict.outcome is not Outcome.FAULT, verdict.reason
+    assert verdict.score < verdict.points, verdict
+    assert entry.expect in verdict.reason
+
+
+@pytest.mark.parametrize("path", HONEST, ids=name)
+def test_an_honest_twin_earns_its_marks(grader, path):
+    entry = read(path)
+    answers, *speed = judged(grader, entry)
+    assert (answers.outcome, answers.score) == (Outcome.PASSED, answers.points), answers.reason
+    for verdict in speed:
+        assert verdict.outcome in (Outcome.PASSED, Outcome.PARTIAL, Outcome.SLOW), verdict.reason

@@ -1,0 +1,105 @@
+"""A gradebook in PostgreSQL: a private server of Debian's packages, reached by a socket in a folder of its own."""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from autograder.classroom.export import rows
+from autograder.classroom.feedback import write_feedback
+from autograder.classroom.grade import Classroom
+
+from ..tiny_course import NAME, RIGHT, WRONG, hand_in, notebook
+
+BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parts[-2]))
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The folder of a server's socket. PostgreSQL refuses to run as root, so then it runs as nobody."""
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    if not BINARIES and shutil.which("initdb") is None:
+        pytest.skip("PostgreSQL is not installed: apt install postgresql")
+    tools = BINARIES[-1] if BINARIES else Path(shutil.which("initdb")).parent
+    user = pwd.getpwnam("nobody" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name)
+    with tempfile.TemporaryDirectory() as folder:  # short: the path of a socket has at most 107 bytes
+        os.chown(folder, user.pw_uid, user.pw_gid)
+        keys = {"cwd": folder, "env": {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}, "stdout": subprocess.DEVNULL}
+        if os.getuid() == 0:
+            keys |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        subprocess.run([tools / "initdb", "-D", "data", "-U", "grader", "-A", "trust", "--no-sync"], check=True, **keys)
+        settings = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={folder}", "-c", "fsync=off"]
+        process = subprocess.Popen([tools / "postgres", "-D", "data", *settings], **keys)
+        try:
+            yield folder
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+
+
+@pytest.fixture
+def url(server, tmp_path, monkeypatch):
+    """The address of an empty database, which the gradebook is to be in."""
+    import psycopg
+
+    name, deadline = f"class_{tmp_path.name}", time.monotonic() + 60
+    while True:
+        try:
+            connection = psycopg.connect(host=server, user="grader", dbname="postgres", autocommit=True)
+            break
+        except psycopg.OperationalError:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    with connection:
+        connection.execute(f'CREATE DATABASE "{name}"')
+    address = f"postgresql+psycopg://grader@/{name}?host={server}"
+    monkeypatch.setenv("MLA_GRADEBOOK", address)
+    return address
+
+
+def test_a_class_is_graded_by_two_graders_in_turn(url, tiny, tmp_path):
+    hand_in(tmp_path, ada=notebook(**RIGHT), ben=notebook(**WRONG))
+    room = Classroom(tiny, tmp_path)
+    assert [result.counts for result in room.grade()] == [5, 2]
+    assert not (tmp_path / "gradebook.db").exists()
+    hand_in(tmp_path, ben=notebook(**RIGHT), eve=b"{")
+    command = [sys.executable, "-m", "autograder.cli", "--course", tiny.root, "grade", "--classroom", tmp_path]
+    assert subprocess.run(command, capture_output=True, timeout=300).returncode == 0
+    results = room.grade()
+    assert [(r.student, r.counts, r.fresh) for r in results] == [
+        ("ada", 5, False),
+        ("ben", 5, False),
+        ("eve", 0, False),
+    ]
+    with room.records.gradebook() as gradebook:
+        assert gradebook.engine.dialect.name == "postgresql"
+        gradebook.find_grade("check-quad", NAME, NAME, "ada").manual_score = 0.5
+        gradebook.db.commit()
+    assert {row["student"]: (row["score"], row["status"]) for row in rows(room)} == {
+        "ada": (3.5, "set by hand"),
+        "ben": (5, "graded"),
+        "eve": (0, "graded"),
+    }
+    pages, problems = write_feedback(room)
+    assert (len(pages), problems) == (3, [])
+
+
+def test_a_run_that_was_killed_is_finished_by_the_next(url, tiny, tmp_path):
+    hand_in(tmp_path, **{f"s{n}": notebook(**RIGHT) for n in range(6)})
+    command = [sys.executable, "-m", "autograder.cli", "--course", tiny.root, "grade", "--classroom", tmp_path]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while not list((tmp_path / "graded").glob("*/*.json")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    results = Classroom(tiny, tmp_path).grade()
+    assert {result.student: (result.score, result.counts) for result in results} == {f"s{n}": (5, 5) for n in range(6)}
+    assert not results[0].fresh, "what was recorded before stays"
