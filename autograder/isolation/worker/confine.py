@@ -37,7 +37,7 @@ ALLOWED = {
         clone 56 220, fork 57 -, vfork 58 -, execve 59 221, execveat 322 281, exit 60 93, exit_group 231 94,
         wait4 61 260, waitid 247 95, kill 62 129, tkill 200 130, tgkill 234 131, pidfd_open 434 434,
         pidfd_send_signal 424 424, getpid 39 172, getppid 110 173, gettid 186 178, getpgid 121 155, setpgid 109 154,
-        getpgrp 111 -, getsid 124 156, setsid 112 157, getuid 102 174, geteuid 107 175, getgid 104 176, getegid 108 177,
+        getpgrp 111 -, getsid 124 156, getuid 102 174, geteuid 107 175, getgid 104 176, getegid 108 177,
         getgroups 115 158, getresuid 118 148, getresgid 120 150, capget 125 90, prctl 157 167, arch_prctl 158 -,
         set_tid_address 218 96, set_robust_list 273 99, rseq 334 293, futex 202 98, futex_waitv 449 449,
         restart_syscall 219 128, rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigpending 127 136,

@@ -112,25 +112,29 @@ def _watch(judge: socket.socket, told: BinaryIO, allowed: int) -> tuple[str, byt
     while not select.select([judge], [], [], WATCH_SECONDS)[0]:
         if not PRIVATE:
             continue  # others' processes and files are in sight too
-        if sum(name.isdigit() for name in os.listdir("/proc")) > MAX_PROCESSES:
+        if _crowded():
             return "crowd", before
         if not before and allowed and select.select([told], [], [], 0)[0]:
             before = told.read(TERMS)  # said before any code of the student's ran
         if before and memory.exceeds(int.from_bytes(before[:8], "little") + allowed):
-            return "memory", before
+            return "crowd" if _crowded() else "memory", before
     return "", before
+
+
+def _crowded() -> bool:
+    return sum(name.isdigit() for name in os.listdir("/proc")) > MAX_PROCESSES
 
 
 def _kill(child: int) -> int:
     """Kill the child, its session, and every orphan that the subreaper inherits; return the child's wait status."""
-    status, mine = 0, {child}
+    status, mine, first = 0, {child}, os.getpid() == 1
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
+    if first:  # all other processes of the namespace in one step, which no fork can outrun
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
     while True:
-        if os.getpid() == 1:  # all other processes of the namespace in one step, which no fork can outrun
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGKILL)
-        for pid in mine.union(_children()):
+        for pid in () if first else mine.union(_children()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         try:
