@@ -19,15 +19,13 @@ from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome
 from autograder.kernels import record
 from autograder.kernels.explain import KEPT, Explained, Forbidden, data_of, explained, is_kept, torch_alone
+from autograder.kernels.extract import Kernels
 from autograder.kernels.record import Recording
 from autograder.kernels.replay import Fault, Place, replay_request, replays
 from autograder.kernels.worker.recording import NAMED
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached
 
 ORDER = "the result depends on the order in which programs run, and a GPU keeps none: in another order it is wrong"
-
-
-NO_KERNELS = record.Kernels("", {})
 
 
 class Answers:
@@ -71,7 +69,7 @@ class Answers:
         if not programs:
             return found, failures
         try:
-            kernels = NO_KERNELS
+            kernels = Kernels("", {})
             if self.exercise.kernel:
                 kernels = record.kernels_of(self.program, *(each.recording for each in programs.values()))
             requests = [replay_request(each.recording, cases[n].arguments) for n, each in programs.items()]

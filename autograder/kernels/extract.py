@@ -11,11 +11,12 @@ import ast
 import functools
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autograder.judging.program import MAX_CODE, PARSE_ERRORS
+from autograder.judging.program import MAX_CODE, PARSE_ERRORS, Cell
 
 HEADER = "import math\n\nimport triton\nimport triton.language as tl\n"
 MODULES = ("triton", "tl", "math")
@@ -122,14 +123,23 @@ class NotAKernel(ValueError):
 
 
 @dataclass(frozen=True)
-class KernelProgram:
-    """The program of the kernels, and where its lines stand in the cells.
-
-    `lines` gives for a line of `source`, from 1, the index of the cell, the line in it, from 1, and that line's text.
-    """
+class Kernels:
+    """A program of kernels alone, and of its lines, from 1, the student's: the cell's name, line and text."""
 
     source: str
-    lines: Mapping[int, tuple[int, int, str]]
+    lines: Mapping[int, tuple[str, int, str]]
+
+    def in_cells(self, error: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an error of this program, as a worker describes it, with the student's lines."""
+        found, where = dict(error), error.get("where") or {}
+        if (line := where.get("line")) in self.lines:
+            found["where"] = dict(zip(("cell", "line", "source"), self.lines[line], strict=True))
+        return found | {"message": self.told(found.get("message", ""))}
+
+    def told(self, text: str) -> str:
+        """Return a sentence about this program with the student's lines."""
+        line = lambda match: f"line {self.lines[int(match[1])][1]}" if int(match[1]) in self.lines else match[0]
+        return re.sub(r"\bline (\d{1,6})\b", line, text)
 
 
 @dataclass(frozen=True)
@@ -154,7 +164,7 @@ class _Binding:
     """What a top-level name was bound to: of "path", "constant" and "other" the value is a name, a constant, a node."""
 
     kind: str  # "function", "path", "constant", "other"
-    cell: int
+    cell: Cell
     node: ast.stmt
     value: Any = None
 
@@ -162,13 +172,8 @@ class _Binding:
 Bindings = dict[str, _Binding]
 
 
-def kernel_program(sources: Sequence[str], kernels: Iterable[str]) -> str:
-    """Return the program that defines `kernels`, from the cells `sources` in order; see `cut_kernels`."""
-    return cut_kernels(sources, kernels).source
-
-
-def cut_kernels(sources: Sequence[str], kernels: Iterable[str]) -> KernelProgram:
-    """Return the program that defines `kernels`, from the cells `sources` in order, with the origin of its lines.
+def cut_kernels(cells: Sequence[Cell], kernels: Iterable[str]) -> Kernels:
+    """Return the program that defines `kernels`, from the cells of a student's program in order.
 
     Raises
     ------
@@ -177,34 +182,35 @@ def cut_kernels(sources: Sequence[str], kernels: Iterable[str]) -> KernelProgram
         the grader does not carry to another process.
     """
     try:
-        return _cut(tuple(sources), tuple(dict.fromkeys(kernels)))
+        return _cut(tuple(cells), tuple(dict.fromkeys(kernels)))
     except RecursionError:
         raise NotAKernel("the kernels are nested too deeply: write them in shorter expressions") from None
 
 
 @functools.lru_cache(maxsize=8)
-def _cut(sources: tuple[str, ...], kernels: tuple[str, ...]) -> KernelProgram:
-    if sum(map(len, sources)) > MAX_SOURCE:
+def _cut(cells: tuple[Cell, ...], kernels: tuple[str, ...]) -> Kernels:
+    if sum(len(cell.source) for cell in cells) > MAX_SOURCE:
         raise NotAKernel(f"the cells hold more than {MAX_SOURCE >> 10} KiB of code: take out what is not needed")
-    bindings = _bindings(sources)
+    bindings = _bindings(cells)
     parts: dict[str, ast.stmt] = {}
     for name in kernels:
         _visit(name, bindings, parts, ())
         if bindings[name].kind != "function":
             raise NotAKernel(f"{name} was launched, but the cells define no @triton.jit function of that name")
     text, above, left = [HEADER], HEADER.count("\n"), MAX_NODES
-    lines: dict[int, tuple[int, int, str]] = {}
-    there = {n: sources[n].split("\n") for n in {bindings[name].cell for name in parts}}
+    lines: dict[int, tuple[str, int, str]] = {}
+    there = {cell: cell.source.split("\n") for cell in {bindings[name].cell for name in parts}}
     for name, node in parts.items():
         left -= sum(1 for _ in ast.walk(node))
         if left < 0:
             raise NotAKernel(f"{name} and what goes with it is too long: split the work over shorter kernels")
         cell, gap, written = bindings[name].cell, "\n" if isinstance(node, ast.Assign) else "\n\n", _written(node, name)
         for here, line in _origins(written, node, name):
-            lines[above + len(gap) + here] = (cell, line, there[cell][line - 1] if line <= len(there[cell]) else "")
+            said = there[cell][line - 1].strip() if line <= len(there[cell]) else ""
+            lines[above + len(gap) + here] = (cell.name, line, said)
         text.append(f"{gap}{written}\n")
         above += text[-1].count("\n")
-    return KernelProgram("".join(text), lines)
+    return Kernels("".join(text), lines)
 
 
 def _written(node: ast.stmt, name: str) -> str:
@@ -235,12 +241,12 @@ def _decorators(node: ast.stmt) -> list[ast.expr]:
 # What the cells bind
 
 
-def _bindings(sources: Sequence[str]) -> Bindings:
+def _bindings(cells: Sequence[Cell]) -> Bindings:
     """Return what each top-level name of the cells was bound to last; constants are worked out in order."""
     found: Bindings = {}
-    for cell, source in enumerate(sources):
+    for cell in cells:
         try:
-            body = ast.parse(source).body
+            body = ast.parse(cell.source).body
         except PARSE_ERRORS:
             continue
         for node in body:
@@ -248,7 +254,7 @@ def _bindings(sources: Sequence[str]) -> Bindings:
     return found
 
 
-def _bind(node: ast.stmt, cell: int, found: Bindings) -> None:
+def _bind(node: ast.stmt, cell: Cell, found: Bindings) -> None:
     if isinstance(node, ast.Import | ast.ImportFrom):
         _import(node, cell, found)
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -274,7 +280,7 @@ def _bind(node: ast.stmt, cell: int, found: Bindings) -> None:
         found |= imported
 
 
-def _assign(target: ast.expr, value: ast.expr, node: ast.stmt, cell: int, found: Bindings) -> None:
+def _assign(target: ast.expr, value: ast.expr, node: ast.stmt, cell: Cell, found: Bindings) -> None:
     if isinstance(target, ast.Name):
         found[target.id] = _binding(value, node, cell, found)
     else:  # each name of several: `A, B = 1, 2`, worked out before any of them is bound
@@ -283,7 +289,7 @@ def _assign(target: ast.expr, value: ast.expr, node: ast.stmt, cell: int, found:
         found.update({name: _binding(its, node, cell, found) if its else other for name, its in pairs})
 
 
-def _binding(value: ast.expr, node: ast.stmt, cell: int, found: Bindings) -> _Binding:
+def _binding(value: ast.expr, node: ast.stmt, cell: Cell, found: Bindings) -> _Binding:
     try:
         _bounded(value)
         return _Binding("constant", cell, node, _fold(value, found))
@@ -317,7 +323,7 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
             waiting += ast.iter_child_nodes(node)
 
 
-def _import(node: ast.Import | ast.ImportFrom, cell: int, found: Bindings) -> None:
+def _import(node: ast.Import | ast.ImportFrom, cell: Cell, found: Bindings) -> None:
     for alias in node.names:
         if isinstance(node, ast.ImportFrom):
             module, name = f"{'.' * node.level}{node.module or ''}.{alias.name}", alias.asname or alias.name

@@ -1,10 +1,9 @@
-"""What a call launches: asked of the student's process, and checked for form, not for truth."""
+"""The program of a call, operations of torch and launches: asked of the student's process, checked for form alone."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired
@@ -17,7 +16,7 @@ from autograder.isolation.sandbox import Limits
 from autograder.isolation.worker.layout import packed
 from autograder.isolation.worker.trees import mapped, tensors_in
 from autograder.judging.program import Cell
-from autograder.kernels.extract import NotAKernel, cut_kernels
+from autograder.kernels.extract import Kernels, NotAKernel, cut_kernels
 from autograder.kernels.worker import hosting
 from autograder.kernels.worker.recording import NAMED
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, ended, sentence
@@ -107,31 +106,9 @@ def kernels_of(program: Sequence[Cell], *recordings: Recording) -> Kernels:
     if not names:
         raise KernelFailure("no Triton kernel was launched")
     try:
-        found = cut_kernels([cell.source for cell in program], names)
+        return cut_kernels(program, names)
     except NotAKernel as error:
         raise KernelFailure(str(error)) from None
-    lines = {n: (program[cell].name, line, text.strip()) for n, (cell, line, text) in found.lines.items()}
-    return Kernels(found.source, lines)
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """A program of kernels alone, and of its lines the student's: the cell's name, line and text."""
-
-    source: str
-    lines: Mapping[int, tuple[str, int, str]]
-
-    def in_cells(self, error: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an error of this program, as a worker describes it, with the student's lines."""
-        found, where = dict(error), error.get("where") or {}
-        if (line := where.get("line")) in self.lines:
-            found["where"] = dict(zip(("cell", "line", "source"), self.lines[line], strict=True))
-        return found | {"message": self.told(found.get("message", ""))}
-
-    def told(self, text: str) -> str:
-        """Return a sentence about this program with the student's lines."""
-        line = lambda match: f"line {self.lines[int(match[1])][1]}" if int(match[1]) in self.lines else match[0]
-        return re.sub(r"\bline (\d{1,6})\b", line, text)
 
 
 # What comes from the student's process is checked before anything is made of it

@@ -7,12 +7,20 @@ import sys
 
 import pytest
 
-from autograder.judging.program import MAX_CODE
+from autograder.judging.program import MAX_CODE, Cell
 from autograder.kernels import extract
-from autograder.kernels.extract import NotAKernel, cut_kernels, kernel_program
+from autograder.kernels.extract import NotAKernel, cut_kernels
 
 IMPORTS = "import math\nimport torch\nimport triton\nimport triton.language as tl\n"
 EXEC = "triton.runtime.jit.inspect.builtins.exec"
+
+
+def cells_of(sources):
+    return [Cell(f"cell {n}", source) for n, source in enumerate(sources)]
+
+
+def cut(sources, kernels):
+    return cut_kernels(cells_of(sources), kernels).source
 
 
 def with_constant(value, before=""):
@@ -25,7 +33,7 @@ def with_body(body, before=""):
 
 
 def test_takes_kernels_with_what_they_need_and_nothing_else():
-    source = kernel_program(
+    source = cut(
         [
             IMPORTS + "import triton.language as T\nLOG2E = tl.constexpr(1.44)\nprint('exploring')",
             "@triton.jit\ndef helper(x):\n    return x * LOG2E\n",
@@ -44,7 +52,7 @@ def test_takes_kernels_with_what_they_need_and_nothing_else():
 
 def test_takes_the_last_definition():
     cells = [IMPORTS, "@triton.jit\ndef k(x):\n    tl.store(x, 1)\n", "@triton.jit\ndef k(x):\n    tl.store(x, 2)\n"]
-    assert "tl.store(x, 2)" in kernel_program(cells, ["k"])
+    assert "tl.store(x, 2)" in cut(cells, ["k"])
 
 
 HONEST = '''
@@ -89,7 +97,7 @@ def k(x_ptr, out_ptr, n: tl.int32, B: tl.constexpr, MODE: tl.constexpr, *, BIAS:
 
 def test_what_honest_kernels_hold_goes_through_unchanged():
     meant = HONEST.replace('"""Two numbers."""', "pass").replace("acc: tl.float32", "acc").replace("n: tl.int32", "n")
-    source = kernel_program([IMPORTS + HONEST], ["k"]).removeprefix(extract.HEADER)
+    source = cut([IMPORTS + HONEST], ["k"]).removeprefix(extract.HEADER)
     assert ast.dump(ast.parse(source)) == ast.dump(ast.parse(meant))
 
 
@@ -107,7 +115,7 @@ def test_what_honest_kernels_hold_goes_through_unchanged():
 )
 def test_other_names_of_the_modules_are_resolved(imports, store):
     jit = "@t.jit" if "as t" in imports else "@jit" if "jit" in imports else "@triton.jit"
-    source = kernel_program([f"{imports}\n{jit}\ndef k(x):\n    {store}(x, 1)\n"], ["k"])
+    source = cut([f"{imports}\n{jit}\ndef k(x):\n    {store}(x, 1)\n"], ["k"])
     assert source == f"{extract.HEADER}\n\n@triton.jit\ndef k(x):\n    tl.store(x, 1)\n"
 
 
@@ -134,7 +142,7 @@ def test_other_names_of_the_modules_are_resolved(imports, store):
     ],
 )
 def test_constants_are_written_as_values(value, literal):
-    source = kernel_program(with_constant(value, "N = 32\nN += 32"), ["k"])
+    source = cut(with_constant(value, "N = 32\nN += 32"), ["k"])
     assert f"\nC = {literal}\n" in source
 
 
@@ -158,13 +166,13 @@ def test_constants_are_written_as_values(value, literal):
 def test_constants_are_what_triton_makes_of_them(value):
     triton = pytest.importorskip("triton", reason="compares with Triton")
     names = {"triton": triton, "tl": pytest.importorskip("triton.language"), "math": math}
-    source = kernel_program(with_constant(value), ["k"])
+    source = cut(with_constant(value), ["k"])
     written = next(line for line in source.split("\n") if line.startswith("C = ")).removeprefix("C = ")
     assert repr(eval(written, names)) == repr(eval(value, names))
 
 
 def test_a_constant_has_the_value_it_had_where_it_was_bound():
-    source = kernel_program([*with_constant("N * 2", "A, N = 1, 64\nN, A = A, N"), "N = 5"], ["k"])
+    source = cut([*with_constant("N * 2", "A, N = 1, 64\nN, A = A, N"), "N = 5"], ["k"])
     assert "C = 2\n" in source
 
 
@@ -227,7 +235,7 @@ def test_a_constant_has_the_value_it_had_where_it_was_bound():
 )
 def test_refuses_constants_that_are_no_small_values(value, before):
     with pytest.raises(NotAKernel):
-        kernel_program(with_constant(value, before), ["k"])
+        cut(with_constant(value, before), ["k"])
 
 
 @pytest.mark.parametrize(
@@ -315,10 +323,10 @@ def test_refuses_constants_that_are_no_small_values(value, before):
 def test_refuses_what_a_kernel_has_no_use_for(body, says):
     cells = [*with_body(body), "def helper(x):\n    return x\n"]
     if says is None:  # Triton's compiler leaves the format out, and so does what is cut
-        assert "__class__" not in kernel_program(cells, ["k"])
+        assert "__class__" not in cut(cells, ["k"])
         return
     with pytest.raises(NotAKernel, match=says):
-        kernel_program(cells, ["k"])
+        cut(cells, ["k"])
 
 
 @pytest.mark.parametrize(
@@ -339,9 +347,9 @@ def test_refuses_what_a_kernel_has_no_use_for(body, says):
 )
 def test_a_name_of_a_module_that_means_something_else_leads_nowhere(before):
     with pytest.raises(NotAKernel):
-        kernel_program(with_body("tl.builtins.exec('1')", before), ["k"])
+        cut(with_body("tl.builtins.exec('1')", before), ["k"])
     with pytest.raises(NotAKernel):
-        kernel_program(with_body("tl.store(x, 1)", before), ["k"])
+        cut(with_body("tl.store(x, 1)", before), ["k"])
 
 
 @pytest.mark.parametrize(
@@ -372,11 +380,11 @@ def test_a_name_of_a_module_that_means_something_else_leads_nowhere(before):
 )
 def test_refuses_heads_that_run_code(head):
     with pytest.raises(NotAKernel):
-        kernel_program([IMPORTS, f"{head}\n    pass\n"], ["k"])
+        cut([IMPORTS, f"{head}\n    pass\n"], ["k"])
 
 
 def test_annotations_are_not_carried():
-    source = kernel_program(
+    source = cut(
         [
             IMPORTS,
             f"@triton.jit\ndef k(x: {EXEC}('1'), n: 'open()') -> open('f'):\n    y: print() = 1\n    z: open('f')\n",
@@ -389,28 +397,28 @@ def test_annotations_are_not_carried():
 @pytest.mark.parametrize("name", ["__builtins__", "tl", "triton", "math"])
 def test_refuses_kernels_with_the_name_of_something_else(name):
     with pytest.raises(NotAKernel):
-        kernel_program([f"from triton import jit\n@jit\ndef {name}(x):\n    pass\n"], [name])
+        cut([f"from triton import jit\n@jit\ndef {name}(x):\n    pass\n"], [name])
 
 
 def test_a_name_of_a_launch_that_is_no_name_is_refused_in_a_short_sentence():
     with pytest.raises(NotAKernel, match="do not define") as caught:
-        kernel_program([IMPORTS], ["x" * 300])
+        cut([IMPORTS], ["x" * 300])
     with pytest.raises(NotAKernel) as caught:
-        kernel_program([IMPORTS], ["x" * 10**6])
+        cut([IMPORTS], ["x" * 10**6])
     assert len(str(caught.value)) < 500
 
 
 def test_chains_of_helpers_end():
     chain = "".join(f"@triton.jit\ndef k{n}(x):\n    k{n + 1}(x)\n" for n in range(2000))
     with pytest.raises(NotAKernel, match="call one another in a chain"):
-        kernel_program([IMPORTS + chain], ["k0"])
+        cut([IMPORTS + chain], ["k0"])
     with pytest.raises(NotAKernel, match="cannot recurse"):
-        kernel_program(with_body("k(x, n, B)"), ["k"])
+        cut(with_body("k(x, n, B)"), ["k"])
 
 
 def test_very_long_cells_are_refused():
     with pytest.raises(NotAKernel, match="KiB of code"):
-        kernel_program([IMPORTS, *["#" * MAX_CODE] * 3], ["k"])
+        cut([IMPORTS, *["#" * MAX_CODE] * 3], ["k"])
 
 
 def test_every_line_is_known_by_its_cell_and_line():
@@ -420,15 +428,15 @@ def test_every_line_is_known_by_its_cell_and_line():
         "\n\n@triton.jit\ndef k(x,\n      y):\n    # comment\n    a = 1; b = a\n    if b:\n        a = 2\n    else:\n"
         "        tl.store(x,\n                 helper(y))",
     ]
-    program = cut_kernels(cells, ["k"])
+    program = cut_kernels(cells_of(cells), ["k"])
     written = program.source.split("\n")
     found = {written[n - 1].strip(): place for n, place in program.lines.items()}
-    assert found["SCALE = tl.constexpr(2)"] == (0, 5, "SCALE = tl.constexpr(")
-    assert found["def helper(x):"] == (1, 3, "def helper(x):")
-    assert found["return x * SCALE"] == (1, 5, "    return (")
-    assert found["b = a"] == (2, 7, "    a = 1; b = a")
-    assert found["a = 2"] == (2, 9, "        a = 2")
-    assert found["tl.store(x, helper(y))"] == (2, 11, "        tl.store(x,")
+    assert found["SCALE = tl.constexpr(2)"] == ("cell 0", 5, "SCALE = tl.constexpr(")
+    assert found["def helper(x):"] == ("cell 1", 3, "def helper(x):")
+    assert found["return x * SCALE"] == ("cell 1", 5, "return (")
+    assert found["b = a"] == ("cell 2", 7, "a = 1; b = a")
+    assert found["a = 2"] == ("cell 2", 9, "a = 2")
+    assert found["tl.store(x, helper(y))"] == ("cell 2", 11, "tl.store(x,")
     unknown = [line for n, line in enumerate(written, start=1) if n not in program.lines and line.strip()]
     assert unknown == [*filter(None, extract.HEADER.split("\n")), "    else:"]
 
@@ -472,7 +480,7 @@ def test_the_program_compiles_in_triton(tmp_path):
     pytest.importorskip("triton", reason="compiles with Triton")
     body = "offs = tl.arange(0, B)\ntl.store(x + offs, tl.load(x + offs) * C, mask=offs < n)"
     file = tmp_path / "kernels.py"
-    file.write_text(kernel_program(with_body(body, "C = tl.constexpr(2.0)"), ["k"]))
+    file.write_text(cut(with_body(body, "C = tl.constexpr(2.0)"), ["k"]))
     code = (
         "import kernels\nfrom triton.backends.compiler import GPUTarget\n"
         "from triton.compiler import ASTSource, compile\n"
