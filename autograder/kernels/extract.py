@@ -1,118 +1,50 @@
 """Cut from a student's cells the program that holds their kernels and nothing else.
 
 What comes out is written anew, from a closed grammar: Triton functions whose names of `triton`, `tl` and `math` are on
-a list, constants as literal values that are worked out here, and one fixed import of each module. It runs in the
-processes that compile and replay the launches, beside no other code of the student's.
+the lists of `language`, constants as the literal values that `bindings` works out, and one fixed import of each module.
+It runs in the processes that compile and replay the launches, beside no other code of the student's.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-import math
-import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autograder.judging.program import MAX_CODE, PARSE_ERRORS, Cell
+from autograder.kernels.bindings import (
+    MAX_BITS,
+    MAX_TEXT,
+    Bindings,
+    NoConstant,
+    bindings_of,
+    called,
+    folded,
+    is_deep,
+    literal,
+    path_of,
+)
+from autograder.kernels.language import (
+    ALLOWED,
+    BUILTINS,
+    DTYPES,
+    FRONT_END,
+    LANGUAGE_REFUSED,
+    MESSAGES,
+    MODULES,
+    OPTIONS,
+    VALUE_ATTRIBUTES,
+)
 
 HEADER = "import math\n\nimport triton\nimport triton.language as tl\n"
-MODULES = ("triton", "tl", "math")
 MAX_SOURCE = 2 * MAX_CODE  # characters of all cells
-MAX_DEPTH = 100  # of an expression or a function, in nodes of its tree
 MAX_NODES = 20_000  # of all functions
 MAX_HELPERS = 30  # that call one another in a chain
-MAX_BITS = 128  # of an integer
-MAX_TEXT = 200  # characters of a string
-MAX_ITEMS = 256  # of a tuple and the tuples in it
-MAX_TUPLES = 8  # one in another
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-BUILTINS = _words("range min max abs int float bool len tuple print")
-# What Triton's front end knows without being told, beside BUILTINS: no name of a kernel may stand for it.
-FRONT_END = _words("getattr hasattr isinstance list")
-
-DTYPES = _words(
-    """bfloat16 float16 float32 float64 float8e4b15 float8e4b8 float8e4nv float8e5 float8e5b16 int1 int16 int32 int64
-    int8 uint16 uint32 uint64 uint8 void pi32_t"""
-)
-# What `triton.language` offers to kernels.
-LANGUAGE = DTYPES | _words(
-    """TRITON_MAX_TENSOR_NUMEL abs add advance arange argmax argmin associative_scan assume atomic_add atomic_and
-    atomic_cas atomic_max atomic_min atomic_or atomic_xchg atomic_xor bitonic_merge broadcast broadcast_to cast cat
-    cdiv ceil clamp condition const constexpr cos cumprod cumsum debug_barrier device_assert device_print div_rn dot
-    dot_scaled erf exp exp2 expand_dims fdiv flip floor fma full gather histogram interleave join load
-    load_tensor_descriptor log log2 make_block_ptr make_tensor_descriptor map_elementwise max max_constancy
-    max_contiguous maximum min minimum mul multiple_of num_programs pair_uniform_to_normal permute philox philox_impl
-    pointer_type program_id rand rand4x randint randint4x randn randn4x range ravel reduce reduce_or reshape rsqrt
-    sigmoid sin softmax sort split sqrt sqrt_rn squeeze static_assert static_print static_range store
-    store_tensor_descriptor sub sum swizzle2d to_tensor topk trans tuple uint_to_uniform_float umulhi unsqueeze view
-    where xor_sum zeros zeros_like"""
-)
-# What it holds besides. A name on neither list is refused too; the lists are compared with the Triton that is there.
-LANGUAGE_REFUSED = {
-    **dict.fromkeys(_words("core semantic standard random target_info experimental math"), "a module"),
-    **dict.fromkeys(_words("extra inline_asm_elementwise"), "code of one GPU that the model does not see"),
-    **dict.fromkeys(_words("builtin ir str_to_ty"), "the compiler's own"),
-    **dict.fromkeys(
-        _words(
-            """PropagateNan block_type constexpr_type dtype slice tensor tensor_descriptor
-            tensor_descriptor_type tuple_type"""
-        ),
-        "a class of the compiler's values",
-    ),
-}
-LANGUAGE_MATH = _words("abs ceil cos div_rn erf exp exp2 fdiv floor fma log log2 rsqrt sin sqrt sqrt_rn umulhi")
-MATH_VALUES = _words("pi e tau inf nan")
-MATH_CALLS = _words("ceil exp floor log log10 log2 sqrt")
-ALLOWED = frozenset(
-    [
-        *("triton.cdiv", "triton.next_power_of_2", "tl.PropagateNan.ALL", "tl.PropagateNan.NONE"),
-        *(f"tl.{name}" for name in LANGUAGE),
-        *(f"tl.math.{name}" for name in LANGUAGE_MATH),
-        *(f"math.{name}" for name in MATH_VALUES | MATH_CALLS),
-    ]
-)
-OPTIONS = _words("do_not_specialize do_not_specialize_on_alignment noinline debug")
-# These take a message, which may be an f-string.
-MESSAGES = _words("print tl.device_assert tl.device_print tl.static_assert tl.static_print")
 
 BLOCKS = ": torch's functions take no blocks, nor do NumPy's, and a kernel uses those of tl"
-
-# What a value inside a kernel (a tensor, a pointer, a descriptor, a type) may be asked for.
-VALUE_ATTRIBUTES = _words(
-    """T abs advance argmax argmin associative_scan atomic_add atomic_and atomic_cas atomic_max atomic_min atomic_or
-    atomic_xchg atomic_xor broadcast_to cast ceil cos cumprod cumsum dtype element_ty erf exp exp2 expand_dims flip
-    floor gather is_block is_ptr is_floating is_int load log log2 logical_and logical_or logsumexp max min nbytes numel
-    permute primitive_bitwidth ravel reduce reshape rsqrt scalar scatter shape sigmoid sin softmax sort split sqrt
-    sqrt_rn store sum to trans type value view xor_sum"""
-)
-
-ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
-}
-SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
-    ast.Invert: operator.invert,
-}
 
 
 class NotAKernel(ValueError):
@@ -142,36 +74,6 @@ class Kernels:
         return re.sub(r"\bline (\d{1,6})\b", line, text)
 
 
-@dataclass(frozen=True)
-class _Dtype:
-    name: str
-
-
-@dataclass(frozen=True)
-class _Constexpr:
-    value: Any
-
-
-class _NoConstant(Exception):
-    """An expression that is not worked out here: the node at which it stops."""
-
-    def __init__(self, node: ast.AST):
-        self.node = node
-
-
-@dataclass(frozen=True)
-class _Binding:
-    """What a top-level name was bound to: of "path", "constant" and "other" the value is a name, a constant, a node."""
-
-    kind: str  # "function", "path", "constant", "other"
-    cell: Cell
-    node: ast.stmt
-    value: Any = None
-
-
-Bindings = dict[str, _Binding]
-
-
 def cut_kernels(cells: Sequence[Cell], kernels: Iterable[str]) -> Kernels:
     """Return the program that defines `kernels`, from the cells of a student's program in order.
 
@@ -191,7 +93,7 @@ def cut_kernels(cells: Sequence[Cell], kernels: Iterable[str]) -> Kernels:
 def _cut(cells: tuple[Cell, ...], kernels: tuple[str, ...]) -> Kernels:
     if sum(len(cell.source) for cell in cells) > MAX_SOURCE:
         raise NotAKernel(f"the cells hold more than {MAX_SOURCE >> 10} KiB of code: take out what is not needed")
-    bindings = _bindings(cells)
+    bindings = bindings_of(cells)
     parts: dict[str, ast.stmt] = {}
     for name in kernels:
         _visit(name, bindings, parts, ())
@@ -238,299 +140,6 @@ def _decorators(node: ast.stmt) -> list[ast.expr]:
     return getattr(node, "decorator_list", [])
 
 
-# What the cells bind
-
-
-def _bindings(cells: Sequence[Cell]) -> Bindings:
-    """Return what each top-level name of the cells was bound to last; constants are worked out in order."""
-    found: Bindings = {}
-    for cell in cells:
-        try:
-            body = ast.parse(cell.source).body
-        except PARSE_ERRORS:
-            continue
-        for node in body:
-            _bind(node, cell, found)
-    return found
-
-
-def _bind(node: ast.stmt, cell: Cell, found: Bindings) -> None:
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        _import(node, cell, found)
-    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        paths = {_path(_called(decorator), (), found) for decorator in node.decorator_list}
-        triton = isinstance(node, ast.FunctionDef) and paths & {"triton.jit", "triton.autotune", "triton.heuristics"}
-        found[node.name] = _Binding("function" if triton else "other", cell, node)
-    elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
-        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            value = node.value
-            if isinstance(node, ast.AugAssign) and isinstance(target, ast.Name):
-                value = ast.BinOp(ast.Name(target.id, ast.Load()), node.op, value)
-            if value is not None:
-                _assign(target, value, node, cell, found)
-    else:
-        imported: Bindings = {}
-        for each in _own(node):
-            if isinstance(each, ast.Import | ast.ImportFrom):
-                _import(each, cell, imported)
-            elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                found[each.name] = _Binding("other", cell, node)
-            elif isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load):
-                found[each.id] = _Binding("other", cell, node)
-        found |= imported
-
-
-def _assign(target: ast.expr, value: ast.expr, node: ast.stmt, cell: Cell, found: Bindings) -> None:
-    if isinstance(target, ast.Name):
-        found[target.id] = _binding(value, node, cell, found)
-    else:  # each name of several: `A, B = 1, 2`, worked out before any of them is bound
-        other = _Binding("other", cell, node)
-        pairs = _pairs(target, value)
-        found.update({name: _binding(its, node, cell, found) if its else other for name, its in pairs})
-
-
-def _binding(value: ast.expr, node: ast.stmt, cell: Cell, found: Bindings) -> _Binding:
-    try:
-        _bounded(value)
-        return _Binding("constant", cell, node, _fold(value, found))
-    except _NoConstant as stop:
-        path = _path(value, (), found)
-        if path and len(path) <= MAX_TEXT:
-            return _Binding("path", cell, node, path)
-        return _Binding("other", cell, node, stop.node)
-
-
-def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr | None]]:
-    several = (ast.Tuple, ast.List)
-    fits = isinstance(target, several) and isinstance(value, several) and len(target.elts) == len(value.elts)
-    for n, each in enumerate(target.elts if isinstance(target, several) else []):
-        if fits and isinstance(each, ast.Name):
-            yield each.id, value.elts[n]
-        else:
-            for inner in ast.walk(each):
-                if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
-                    yield inner.id, None
-
-
-def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a statement but for those inside functions, classes and comprehensions."""
-    waiting = [node]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.comprehension)
-        if not isinstance(node, inner):
-            waiting += ast.iter_child_nodes(node)
-
-
-def _import(node: ast.Import | ast.ImportFrom, cell: Cell, found: Bindings) -> None:
-    for alias in node.names:
-        if isinstance(node, ast.ImportFrom):
-            module, name = f"{'.' * node.level}{node.module or ''}.{alias.name}", alias.asname or alias.name
-        else:
-            module = alias.name if alias.asname else alias.name.split(".")[0]
-            name = alias.asname or module
-        known = module.split(".")[0] in ("triton", "math")
-        found[name] = _Binding("path", cell, node, _canonical(module)) if known else _Binding("other", cell, node)
-
-
-def _canonical(path: str) -> str:
-    """Return a dotted name with `tl` for `triton.language`."""
-    return "tl" + path.removeprefix("triton.language") if f"{path}.".startswith("triton.language.") else path
-
-
-def _path(node: ast.expr, local: Iterable[str], bindings: Mapping[str, _Binding]) -> str | None:
-    """Return the canonical dotted name of a module or of what is in one: "tl.load"; None for any other expression."""
-    names: list[str] = []
-    while isinstance(node, ast.Attribute):
-        names.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name) or node.id in local:
-        return None
-    binding = bindings.get(node.id)
-    if binding is None:
-        root = node.id if node.id in MODULES else None
-    else:
-        root = binding.value if binding.kind == "path" else None
-    return _canonical(".".join([root, *reversed(names)])) if root else None
-
-
-def _called(node: ast.expr) -> ast.expr:
-    return node.func if isinstance(node, ast.Call) else node
-
-
-# Constants
-
-
-def _bounded(node: ast.AST) -> None:
-    """Raise _NoConstant if a tree is deeper than `MAX_DEPTH`."""
-    depth, level = 0, [node]
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise _NoConstant(ast.Name("..."))
-        level = [child for each in level for child in ast.iter_child_nodes(each)]
-
-
-def _fold(node: ast.expr, bindings: Mapping[str, _Binding]) -> Any:
-    """Return the value of a constant: numbers, strings, tuples, types of Triton, and these in tl.constexpr.
-
-    Raises _NoConstant.
-    """
-    try:
-        value = _value(node, bindings)
-    except (ArithmeticError, TypeError, ValueError, AttributeError):
-        raise _NoConstant(node) from None
-    plain = _plain(value)
-    small = (
-        plain is None
-        or isinstance(plain, bool | float | _Dtype)
-        or (isinstance(plain, int) and plain.bit_length() <= MAX_BITS)
-        or (isinstance(plain, str) and len(plain) <= MAX_TEXT)
-        or (isinstance(plain, tuple) and _items(plain) <= MAX_ITEMS)
-    )
-    if not small:
-        raise _NoConstant(node)
-    return value
-
-
-def _value(node: ast.expr, bindings: Mapping[str, _Binding]) -> Any:
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Name | ast.Attribute):
-        path = _path(node, (), bindings)
-        if path in CONSTANTS:
-            return CONSTANTS[path]
-        if isinstance(node, ast.Name) and node.id in bindings and bindings[node.id].kind == "constant":
-            return bindings[node.id].value
-        if isinstance(node, ast.Attribute) and node.attr == "value" and path is None:
-            value = _fold(node.value, bindings)
-            if isinstance(value, _Constexpr):
-                return value.value
-    elif isinstance(node, ast.Tuple):
-        if len(node.elts) <= MAX_ITEMS:
-            return tuple(_fold(each, bindings) for each in node.elts)
-    elif isinstance(node, ast.UnaryOp):
-        value = _fold(node.operand, bindings)
-        if isinstance(_plain(value), int | float) and type(node.op) in SIGNS:
-            return _like(SIGNS[type(node.op)](_plain(value)), value)
-    elif isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
-        left, right = _fold(node.left, bindings), _fold(node.right, bindings)
-        if _stays_small(node.op, _plain(left), _plain(right)):
-            return _like(ARITHMETIC[type(node.op)](_plain(left), _plain(right)), left, right)
-    elif isinstance(node, ast.Call) and not node.keywords:
-        name = _path(node.func, (), bindings)
-        if name is None and isinstance(node.func, ast.Name) and node.func.id not in bindings:
-            name = node.func.id
-        if name in CALLS and len(node.args) <= MAX_ITEMS:
-            return CALLS[name](*(_fold(each, bindings) for each in node.args))
-    raise _NoConstant(node)
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, _Constexpr) else value
-
-
-def _like(result: Any, *values: Any) -> Any:
-    """Return a result in tl.constexpr if one of the values that made it was."""
-    return _Constexpr(result) if any(isinstance(value, _Constexpr) for value in values) else result
-
-
-def _items(value: Any, level: int = 0) -> int:
-    plain = _plain(value)
-    if level > MAX_TUPLES:
-        return MAX_ITEMS + 1
-    return 1 + sum(_items(each, level + 1) for each in plain) if isinstance(plain, tuple) else 1
-
-
-def _stays_small(op: ast.operator, left: Any, right: Any) -> bool:
-    """Return whether an operation on two bounded constants is one of numbers or tuples and makes nothing huge."""
-    if isinstance(left, tuple) or isinstance(right, tuple):
-        if isinstance(op, ast.Add):
-            return isinstance(left, tuple) and isinstance(right, tuple)
-        times = right if isinstance(left, tuple) else left
-        return isinstance(op, ast.Mult) and isinstance(times, int) and times <= MAX_ITEMS
-    if not (isinstance(left, int | float) and isinstance(right, int | float)):
-        return False
-    if isinstance(op, ast.Pow) and isinstance(left, int) and isinstance(right, int):
-        return left.bit_length() * abs(right) <= MAX_BITS
-    return not isinstance(op, ast.LShift) or right <= MAX_BITS
-
-
-def _number(kind: type) -> Callable[[Any], Any]:
-    def convert(value: Any = 0) -> Any:
-        if not isinstance(_plain(value), int | float | str) or (kind is int and isinstance(_plain(value), str)):
-            raise TypeError
-        return kind(_plain(value))
-
-    return convert
-
-
-def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*values: Any) -> Any:
-        if not all(isinstance(_plain(value), int | float) for value in values):
-            raise TypeError
-        return function(*map(_plain, values))
-
-    return call
-
-
-def _extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*values: Any) -> Any:
-        among = values[0] if len(values) == 1 else values
-        if not all(isinstance(_plain(value), int | float) for value in among):
-            raise TypeError
-        return choose(among, key=_plain)
-
-    return call
-
-
-def _power_of_2(n: int) -> int:
-    return 1 << (n - 1).bit_length() if n > 0 else 0
-
-
-CONSTANTS: dict[str, Any] = {
-    **{f"math.{name}": getattr(math, name) for name in MATH_VALUES},
-    **{f"tl.{name}": _Dtype(f"tl.{name}") for name in DTYPES},
-}
-CALLS: dict[str, Callable[..., Any]] = {
-    "int": _number(int),
-    "float": _number(float),
-    "tuple": lambda value=(): tuple(value),
-    "len": lambda value: len(value),
-    "abs": _of_numbers(abs),
-    "min": _extreme(min),
-    "max": _extreme(max),
-    "tl.constexpr": lambda value: _Constexpr(_plain(value)),
-    **dict.fromkeys(("triton.cdiv", "tl.cdiv"), _of_numbers(lambda x, y: (x + y - 1) // y)),
-    "triton.next_power_of_2": _of_numbers(_power_of_2),
-    **{f"math.{name}": _of_numbers(getattr(math, name)) for name in MATH_CALLS},
-}
-
-
-def _literal(value: Any) -> str:
-    """Return the text that stands for a constant."""
-    if isinstance(value, _Dtype):
-        return value.name
-    if isinstance(value, _Constexpr):
-        return f"tl.constexpr({_literal(value.value)})"
-    if isinstance(value, tuple):
-        return f"({''.join(_literal(each) + ', ' for each in value)})"
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"float('{value}')"
-    return repr(value)
-
-
-def _expression(text: str, at: ast.AST) -> ast.expr:
-    node = ast.parse(text, mode="eval").body
-    for each in ast.walk(node):
-        ast.copy_location(each, at)
-    return node
-
-
-# Functions
-
-
 def _visit(name: str, bindings: Bindings, parts: dict[str, ast.stmt], above: tuple[str, ...]) -> None:
     """Enter in `parts`, by name, what `name` needs, and then its own definition as it is written out."""
     if name in parts:
@@ -553,7 +162,7 @@ def _visit(name: str, bindings: Bindings, parts: dict[str, ast.stmt], above: tup
     if name.startswith("__") or name in MODULES:
         raise NotAKernel(f"{user}: give it another name")
     if binding.kind == "constant":
-        value = _expression(_literal(binding.value), binding.node)
+        value = _expression(literal(binding.value), binding.node)
         assignment = ast.Assign([ast.Name(name, ast.Store())], value, lineno=binding.node.lineno)
         parts[name] = ast.copy_location(assignment, binding.node)
         return
@@ -585,10 +194,8 @@ class _Writer:
         return NotAKernel(f"{self.name} {what}")
 
     def function(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        try:
-            _bounded(node)
-        except _NoConstant:
-            raise self.refuse("is nested too deeply: write it in shorter expressions") from None
+        if is_deep(node):
+            raise self.refuse("is nested too deeply: write it in shorter expressions")
         if getattr(node, "type_params", None):
             raise self.refuse("takes type parameters, which kernels cannot")
         decorator = self.decorator(node)
@@ -600,7 +207,7 @@ class _Writer:
 
     def decorator(self, node: ast.FunctionDef) -> ast.expr:
         decorator = node.decorator_list[0]
-        if len(node.decorator_list) != 1 or _path(_called(decorator), (), self.bindings) != "triton.jit":
+        if len(node.decorator_list) != 1 or path_of(called(decorator), self.bindings) != "triton.jit":
             raise self.refuse("is decorated with something else than @triton.jit: settle on one configuration")
         jit = _expression("triton.jit", decorator)
         if not isinstance(decorator, ast.Call):
@@ -613,8 +220,8 @@ class _Writer:
     def option(self, node: ast.keyword) -> ast.keyword | None:
         value = ast.Tuple(node.value.elts, ast.Load()) if isinstance(node.value, ast.List) else node.value
         try:
-            return _copy(node, value=_expression(_literal(_fold(value, {})), node)) if node.arg in OPTIONS else None
-        except _NoConstant:
+            return _copy(node, value=_expression(literal(folded(value, {})), node)) if node.arg in OPTIONS else None
+        except NoConstant:
             return None
 
     def arguments(self, node: ast.arguments) -> ast.arguments:
@@ -635,15 +242,15 @@ class _Writer:
 
     def default(self, node: ast.expr) -> ast.expr:
         try:
-            return _expression(_literal(_fold(node, {})), node)
-        except _NoConstant:
+            return _expression(literal(folded(node, {})), node)
+        except NoConstant:
             raise NotAKernel(f"{self.name}: the default `{_text(node)}` is not a literal") from None
 
     def is_constexpr(self, annotation: ast.expr) -> bool:
         if isinstance(annotation, ast.Constant):
             return isinstance(annotation.value, str) and annotation.value.split(".")[-1].strip() == "constexpr"
         name = annotation.attr if isinstance(annotation, ast.Attribute) else getattr(annotation, "id", "")
-        return name == "constexpr" or _path(annotation, (), self.bindings) == "tl.constexpr"
+        return name == "constexpr" or path_of(annotation, self.bindings) == "tl.constexpr"
 
     def bind(self, name: str) -> None:
         if name.startswith("__") or name in FRONT_END or name in MODULES:
@@ -752,7 +359,7 @@ class _Writer:
 
     def name_of(self, node: ast.Name | ast.Attribute) -> ast.expr:
         """Return a name, a name of Triton's language or an attribute of a value."""
-        path = _path(node, self.local, self.bindings)
+        path = path_of(node, self.bindings, self.local)
         if path is not None:
             return self.language(path, node)
         if isinstance(node, ast.Name):
@@ -812,6 +419,13 @@ class _Writer:
                 raise self.refuse("compares with `is`: write ==")
         operands = [self.expression(each, text=True) for each in node.comparators]
         return _copy(node, left=self.expression(node.left, text=True), comparators=operands)
+
+
+def _expression(text: str, at: ast.AST) -> ast.expr:
+    node = ast.parse(text, mode="eval").body
+    for each in ast.walk(node):
+        ast.copy_location(each, at)
+    return node
 
 
 def _copy(node: Any, **changes: Any) -> Any:

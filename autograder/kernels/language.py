@@ -1,0 +1,71 @@
+"""The names that a kernel may use: of Triton's language, `math` and Python, and the attributes of a value.
+
+They change with Triton's version.
+"""
+
+from __future__ import annotations
+
+MODULES = ("triton", "tl", "math")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+BUILTINS = _words("range min max abs int float bool len tuple print")
+# What Triton's front end knows without being told, beside BUILTINS: no name of a kernel may stand for it.
+FRONT_END = _words("getattr hasattr isinstance list")
+
+DTYPES = _words(
+    """bfloat16 float16 float32 float64 float8e4b15 float8e4b8 float8e4nv float8e5 float8e5b16 int1 int16 int32 int64
+    int8 uint16 uint32 uint64 uint8 void pi32_t"""
+)
+# What `triton.language` offers to kernels.
+LANGUAGE = DTYPES | _words(
+    """TRITON_MAX_TENSOR_NUMEL abs add advance arange argmax argmin associative_scan assume atomic_add atomic_and
+    atomic_cas atomic_max atomic_min atomic_or atomic_xchg atomic_xor bitonic_merge broadcast broadcast_to cast cat
+    cdiv ceil clamp condition const constexpr cos cumprod cumsum debug_barrier device_assert device_print div_rn dot
+    dot_scaled erf exp exp2 expand_dims fdiv flip floor fma full gather histogram interleave join load
+    load_tensor_descriptor log log2 make_block_ptr make_tensor_descriptor map_elementwise max max_constancy
+    max_contiguous maximum min minimum mul multiple_of num_programs pair_uniform_to_normal permute philox philox_impl
+    pointer_type program_id rand rand4x randint randint4x randn randn4x range ravel reduce reduce_or reshape rsqrt
+    sigmoid sin softmax sort split sqrt sqrt_rn squeeze static_assert static_print static_range store
+    store_tensor_descriptor sub sum swizzle2d to_tensor topk trans tuple uint_to_uniform_float umulhi unsqueeze view
+    where xor_sum zeros zeros_like"""
+)
+# What it holds besides. A name on neither list is refused too; the lists are compared with the Triton that is there.
+LANGUAGE_REFUSED = {
+    **dict.fromkeys(_words("core semantic standard random target_info experimental math"), "a module"),
+    **dict.fromkeys(_words("extra inline_asm_elementwise"), "code of one GPU that the model does not see"),
+    **dict.fromkeys(_words("builtin ir str_to_ty"), "the compiler's own"),
+    **dict.fromkeys(
+        _words(
+            """PropagateNan block_type constexpr_type dtype slice tensor tensor_descriptor
+            tensor_descriptor_type tuple_type"""
+        ),
+        "a class of the compiler's values",
+    ),
+}
+LANGUAGE_MATH = _words("abs ceil cos div_rn erf exp exp2 fdiv floor fma log log2 rsqrt sin sqrt sqrt_rn umulhi")
+MATH_VALUES = _words("pi e tau inf nan")
+MATH_CALLS = _words("ceil exp floor log log10 log2 sqrt")
+ALLOWED = frozenset(
+    [
+        *("triton.cdiv", "triton.next_power_of_2", "tl.PropagateNan.ALL", "tl.PropagateNan.NONE"),
+        *(f"tl.{name}" for name in LANGUAGE),
+        *(f"tl.math.{name}" for name in LANGUAGE_MATH),
+        *(f"math.{name}" for name in MATH_VALUES | MATH_CALLS),
+    ]
+)
+OPTIONS = _words("do_not_specialize do_not_specialize_on_alignment noinline debug")
+# These take a message, which may be an f-string.
+MESSAGES = _words("print tl.device_assert tl.device_print tl.static_assert tl.static_print")
+
+# What a value inside a kernel (a tensor, a pointer, a descriptor, a type) may be asked for.
+VALUE_ATTRIBUTES = _words(
+    """T abs advance argmax argmin associative_scan atomic_add atomic_and atomic_cas atomic_max atomic_min atomic_or
+    atomic_xchg atomic_xor broadcast_to cast ceil cos cumprod cumsum dtype element_ty erf exp exp2 expand_dims flip
+    floor gather is_block is_ptr is_floating is_int load log log2 logical_and logical_or logsumexp max min nbytes numel
+    permute primitive_bitwidth ravel reduce reshape rsqrt scalar scatter shape sigmoid sin softmax sort split sqrt
+    sqrt_rn store sum to trans type value view xor_sum"""
+)

@@ -1,0 +1,42 @@
+"""The names that kernels may use, beside what the installed Triton offers."""
+
+import math
+
+import pytest
+
+from autograder.kernels.language import BUILTINS, DTYPES, FRONT_END, LANGUAGE, LANGUAGE_REFUSED, VALUE_ATTRIBUTES
+
+
+def test_all_that_this_triton_offers_is_allowed_or_refused_with_a_reason():
+    language = pytest.importorskip("triton.language", reason="compares with Triton")
+    names = {name for name in dir(language) if not name.startswith("_")}
+    assert names - LANGUAGE - set(LANGUAGE_REFUSED) == set()
+    assert not LANGUAGE & set(LANGUAGE_REFUSED)
+    types = {name for name in names if isinstance(getattr(language, name), language.dtype)}
+    assert types == DTYPES & names
+    modules = {name for name in names if isinstance(getattr(language, name), type(math))}
+    assert not modules & LANGUAGE
+
+
+def test_what_tritons_front_end_knows_by_itself_is_no_name_of_a_kernel():
+    generator = pytest.importorskip("triton.compiler.code_generator", reason="compares with Triton")
+    assert set(generator.CodeGenerator.builtin_namespace) <= BUILTINS | FRONT_END
+
+
+def test_no_attribute_of_a_value_leads_to_a_module():
+    triton = pytest.importorskip("triton", reason="asks Triton")
+    language = pytest.importorskip("triton.language")
+    named = [getattr(language, name) for name in LANGUAGE if hasattr(language, name)]
+    for value in [
+        *named,
+        triton.cdiv,
+        triton.next_power_of_2,
+        language.constexpr(3),
+        math.sqrt,
+        (1,),
+        "text",
+        1.5,
+        len,
+    ]:
+        for attribute in VALUE_ATTRIBUTES:
+            assert not isinstance(getattr(value, attribute, None), type(math)), (value, attribute)
