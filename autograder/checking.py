@@ -9,9 +9,11 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
+from importlib.util import find_spec
+from io import StringIO
 from typing import Any
 
 import torch
@@ -19,13 +21,14 @@ import torch
 from autograder.classroom import report
 from autograder.course.course import Course, find_course
 from autograder.isolation.worker import layout, running, wire
-from autograder.judging.cases import Case, draw_cases
-from autograder.judging.exercise import Exercise, upcast
-from autograder.judging.judge import Failure, broken_terms, read_case, verdict_from
+from autograder.judging.cases import Case, draw_cases, noise_for
+from autograder.judging.exercise import Arguments, Exercise, upcast
+from autograder.judging.judge import Failure, broken_terms, judge, read_case, verdict_from
 from autograder.judging.program import Cell, build_program, names_bound, without_magics
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.kernels import measure
-from autograder.kernels.explain import data_of, explained
+from autograder.kernels.answers import Answers
+from autograder.kernels.explain import Explained, data_of, explained, torch_alone
 from autograder.kernels.measure import GpuWorker
 from autograder.kernels.record import Recording, checked, kernels_of
 from autograder.kernels.speed import judge_speed
@@ -56,13 +59,13 @@ def check(name: str) -> None:
     if not callable(entry):
         raise CheckFailed(f"there is no function or class {name} yet: run the cell above that defines it")
     cases = draw_cases(exercise, VISIBLE_SEED, hidden=False)
-    launches: list[dict[str, Any]] = []
     with supplied(namespace, course, lesson, exercise):
-        results = [run_case(exercise, entry, case, launches) for case in cases]
-    failures = {n: failure for n, (failure, _) in enumerate(results) if failure}
-    if launches and not failures and (reason := _refused(namespace, course, lesson, exercise, launches)):
-        failures[0] = Failure(Outcome.WRONG, reason, case=str(cases[0]))
+        results = [run_case(exercise, entry, case) for case in cases]
+    failures = {n: failure for n, (failure, _, _) in enumerate(results) if failure}
     verdict = verdict_from(exercise, cases, failures)
+    if not failures:
+        program = functools.partial(session_program, namespace, course, lesson, exercise)
+        verdict = _confirmed(course, exercise, cases, [call for _, _, call in results], program) or verdict
     first = min(failures, default=None)
     picture = "" if first is None else _picture(exercise, cases[first], results[first][1])
     show(verdict, picture)
@@ -116,67 +119,98 @@ def _started(course: Course, kind: type[Any]) -> Any:
     return worker
 
 
-def _refused(
-    namespace: dict[str, Any], course: Course, lesson: str, exercise: Exercise, launches: list[dict[str, Any]]
-) -> str | None:
-    """Return why the judge could not cut the kernels out, as far as it can be told."""
+def _confirmed(
+    course: Course,
+    exercise: Exercise,
+    cases: list[Case],
+    calls: list[Explained | None],
+    program: Callable[[], list[Cell]],
+) -> Verdict | None:
+    """Return the verdict where the judge may not believe every call though each result is right; else None.
+
+    A call of None does other things on other data, or ran on a GPU. Of it, and of one that does not count by its
+    `reason`, the judge is asked, in a process of its own: it alone can tell whether the result depends on that.
+    """
+    reason = next((each.reason for each in calls if each and each.reason), None)
     try:
-        kernels_of(session_program(namespace, course, lesson, exercise), Recording(launches, [], []))
+        if reason or None in calls:
+            workers, cells = _started(course, KernelWorkers), program()
+            settle = Answers(exercise, cells, workers)
+            return judge(exercise, cells, VISIBLE_SEED, workers.sandbox, settle, hidden=False)
+        if exercise.kernel:
+            kernels_of(program(), *(each.recording for each in calls))
     except KernelFailure as error:
-        return str(error)
+        reason = str(error)
     except CheckFailed:  # run as a script, say
         pass
-    return None
+    return verdict_from(exercise, cases, {0: Failure(Outcome.WRONG, reason, case=str(cases[0]))}) if reason else None
 
 
-def run_case(exercise: Exercise, entry: Any, case: Case, launches: list | None = None) -> tuple[Failure | None, Any]:
-    """Call the entry on one case; return what is wrong, if anything, and the result; add its launches to `launches`."""
-    call = _call_kernels if exercise.kernel else _call
-    result = None
+def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[Failure | None, Any, Explained | None]:
+    """Call the entry on one case; return what is wrong, if anything, the result, and what of the call counts."""
+    result = found = None
     try:
-        result, message = call(exercise, entry, case)
+        result, message, found = _called(exercise, entry, case)
     except wire.WireError as error:
         message = {"unsupported": str(error)}
     except Exception as error:
         message = {"error": running.describe_error(error)}
-    failure = read_case(exercise, case, message)
-    if launches is not None:
-        launches += message.get("launches", [])
-    return failure, result
+    return read_case(exercise, case, message), result, found
 
 
-def _call(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, Any]]:
-    given = layout.unpacked(running.copied(layout.packed(case.arguments)))
-    with running.forbidding(exercise.forbidden):
-        result = running.DRIVERS[exercise.driver](entry, given)
-    sent = wire.decode(wire.encode(result))  # what the judge would see
-    return result, {"result": sent, "changed": running.changed(case.arguments, given)}
-
-
-def _call_kernels(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, Any]]:
-    """Call on the CPU, and look at what the call does as the judge would; or on the GPU."""
-    if not emulator.active():
-        case = replace(case, arguments=_on(case.arguments, "cuda"))
-        with running.poisoned():
-            return _call(exercise, lambda *args: _on(entry(*args), "cpu"), case)
-    given = layout.unpacked(running.copied(layout.packed(case.arguments)))
+def _called(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, Any], Explained | None]:
+    """Return the result, the message that the judge would get, and what of the call counts; None if that is open."""
     limit = running.stopped_after(exercise.limits.seconds)
-    with limit, running.poisoned(), recording(given, execute=True) as recorder:
-        result = running.DRIVERS[exercise.driver](entry, given)
-    found = explained(checked(recorder.notes(result)), data_of(given), exercise.copies)
-    call = found.recording
-    owners = [call.storages[view["storage"]].get("input") for view in call.result]
-    return result, {
-        "result": wire.decode(wire.encode(result)),
-        "changed": running.changed(case.arguments, given),
-        "launches": call.launches,
-        "unwritten": recorder.blanks.reports[:1],
-        "terms": broken_terms(exercise, case, len(call.launches), owners) or _not_explained(found.reason, case),
-    }
+    if exercise.kernel and not emulator.active():
+        case = replace(case, arguments=_on(case.arguments, "cuda"))
+        given = _copy(case.arguments)
+        with running.poisoned():
+            result = _on(_run(exercise, entry, given), "cpu")
+        return result, _message(case, given, result), None
+    given = _copy(case.arguments)
+    if not exercise.kernel and not (exercise.forbidden and find_spec("triton")):
+        with limit:
+            result = _run(exercise, entry, given)
+        return result, _message(case, given, result), Explained(Recording([], [], []))
+    memory = running.poisoned() if exercise.kernel else nullcontext()
+    with limit, memory, recording(given, execute=True) as recorder:
+        result = _run(exercise, entry, given)
+    message, notes = _message(case, given, result), recorder.notes(result)
+    call = checked(notes)
+    if exercise.kernel:
+        found = explained(call, data_of(given), exercise.copies)
+        owners = [call.storages[view["storage"]].get("input") for view in call.result]
+        terms = broken_terms(exercise, case, len(call.launches), owners)
+        message |= {"unwritten": recorder.blanks.reports[:1], "explained": found.reason, "terms": terms}
+    else:
+        found = torch_alone(call, exercise.forbidden)
+    return result, message, found if wire.encode(notes) == _noted_on_noise(exercise, entry, case) else None
 
 
-def _not_explained(reason: str | None, case: Case) -> Failure | None:
-    return Failure(Outcome.WRONG, reason, case=str(case)) if reason else None
+def _noted_on_noise(exercise: Exercise, entry: Any, case: Case) -> bytes | None:
+    """Return what is noted of a call on noise, as for the judge; None if it raises something."""
+    given = noise_for(exercise, case, VISIBLE_SEED)
+    limit, silent = running.stopped_after(exercise.limits.seconds), redirect_stdout(StringIO())
+    try:
+        with limit, silent, recording(given) as recorder:
+            result = _run(exercise, entry, given)
+        return wire.encode(recorder.notes(result))
+    except Exception:
+        return None
+
+
+def _run(exercise: Exercise, entry: Any, arguments: Arguments) -> Any:
+    with running.forbidding(exercise.forbidden):
+        return running.DRIVERS[exercise.driver](entry, arguments)
+
+
+def _message(case: Case, given: Arguments, result: Any) -> dict[str, Any]:
+    sent = wire.decode(wire.encode(result))  # what the judge would see
+    return {"result": sent, "changed": running.changed(case.arguments, given)}
+
+
+def _copy(arguments: Arguments) -> Arguments:
+    return layout.unpacked(running.copied(layout.packed(arguments)))
 
 
 def _on(value: Any, device: str) -> Any:

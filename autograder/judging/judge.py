@@ -48,18 +48,24 @@ Settle = Callable[[Sequence[Case], Messages], tuple[Messages, dict[int, Failure]
 
 
 def judge(
-    exercise: Exercise, program: Sequence[Cell], seed: str, sandbox: Sandbox, settle: Settle | None = None
+    exercise: Exercise,
+    program: Sequence[Cell],
+    seed: str,
+    sandbox: Sandbox,
+    settle: Settle | None = None,
+    hidden: bool = True,
 ) -> Verdict:
     """Run `program` in the sandbox on cases drawn from `seed` and return the verdict.
 
     With `settle`, which an exercise on kernels needs, the program is called on noise in place of data, and tells what
-    its function does; `settle` makes answers of that, and returns the cases for which there are none.
+    its function does; `settle` makes answers of that, and returns the cases for which there are none. Without `hidden`
+    the visible cases are all.
 
     Never raises for what the program does. A fault of the grader is a verdict too, without a score.
     """
     started = time.monotonic()
     try:
-        cases = draw_cases(exercise, seed)
+        cases = draw_cases(exercise, seed, hidden)
     except Exception as error:
         return fault(exercise, f"its cases cannot be drawn: {error!r}")
     if untested := set(range(len(exercise.parts))) - {case.part for case in cases}:

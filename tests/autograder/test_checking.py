@@ -1,5 +1,8 @@
 """`check(name)` in a notebook: at once, specific, and of one mind with the judge."""
 
+from contextlib import nullcontext
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -126,3 +129,22 @@ def test_a_grader_fault_shows_no_points():
     text = report.as_text(fault(DOUBLE, "the machine is gone"))
     assert "grader fault, – of 3 points" in text
     assert "the machine is gone" in text
+
+
+NORM = """
+def rms_normalize(x, weight, eps=1e-6):
+    y = x.double()
+    return (y * (y.square().mean(-1, keepdim=True) + eps).rsqrt() * weight).to(x.dtype)
+"""
+
+
+def test_numbers_that_numpy_gives_where_torch_has_to_compute_are_refused(monkeypatch, capsys):
+    """They are right here, but the judge follows what torch does, on numbers that the student's process never saw."""
+    pytest.importorskip("triton", reason="calls are noted by a mode that comes with the kernels")
+    monkeypatch.setenv("MLA_COURSE", str(Path(__file__).parents[2]))
+    by_numpy = NORM.replace("x.double()", "torch.from_numpy(x.double().numpy() * 1)")
+    for source in (NORM, by_numpy):
+        namespace = {"check": check, "torch": torch, "In": ["import torch", source]}
+        exec(source, namespace)
+        with pytest.raises(CheckFailed, match="relative error") if source is by_numpy else nullcontext():
+            exec("check('rms_normalize')", namespace)

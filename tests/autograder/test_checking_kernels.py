@@ -6,9 +6,10 @@ import pytest
 
 from autograder import checking
 from autograder.checking import CheckFailed
+from autograder.judging.verdict import Outcome
 from mla_ref.hardware import emulator
 
-from .kernel_course import FOLDER, KERNEL, RIGHT, ROW_SUM, SETUP
+from .kernel_course import FOLDER, KERNEL, RIGHT, ROW_SUM, SETUP, verdict
 
 pytestmark = [
     pytest.mark.xdist_group("workers"),
@@ -32,7 +33,8 @@ def checked(monkeypatch):
     return run
 
 
-def test_a_right_kernel_passes_with_and_without_a_history_of_cells(checked, capsys):
+def test_a_right_kernel_passes_at_once_with_and_without_a_history_of_cells(checked, monkeypatch, capsys):
+    monkeypatch.setattr(checking, "KernelWorkers", None)  # nobody needs to be asked
     for history in (True, False):
         checked(KERNEL + RIGHT, history)
         assert "row_sum: passed, 2 of 2 points" in capsys.readouterr().out
@@ -87,3 +89,32 @@ def test_a_loop_that_does_not_end_is_stopped(checked, capsys):
     ):
         patch.setattr(checking.Course, "locate", lambda self, name: ("91_row_sum", hurried))
         checked(KERNEL.replace("    tl.store(out_ptr + row", f"{loop}    tl.store(out_ptr + row", 1) + RIGHT)
+
+
+# What a function does beside its kernel, and whether the judge's verdict depends on it
+BESIDE = {
+    "a check of the data": ("    assert x.isfinite().all()\n", "", True),
+    "a print of the data": ("    print(float(x.sum()))\n", "", True),
+    "random numbers where results will be": ("", ("torch.empty(", "torch.rand("), True),
+    "a choice by the data": ("    if x.sum() > 1e9: return out\n", "", True),
+    "an answer of NumPy's": ("", ("return out", "return torch.from_numpy(alpha * x.float().numpy().sum(1))"), False),
+    "an answer of an earlier call": (
+        "",
+        ("return out", "return row_sum.__dict__.setdefault((x.shape, alpha), out)"),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_is_open_is_decided_by_the_judge(checked, name, workers, capsys):
+    before, change, passes = BESIDE[name]
+    launcher = RIGHT.replace("    out =", f"{before}    out =").replace(*change or ("", ""))
+    judged = verdict(workers, launcher)
+    assert (judged.outcome is Outcome.PASSED) == passes, judged
+    if passes:
+        checked(KERNEL + launcher)
+    else:
+        with pytest.raises(CheckFailed) as failed:
+            checked(KERNEL + launcher)
+        assert str(failed.value).split(" (at")[0] == judged.reason.split(" (at")[0]
