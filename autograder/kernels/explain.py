@@ -88,7 +88,8 @@ def explained(recording: Recording, data: Collection[str], copies: bool = True) 
         runs = runs and may_run(event, lambda view: holds[view["storage"]] != PLAIN, _is_integer)
         strange = next((each for each in given if each not in (PLAIN, DATA)), None)
         where = f" in {event['line']}" if event["line"] else ""
-        what = f"torch computes from data outside the kernels: `{event['op'][0].strip('_')}`{where}"
+        of = "from data" if given - {PLAIN} else "with floats"
+        what = f"torch computes {of} outside the kernels: `{event['op'][0].strip('_')}`{where}"
         if not event["writes"] and given - {PLAIN}:
             reads.append(f"numbers of a tensor are read in Python{where}")
         for number, _ in event["writes"]:

@@ -259,11 +259,10 @@ def _check_host(event: Host, storages: list[Storage]) -> None:
         raise ValueError(f"{event['op'][0]} is no operation of a call's program")
     if tensors_in([event["args"], event["kwargs"]]):
         raise ValueError("an operand that is no view")
-    schema = hosting.schema_of(event["op"])
     given = [*hosting.views_in(event["args"]), *hosting.views_in([*event["kwargs"].values()])]
     for view in [*given, *event["out"]]:
         _check_view(VIEW.validate_python(view), storages)
-    changed = [view for each in hosting.written_by(schema, event["args"]) for view in hosting.views_in(each)]
+    changed = [*hosting.views_in(hosting.written_by(event["op"], event["args"], event["kwargs"]))]
     event["reads"] = [[view["storage"], _bytes(view)] for view in given]
     event["writes"] = [[view["storage"], _bytes(view)] for view in [*changed, *event["out"]]]
     event["flops"] = 0

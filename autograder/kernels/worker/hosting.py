@@ -69,10 +69,12 @@ def schema_of(op: Sequence[str]) -> Any:
     return getattr(getattr(torch.ops.aten, op[0]), op[1])._schema
 
 
-def written_by(schema: Any, args: Sequence[Any]) -> list[Any]:
-    """Return the operands that an operation changes in place."""
-    pairs = zip(schema.arguments, args, strict=False)
-    return [value for argument, value in pairs if argument.alias_info is not None and argument.alias_info.is_write]
+def written_by(op: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the operands that an operation changes in place; raises AttributeError if there is no such operation."""
+    arguments = schema_of(op).arguments
+    given = {**dict(zip((each.name for each in arguments), args, strict=False)), **kwargs}
+    changed = [each.name for each in arguments if each.alias_info is not None and each.alias_info.is_write]
+    return [given[name] for name in changed if name in given]
 
 
 def views_in(value: Any) -> Iterator[Mapping[str, Any]]:

@@ -286,8 +286,7 @@ def _needed_whole(events: list[dict[str, Any]], kernels: dict[int, tuple[Kernel,
 
 def _targets(step: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the views that an operation of torch writes."""
-    changed = hosting.written_by(hosting.schema_of(step["op"]), step["args"])
-    return [view for each in changed for view in hosting.views_in(each)] + step["out"]
+    return [*hosting.views_in(hosting.written_by(step["op"], step["args"], step["kwargs"])), *step["out"]]
 
 
 def _touched(kernel: Kernel, names: list[str], event: dict[str, Any]) -> dict[str, set[int]]:

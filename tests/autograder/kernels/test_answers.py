@@ -50,6 +50,14 @@ PASSED_OFF = {
         "    copy_kernel[(1,)](alpha * x.sum(-1), out, len(x), BLOCK=64)\n    return out",
         "copy_kernel takes as x_ptr what torch computes from data outside the kernels: `mul` in line 18",
     ),
+    "gives torch a place for its results": (
+        RIGHT.replace("return out", "torch.mul(x.sum(-1), alpha, out=out)\n    return out").replace("alpha, B", "9, B"),
+        "the result is what torch computes from data outside the kernels: `mul` in line 20 (`torch.mul(",
+    ),
+    "computes with torch what no data reaches": (
+        RIGHT.replace("return out", "return torch.ones(len(x)) / 2"),
+        "the result is what torch computes with floats outside the kernels: `div`",
+    ),
     "leaves the kernel the last step": (
         RIGHT.replace("(x, out,", "(alpha * x, out,").replace("alpha, BLOCK", "1.0, BLOCK"),
         "sum_kernel takes as x_ptr what torch computes from data outside the kernels: `mul` in line 19",
