@@ -76,7 +76,7 @@ UNKNOWN, DONE = 0x00050000 | errno.ENOSYS, 0x00050000  # the latter does nothing
 X32 = 0x40000000  # marks calls of the x32 interface, which have numbers of their own
 NAMESPACES = 0x7E020000  # the flags of clone that make one
 CLONE_FILES, CLONE_THREAD, CLOSE_RANGE_UNSHARE = 0x400, 0x10000, 0x2
-SHARED_ANONYMOUS = 0x21
+SHARED_ANONYMOUS, F_SETLEASE = 0x21, 1024
 PR_SCHED_CORE, PR_SET_NO_NEW_PRIVS = 62, 38
 MACHINES = {"x86_64": (0, 0xC000003E, 317, 250), "aarch64": (1, 0xC00000B7, 277, 219)}  # column, token, seccomp, keyctl
 
@@ -111,6 +111,7 @@ WITH_CARE = {
     # a thread has the files of its process, which are counted there
     "clone": _without(0, NAMESPACES, then=_without(0, CLONE_THREAD | CLONE_FILES, CLONE_THREAD)),
     "close_range": _without(2, CLOSE_RANGE_UNSHARE),
+    "fcntl": _without(1, 0xFFFFFFFF, F_SETLEASE),  # others who write to a file in sight, as to update it, would wait
     "prctl": _without(0, 0xFFFFFFFF, PR_SCHED_CORE),  # ties the schedules of two processes together
     "mmap": _without(3, SHARED_ANONYMOUS, SHARED_ANONYMOUS),  # is held on to by one page of it, and counted by that
 }

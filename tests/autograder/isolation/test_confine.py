@@ -454,6 +454,7 @@ def test_the_filter_answers_as_its_list_says(machine):
         "setpriority": [0, 1],
         "clone": [0x10000000 | 17],
         "close_range": [0, 0, 2],
+        "fcntl": [0, 1024],
         "mmap": [0, 4096, 3, 0x21],
         "prctl": [62],
     }.items():
