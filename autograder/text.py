@@ -16,6 +16,14 @@ def one_line(value: Any, limit: int = 2000) -> str:
     return "".join(shown)
 
 
+def quoted(value: Any, limit: int) -> str:
+    """Return what a stranger's process gave as text, as `one_line` does; "" for what is neither text nor an integer.
+
+    To write out a few megabytes of anything else, as a list that names one tensor very often, may take hours.
+    """
+    return one_line(value, limit) if isinstance(value, str | int) else ""
+
+
 def listed(names: Sequence[str], most: int = 5) -> str:
     """Return the first names on one line, and whether there are more."""
     shown = ", ".join(one_line(name, 100) for name in names[:most])

@@ -41,7 +41,8 @@ class Restore(OfCourse):
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
         lesson = self.lesson(resources)
-        remarks = nb.metadata.get(REMARKS)
+        ours = VERDICTS in resources["nbgrader"]  # else the notebook is as the student handed it in, remarks and all
+        remarks = nb.metadata.get(REMARKS) if ours else {}
         return restore(lesson, list(clean_cells(nb.cells)), remarks if isinstance(remarks, dict) else {}), resources
 
 

@@ -21,6 +21,7 @@ from autograder.judging.verdict import Outcome
 from autograder.text import one_line
 
 MAX_BYTES = 32 << 20
+MAX_VALUES = 1 << 20  # lists and dicts in a file: each takes some hundred bytes of memory, for as few as three in it
 MAX_SOURCE = 1 << 20  # characters of a cell, and of all cells together
 MAX_CELLS = 2000
 MAX_ID = 200
@@ -56,7 +57,8 @@ def read_cells(path: Path) -> list[StudentCell]:
     name = one_line(path.name, 100)
     try:
         content = read_file(path, MAX_BYTES + 1)
-        data = json.loads(content) if len(content) <= MAX_BYTES else None
+        large = len(content) > MAX_BYTES or content.count(b"[") + content.count(b"{") > MAX_VALUES
+        data = None if large else json.loads(content)
     except FileNotFoundError:
         raise SubmissionError(Outcome.ABSENT, f"no {name} was handed in") from None
     except PermissionError:
@@ -67,11 +69,9 @@ def read_cells(path: Path) -> list[StudentCell]:
             f"{name} is not a notebook that can be read ({type(error).__name__}): open it in JupyterLab, save it, "
             "and hand it in again",
         ) from None
-    if len(content) > MAX_BYTES:
-        raise SubmissionError(
-            Outcome.UNREADABLE,
-            f"{name} is larger than {MAX_BYTES >> 20} MiB: clear its outputs and hand it in again",
-        )
+    if large:
+        told = f"{name} is larger than {MAX_BYTES >> 20} MiB, or holds more than {MAX_VALUES} lists and tables"
+        raise SubmissionError(Outcome.UNREADABLE, f"{told}: clear its outputs and hand it in again")
     cells = data.get("cells") if isinstance(data, dict) else None
     if not isinstance(cells, list):
         raise SubmissionError(

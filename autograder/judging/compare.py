@@ -204,4 +204,6 @@ def _kind(value: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else repr(value)[:80]
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return repr(value)[:80] if isinstance(value, str | int | None) else _kind(value)  # others may take hours

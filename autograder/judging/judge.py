@@ -19,8 +19,9 @@ from autograder.judging.compare import assess
 from autograder.judging.exercise import Exercise
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
-from autograder.text import one_line
+from autograder.text import one_line, quoted
 
+SAID = ("result", "notes", "unsupported", "error")  # of a case, by a student's process, beside what it "changed"
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "cannot allocate memory")
 # What a kernel does wrong while it runs, by the emulator's names for it
 FAULTS = {
@@ -149,7 +150,7 @@ def read_reply(
             stop = Failure(Outcome.MISSING, f"the cell defines no function or class called {exercise.name}")
         elif message.get("event") == "cell":
             failure = _read_error(exercise, message.get("error"))
-            if str(message.get("cell")) == exercise.name:
+            if message.get("cell") == exercise.name:
                 stop = failure
             else:
                 notes.append(f"a cell that {exercise.name} needs failed: {failure.reason}")
@@ -163,13 +164,19 @@ def read_reply(
     return failures, notes
 
 
-def first_answers(cases: Sequence[Case], reply: Reply) -> dict[int, dict[str, Any]]:
-    """Return the first message about each case; the student's process may send others."""
-    found: dict[int, dict[str, Any]] = {}
+def first_answers(cases: Sequence[Case], reply: Reply) -> Messages:
+    """Return the first message about each case, of which the rest is what a student's process has a say in.
+
+    It may send others, and in them what only the judge says of an answer, or a tensor where names or text belong.
+    """
+    found: Messages = {}
     for message in reply.messages:
         index = message.get("index")
         if message.get("event") == "case" and type(index) is int and 0 <= index < len(cases):
-            found.setdefault(index, message)
+            said = {key: message[key] for key in SAID if key in message}
+            names = message.get("changed")
+            names = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+            found.setdefault(index, said | {"changed": names})
     return found
 
 
@@ -196,11 +203,9 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
         return replace(_read_error(exercise, message["error"]), case=str(case))
     if "unsupported" in message:
         names = ", ".join(exercise.returns)
-        reason = f"the result is {one_line(message['unsupported'], 200)}, expected {names}"
+        reason = f"the result is {quoted(message['unsupported'], 200)}, expected {names}"
         return Failure(Outcome.WRONG, reason, case=str(case))
-    touched = message.get("changed")
-    touched = {str(name) for name in touched} if isinstance(touched, list) else set()
-    touched = sorted(touched.intersection(case.arguments).difference(exercise.may_change))
+    touched = sorted(set(message.get("changed", [])).intersection(case.arguments).difference(exercise.may_change))
     if touched:
         return Failure(Outcome.WRONG, f"it changed its argument {', '.join(touched)} in place", case=str(case))
     found = assess(exercise, case.arguments, message.get("result"))
@@ -211,7 +216,7 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
     empty = exercise.kernel and "has NaN in" in found.reason
     sources = "what a kernel does not write, what a mask leaves out of a load without `other`, 0/0 and inf - inf"
     hint, told = f": NaN comes here from {sources}" if empty else "", message.get("unwritten")
-    if empty and isinstance(told, list) and told:
+    if empty and told:
         hint = f": {one_line(told[0], 400)}"
     return Failure(Outcome.WRONG, one_line(found.reason, 1000) + hint, found.mistake, str(case))
 
@@ -236,12 +241,12 @@ def _read_error(exercise: Exercise, error: Any) -> Failure:
     """Turn a reported exception into a sentence. The report comes from the student's process, so nothing in it is
     taken for granted."""
     error = error if isinstance(error, dict) else {}
-    kind, text = one_line(error.get("type", "error"), 80), one_line(error.get("message", ""), 500)
+    kind, text = quoted(error.get("type"), 80) or "error", quoted(error.get("message"), 500)
     where = error.get("where")
     place = source = ""
     if isinstance(where, dict):
         limits = {"line": 8, "cell": 80, "source": 120}
-        line, cell, source = (one_line(where.get(key, ""), limit) for key, limit in limits.items())
+        line, cell, source = (quoted(where.get(key, ""), limit) for key, limit in limits.items())
         place = f" in line {line}"
         place += f" of cell {cell}" if cell not in ("", exercise.name) else ""
         place += f" (`{source}`)" if source else ""
@@ -255,7 +260,7 @@ def _read_error(exercise: Exercise, error: Any) -> Failure:
         said = f"no answer within {exercise.limits.seconds:g} s{place}: is there a loop that does not end?"
         return Failure(Outcome.TIME, said)
     if kind in FAULTS:
-        return Failure(FAULTS[kind], f"{one_line(error.get('kernel', ''), 80)}{place}: {text}")
+        return Failure(FAULTS[kind], f"{quoted(error.get('kernel', ''), 80)}{place}: {text}")
     return Failure(Outcome.ERROR, f"{kind}{place}: {text}" if text else f"{kind}{place}")
 
 

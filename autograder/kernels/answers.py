@@ -52,10 +52,11 @@ class Answers:
     ) -> tuple[dict[int, dict[str, Any]], dict[int, Failure]]:
         """Return, by number of the case, messages with answers in place of programs, and the cases that failed.
 
-        A message without a program stays. A message with an answer holds `result`, `changed`, `unwritten`, what does
-        not count, `explained`, and terms that are broken all the same, `terms`.
+        A message without a program stays if it says why there is none: a bare result does not count. A message with an
+        answer holds `result`, `changed`, `unwritten`, what does not count, `explained`, and terms that are broken all
+        the same, `terms`.
         """
-        found = {n: dict(message) for n, message in messages.items() if "notes" not in message}
+        found = {n: dict(message) for n, message in messages.items() if not {"notes", "result"} & message.keys()}
         failures: dict[int, Failure] = {}
         programs: dict[int, Explained] = {}
         for n, message in messages.items():

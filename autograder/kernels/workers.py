@@ -12,6 +12,7 @@ from autograder.isolation.sandbox import Kind, Limits, Reply, Sandbox
 from autograder.isolation.worker import wire
 from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.judge import FAULTS
+from autograder.text import quoted
 
 TASKS = "autograder.kernels.worker.tasks"
 EMULATOR = Kind(TASKS, {"TRITON_INTERPRET": "0", "MLA_EMULATE": "1"})
@@ -98,10 +99,12 @@ def sentence(error: Any) -> str:
     """Return an error that a worker described as one sentence."""
     if isinstance(error, dict):
         where = error.get("where")
-        line = f" in line {where.get('line')} (`{str(where.get('source'))[:120]}`)" if isinstance(where, dict) else ""
-        kind = error.get("kernel" if error.get("type") in FAULTS else "type", "error")
-        return f"{str(kind)[:80]}{line}: {str(error.get('message', ''))[:500]}"
-    return str(error)[:500]
+        place = where if isinstance(where, dict) else {}
+        line = f" in line {quoted(place.get('line'), 8)} (`{quoted(place.get('source'), 120)}`)" if place else ""
+        kind = quoted(error.get("type", "error"), 80)
+        name = quoted(error.get("kernel", "error"), 80) if kind in FAULTS else kind
+        return f"{name}{line}: {quoted(error.get('message', ''), 500)}"
+    return quoted(error, 500)
 
 
 def ended(reply: Reply, limits: Limits, what: str) -> Exception:

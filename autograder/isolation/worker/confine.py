@@ -75,7 +75,8 @@ ALLOW, KILL, REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
 UNKNOWN, DONE = 0x00050000 | errno.ENOSYS, 0x00050000  # the latter does nothing and says that it was done
 X32 = 0x40000000  # marks calls of the x32 interface, which have numbers of their own
 NAMESPACES = 0x7E020000  # the flags of clone that make one
-SHARED_ANONYMOUS = 0x21
+CLONE_FILES, CLONE_THREAD, CLOSE_RANGE_UNSHARE = 0x400, 0x10000, 0x2
+SHARED_ANONYMOUS, F_SETLEASE = 0x21, 1024
 PR_SCHED_CORE, PR_SET_NO_NEW_PRIVS = 62, 38
 MACHINES = {"x86_64": (0, 0xC000003E, 317, 250), "aarch64": (1, 0xC00000B7, 277, 219)}  # column, token, seccomp, keyctl
 
@@ -90,10 +91,13 @@ def _own(*indices: int) -> Code:
     return [*steps, _end(ALLOW)]
 
 
-def _without(index: int, mask: int, value: int | None = None) -> Code:
-    """Allow a call of whose argument no bit of the mask is set; with `value`, whose masked bits are not that."""
+def _without(index: int, mask: int, value: int | None = None, then: Code | None = None) -> Code:
+    """Allow a call of whose argument no bit of the mask is set; with `value`, whose masked bits are not that.
+
+    With `then`, go on with that in place of allowing it.
+    """
     test = [(ANY_BIT, 0, 1, mask)] if value is None else [(AND, 0, 0, mask), (EQUAL, 0, 1, value)]
-    return [(LOAD, 0, 0, ARGUMENTS + 8 * index), *test, _end(REFUSE), _end(ALLOW)]
+    return [(LOAD, 0, 0, ARGUMENTS + 8 * index), *test, _end(REFUSE), *(then or [_end(ALLOW)])]
 
 
 def _end(action: int) -> tuple[int, int, int, int]:
@@ -104,7 +108,10 @@ WITH_CARE = {
     "prlimit64": _own(0),
     "sched_setaffinity": _own(0),
     "setpriority": _own(0, 1),
-    "clone": _without(0, NAMESPACES),
+    # a thread has the files of its process, which are counted there
+    "clone": _without(0, NAMESPACES, then=_without(0, CLONE_THREAD | CLONE_FILES, CLONE_THREAD)),
+    "close_range": _without(2, CLOSE_RANGE_UNSHARE),
+    "fcntl": _without(1, 0xFFFFFFFF, F_SETLEASE),  # others who write to a file in sight, as to update it, would wait
     "prctl": _without(0, 0xFFFFFFFF, PR_SCHED_CORE),  # ties the schedules of two processes together
     "mmap": _without(3, SHARED_ANONYMOUS, SHARED_ANONYMOUS),  # is held on to by one page of it, and counted by that
 }

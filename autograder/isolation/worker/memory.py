@@ -86,10 +86,19 @@ def _kilobytes(pid: int | str, file: str, *names: str) -> int:
 
 
 def _sum(pid: int | str, file: str, *names: str) -> int:
-    """Return the sum of fields of a process's file in /proc; 0 if it is gone or not to be read."""
-    try:
-        with open(f"/proc/{pid}/{file}") as lines:
-            fields = (line.split() for line in lines)
-            return sum(int(field[1]) for field in fields if field and field[0][:-1] in names)
-    except OSError:
-        return 0
+    """Return the sum of fields of a process's file in /proc; 0 if it is gone or not to be read.
+
+    A process lives on without its first thread, which then tells nothing: the first one that does tells for all.
+    """
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                if total := _fields(f"/proc/{pid}/task/{thread}/{file}", names):
+                    return total
+    return 0
+
+
+def _fields(path: str, names: tuple[str, ...]) -> int:
+    with open(path, errors="replace") as lines:  # a process may give itself any bytes as a name
+        fields = (line.split() for line in lines)
+        return sum(int(field[1]) for field in fields if field and field[0][:-1] in names)

@@ -194,6 +194,7 @@ def _rows(table: str) -> int:
 
 def _confine(limits: dict[str, Any], directory: str, tells: int, shelf: Shelf) -> None:
     """Lower what this process may use; tell the server what it holds, and on which arguments its work begins."""
+    told = shelf.told()  # gives back memory, so before the limit of addresses is drawn
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -213,7 +214,7 @@ def _confine(limits: dict[str, Any], directory: str, tells: int, shelf: Shelf) -
     if PRIVATE:
         _prctl(PR_SET_DUMPABLE, 1)  # lets the server see how much of its memory is shared
         _limit(resource.RLIMIT_NPROC, 2 * MAX_PROCESSES)  # threads count too
-    os.write(tells, (memory.held() if PRIVATE else 0).to_bytes(8, "little") + shelf.told())
+    os.write(tells, (memory.held() if PRIVATE else 0).to_bytes(8, "little") + told)
     os.close(tells)
 
 

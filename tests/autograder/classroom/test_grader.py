@@ -7,6 +7,7 @@ import shutil
 import time
 import types
 
+import nbformat
 import pytest
 from rich.console import Console
 
@@ -16,8 +17,9 @@ from autograder.classroom.export import export, overruled, rows
 from autograder.classroom.feedback import write_feedback
 from autograder.classroom.grade import Classroom
 from autograder.classroom.grader import Grader
+from autograder.classroom.preprocessors import Restore
 from autograder.classroom.record import Graded, Records
-from autograder.classroom.restore import clean_cells, restore
+from autograder.classroom.restore import REMARKS, clean_cells, restore
 from autograder.classroom.scoreboard import print_scoreboard
 from autograder.course.course import Course
 from autograder.course.digest import transitive
@@ -176,6 +178,15 @@ def test_what_was_not_worked_on_needs_no_run(tiny, tmp_path, judged):
     assert judged == []
 
 
+def test_a_student_makes_no_remarks_on_their_own_notebook(tiny, tmp_path):
+    plain = nbformat.from_dict(notebook(**WRONG))
+    plain.metadata[REMARKS] = {"outcome": "grader fault", "reason": "mark this by hand", "others": 5}
+    once, _ = Restore(course=str(tiny.root)).preprocess(plain, {"nbgrader": {"assignment": NAME}})
+    assert once.metadata[REMARKS] == {"missing": [], "copied": []}
+    with Grader(tiny, tmp_path) as grader:
+        assert grader.verdicts(LESSON, once)["double"].outcome is Outcome.WRONG
+
+
 def hostile_class():
     """Return submissions that trouble a grader, by student, with the score that each should get."""
     right = notebook(**RIGHT)
@@ -208,6 +219,7 @@ def hostile_class():
         "exits": (notebook(double="import os\nos._exit(0)", quad=RIGHT["quad"]), 2),
         "truncated": (json.dumps(right).encode()[:-300], 0),
         "binary": (b"\0\1\2", 0),
+        "lists": (b'{"cells": [], "metadata": [' + b"[]," * (1 << 20) + b"0]}", 0),
         "copied": (copied, 5),
         "forged": (forged, 5),
         "bare": (bare, 5),

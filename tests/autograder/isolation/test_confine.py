@@ -152,6 +152,36 @@ HELD = {
         kept[-1].write(bytes(40 << 20))
         libc.munmap(ctypes.addressof(ctypes.c_char.from_buffer(kept[-1])) + 4096, (40 << 20) - 4096)
 """,
+    "processes without their first thread": """
+    import ctypes, threading
+    kept = []
+    for _ in range(3):
+        if os.fork() == 0:
+            threading.Thread(target=lambda: (kept.append(os.urandom(1 << 20) * 110), time.sleep(30))).start()
+            ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)
+""",
+    "sockets of a thread's own": """
+    import ctypes, socket, threading
+    threading.stack_size(1 << 18)
+    refused = []
+    def fill():
+        kept, unshare = [], 2
+        if ctypes.CDLL(None).syscall(436, 3000, 3001, unshare):
+            refused.append(True)
+            return
+        try:
+            while True:
+                kept += socket.socketpair()
+                for end in kept[-2:]:
+                    end.setblocking(False)
+                    try:
+                        while True: end.send(bytes(4096))
+                    except BlockingIOError: pass
+        except OSError: time.sleep(30)
+    for _ in range(3): threading.Thread(target=fill, daemon=True).start()
+    time.sleep(0.5)
+    if refused: raise PermissionError
+""",
     "what waits in sockets": """
     import os, socket
     kept, more = [], os.fork()
@@ -174,6 +204,15 @@ def test_memory_beyond_the_limit_is_not_held(bubble, how):
     assert found.outcome in (Outcome.MEMORY, Outcome.ERROR), found
     assert found.outcome is Outcome.MEMORY or "PermissionError" in found.reason, found
     assert verdict(bubble, RIGHT).outcome is Outcome.PASSED
+
+
+def test_what_a_child_shares_with_the_server_is_no_larger_than_its_arguments(bubble):
+    source = """
+def spy():
+    shared = [line.split()[0].split("-") for line in open("/proc/self/maps") if " rw-s " in line]
+    return json.dumps(sum(int(end, 16) - int(first, 16) for first, end in shared))
+"""
+    assert tell(bubble, source) == 0
 
 
 def test_what_is_held_is_named_as_the_reason(bubble):
@@ -414,11 +453,15 @@ def test_the_filter_answers_as_its_list_says(machine):
         "sched_setaffinity": [1],
         "setpriority": [0, 1],
         "clone": [0x10000000 | 17],
+        "close_range": [0, 0, 2],
+        "fcntl": [0, 1024],
         "mmap": [0, 4096, 3, 0x21],
         "prctl": [62],
     }.items():
         assert answer(machine, calls[call], *arguments) == 0x50000 | errno.EPERM, call
         assert answer(machine, calls[call], *([1 << 32] if call == "prlimit64" else [0])) == confine.ALLOW
+    assert answer(machine, calls["clone"], 0x3D0F00) == confine.ALLOW, "a thread, as the C library starts one"
+    assert answer(machine, calls["clone"], 0x3D0B00) == 0x50000 | errno.EPERM, "a thread with files of its own"
     assert answer(machine, 435) == 0x50000 | errno.ENOSYS, "clone3, of which libraries know that it may be missing"
     assert answer(machine, calls["read"], token=0x40000003) == confine.KILL
     assert answer(machine, 1 << 30 | calls["read"]) == confine.KILL

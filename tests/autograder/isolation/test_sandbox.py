@@ -227,6 +227,19 @@ def test_a_child_cannot_end_or_stop_the_server(bubble):
     assert bubble._process.pid == before
 
 
+def test_a_process_whose_name_is_no_text_does_not_end_the_server(bubble):
+    before = bubble._process.pid if verdict(bubble, RIGHT) else None
+    source = r"""
+        import ctypes, time
+        def double(x):
+            ctypes.CDLL(None).prctl(15, b"\xff\xfe", 0, 0, 0)
+            time.sleep(0.3)
+            return 2 * x
+    """
+    assert verdict(bubble, source).outcome is Outcome.PASSED
+    assert bubble._process.pid == before
+
+
 def test_a_child_cannot_read_the_servers_memory(bubble):
     source = """
 def spy():

@@ -13,6 +13,7 @@ from autograder.isolation.sandbox import _read_reply
 from autograder.isolation.worker import wire
 from autograder.judging.judge import draw_cases, read_reply, verdict_from
 from autograder.judging.verdict import Outcome, Verdict
+from autograder.kernels.workers import sentence
 
 from ..tiny_course import DOUBLE
 
@@ -155,6 +156,9 @@ def trees(rng, depth=0):
         "error",
         "unsupported",
         "changed",
+        "explained",
+        "terms",
+        "unwritten",
         "type",
         "message",
         "where",
@@ -209,6 +213,36 @@ def test_ten_thousand_forged_replies_neither_pass_nor_break_the_judge():
         outcomes.add(found.outcome)
     assert Outcome.FAULT not in outcomes
     assert {Outcome.WRONG, Outcome.ERROR, Outcome.ENDED, Outcome.TIME, Outcome.MISSING} <= outcomes
+
+
+@pytest.mark.parametrize("key", ["terms", "explained", "unwritten", "changed", "event", "cell"])
+@pytest.mark.parametrize("value", ["a word", torch.ones(2), {"reason": 1}, [torch.ones(2)]], ids=str)
+def test_what_the_judge_alone_says_is_not_taken_from_a_reply(key, value):
+    cases = draw_cases(DOUBLE, "seed")
+    told = {"event": "case", "index": 0, "result": torch.zeros(3, 4), "changed": [], key: value}
+    reply = _read_reply(wire.encode(told), "exit", 0)
+    reply.changed = True
+    failures, notes = read_reply(DOUBLE, cases, reply)
+    found = verdict_from(DOUBLE, cases, failures, notes)
+    assert (found.score, found.outcome) in ((0, Outcome.WRONG), (0, Outcome.ENDED))
+
+
+@pytest.mark.parametrize("place", ["type", "message", "line", "source", "cell", "kernel"])
+def test_no_tensor_is_written_out_as_text(place, monkeypatch):
+    cases = draw_cases(DOUBLE, "seed")
+    error = {"type": "OutOfBounds", "where": {}}
+    (error["where"] if place in ("line", "source", "cell") else error)[place] = [torch.ones(2)]
+    for told in (
+        {"event": "case", "index": 0, "error": error},
+        {"event": "case", "index": 0, "unsupported": [torch.ones(2)]},
+        {"event": "cell", "cell": [torch.ones(2)], "error": error},
+    ):
+        reply = _read_reply(wire.encode(told), "exit", 0)
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.Tensor, "__repr__", lambda self: pytest.fail("hours, if it is named very often"))
+            failures = read_reply(DOUBLE, cases, reply)[0]
+            assert len(failures) == len(cases)
+            assert isinstance(sentence(error), str)
 
 
 def test_an_answer_may_not_be_given_twice():
