@@ -8,7 +8,7 @@ from typing import Any
 
 from autograder.isolation.worker.trees import by_name
 from autograder.kernels.record import Recording
-from autograder.kernels.worker.hosting import LARGEST_FLOAT_CONSTANT, control, may_run, views_in
+from autograder.kernels.worker.hosting import LARGEST_FLOAT_CONSTANT, control, fills, may_run, shaped, views_in
 from autograder.kernels.worker.recording import LARGEST_CONSTANT, NAMED
 
 KEPT = "the result is no tensor of this call: is it one that an earlier call returned?"
@@ -82,8 +82,8 @@ def explained(recording: Recording, data: Collection[str], copies: bool = True) 
         runs = event["args"] is not None and (copies or given <= {PLAIN} or _takes_all(event, storages))
         targets = {number for number, _ in event["writes"]}
         ruled = control(event) if event["args"] is not None else ()
-        takes = {number for number, _ in event["reads"]} - {view["storage"] for view in ruled}
-        mended = takes & left and takes - left - (empty & targets)
+        takes = set() if shaped(event) else {n for n, _ in event["reads"]} - {view["storage"] for view in ruled}
+        mended = takes & left and (takes - left - (empty & targets) or fills(event))
         runs = runs and not (written | left) & targets and not mended  # what a kernel has left stays as it is
         runs = runs and may_run(event, lambda view: holds[view["storage"]] != PLAIN, _is_integer)
         strange = next((each for each in given if each not in (PLAIN, DATA)), None)

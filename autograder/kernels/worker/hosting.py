@@ -111,6 +111,19 @@ def may_run(step: Mapping[str, Any], data: Callable[[Mapping[str, Any]], bool], 
     return name in ON_INTEGERS and not any(map(data, given)) and all(map(integer, [*given, *step["out"]]))
 
 
+def shaped(step: Mapping[str, Any]) -> bool:
+    """Return whether an operation takes nothing but the shape of its operand."""
+    return step["op"][0].startswith("new_") or step["op"][0].endswith("_like")
+
+
+def fills(step: Mapping[str, Any]) -> bool:
+    """Return whether an operation puts numbers of its own beside those that it moves."""
+    name, overload = step["op"]
+    if name == "constant_pad_nd" and step["args"] is not None:
+        return any(not isinstance(n, int) or n > 0 for n in step["args"][1])
+    return name in ("fill", "scatter") and overload != "src"
+
+
 def control(step: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the views of an operation that say where data goes, or stand for a number."""
     places = MOVING.get(step["op"][0], ())
