@@ -177,14 +177,16 @@ class Compiled:
 
     def kernel(self, launch: dict[str, Any]) -> tuple[Kernel, list[str]]:
         """Return a launch's kernel, and the parameters that are no constants to it. What fails knows the kernel."""
-        from mla_ref.hardware.emulator.backend import compile_kernel, kernel_of
+        from mla_ref.hardware.emulator.backend import check_grid, check_warps, compile_kernel, kernel_of
 
+        check_grid(launch["kernel"], launch["grid"])
         if "module" in launch:
             if launch["module"] not in self.known:
                 self.known[launch["module"]] = kernel_of(launch["module"], launch["kernel"])
             return self.known[launch["module"]], launch["parameters"]
         function = self.namespace[launch["kernel"]]
         try:
+            check_warps(launch["warps"])
             signature, constants, _ = specialise(function, launch["args"])  # alignment decides nothing here
             key = repr((launch["kernel"], signature, constants))
             if key not in self.known:

@@ -34,6 +34,7 @@ NAME = "emulator"
 CAPABILITY = 80  # without TMA: descriptors become pointers
 TARGET = GPUTarget(NAME, CAPABILITY, 32)
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
+MOST_WARPS = 32  # of a program: 1024 threads
 CONSTANT = "constexpr"
 UNKNOWN = 1  # a kernel's registers and bytes of shared memory: who computes an occupancy divides by them
 
@@ -66,6 +67,7 @@ class Compiler(CUDABackend):
         self.binary_ext = "generic"
 
     def parse_options(self, opts: dict[str, Any]) -> Any:
+        check_warps(opts.get("num_warps") or 1)
         own = {"arch": f"sm{CAPABILITY}", "num_ctas": 1}  # more than one take a later capability
         opts = {"supported_fp8_dtypes": ("fp8e4nv", "fp8e5"), **opts, **own}
         given = {name: opts[name] for name in AMD_OPTIONS if name in opts}
@@ -144,7 +146,9 @@ def launch(kernel: Kernel, grid: Sequence[int], given: Sequence[tuple[str, Any]]
         What goes wrong in the kernel.
     """
     name = kernel.name
-    _check_grid(name, grid)
+    check_grid(name, grid)
+    if not math.prod(grid):
+        _warn(f"{name}: the grid {tuple(grid)} has no programs, so nothing runs")
     regions, values = {}, []
     kinds = [kind for _, kind in kernel.module.main.blocks[0].args]
     flat = _descriptors(given, kinds)
@@ -161,12 +165,17 @@ def launch(kernel: Kernel, grid: Sequence[int], given: Sequence[tuple[str, Any]]
         kernel.launch(grid, values, memory)
 
 
-def _check_grid(name: str, grid: Sequence[int]) -> None:
+def check_grid(name: str, grid: Sequence[int]) -> None:
+    """Raise ValueError for a grid that no GPU takes."""
     for size, most, axis in zip(grid, LARGEST_GRID, "xyz", strict=True):
         if not 0 <= size <= most:
             raise ValueError(f"{name}: the grid {tuple(grid)} has {size} programs along {axis}, expected 0 to {most}")
-    if not math.prod(grid):
-        _warn(f"{name}: the grid {tuple(grid)} has no programs, so nothing runs")
+
+
+def check_warps(warps: int) -> None:
+    """Raise ValueError for a number of warps that no GPU takes."""
+    if warps not in (1 << n for n in range(MOST_WARPS.bit_length())):
+        raise ValueError(f"num_warps is {warps}, expected a power of two up to {MOST_WARPS}")
 
 
 def _warn(message: str) -> None:
