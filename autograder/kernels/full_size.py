@@ -156,7 +156,9 @@ def _written(view: Mapping[str, Any], replayed: Replayed, recording: Recording) 
     """Return how much of the results in a view's storage is written, 1 for all of it, as far as a sample tells."""
     number = view["storage"]
     wanted = sum(math.prod(v["shape"]) * NAMED[v["dtype"]].itemsize for v in recording.result if v["storage"] == number)
-    marks = [counts["distinct"].get(str(number), {}) for counts in replayed.counts]
     hosts = [n for e in recording.events if e["kind"] == "host" and e["args"] is not None for n in e["writes"]]
-    written = sum(each.get("write", 0) for each in marks) + sum(size for n, size in hosts if n == number)
+    written = sum(size for n, size in hosts if n == number)
+    if found := replayed.written.get(str(number)):
+        first = replayed.counts[found["launch"]]["distinct"][str(number)].get("write", 0)
+        written += first * found["share"] + found["bytes"]
     return written / wanted if wanted else 1.0

@@ -43,6 +43,9 @@ class Replayed:
         Sentences on reads of memory that nothing had written.
     picks
         Of a sample, for each tensor of the result parts of its rows: index, first element, values, which of them count.
+    written
+        Of a sample, by the number of each storage of a result that launches write: the first `launch` that does, the
+        `share` of what it writes that are results and that no later one writes, and the `bytes` of results besides.
     """
 
     counts: list[dict[str, Any]]
@@ -51,6 +54,7 @@ class Replayed:
     changed: list[str] = field(default_factory=list)
     unwritten: list[str] = field(default_factory=list)
     picks: list[list[Any]] = field(default_factory=list)
+    written: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def places(self, source: str, recording: Recording) -> set[Place]:
         """Return the places of the kernels in `source` at which an operation ran."""
@@ -85,8 +89,8 @@ def replays(
         if "error" in answer:
             found.append(Fault(answer["error"]))
         else:
-            names = ("result", "again", "changed", "unwritten", "picks")
-            found.append(Replayed(answer["launches"], **{name: answer.get(name, []) for name in names}))
+            names = ("result", "again", "changed", "unwritten", "picks", "written")
+            found.append(Replayed(answer["launches"], **{name: answer[name] for name in names if name in answer}))
     rest = ended(reply, limits, "running its kernels")
     if found and reply.messages[-1].get("event") == "failed":
         rest = found[-1]

@@ -29,6 +29,7 @@ from mla_ref.hardware.emulator.memory import Blanks, Memory, Region
 
 GUARD = 1 << 12
 BESIDE = 4  # programs that run with a sample of three for their results alone
+MARKED = 4096  # bytes that show how much of what one launch wrote later ones write again
 WINDOW = 256  # elements of a row that are compared together
 
 
@@ -236,7 +237,7 @@ def _run(
     covered = [blank(size).view(bool) for size in storages.sizes] if limit is not None else None
     whole = _needed_whole(request["events"], kernels) if limit is not None else set()
     rng = Random(request["secret"]) if request.get("secret") else None
-    done = []
+    done, written = [], {}
     for number, event in enumerate(request["events"]):
         if "lost" in event:
             storages.lose(event["lost"], covered)
@@ -248,11 +249,16 @@ def _run(
             continue
         run = _Launch(*kernels[number], event, storages, covered)
         done.append(run.counted(sectors, limit, rng, number in whole) if sectors else run.plain(order))
+        for storage in {view["storage"] for view in request["result"]} if covered is not None else ():
+            if str(storage) not in written and "write" in done[-1]["distinct"].get(str(storage), ()):
+                all_ran = number in whole or done[-1]["exact"]
+                written[str(storage)] = _Written(covered[storage], storage, request["result"], len(done) - 1, all_ran)
     found = {"launches": done, "changed": storages.changed(), "unwritten": storages.reports[:1]}
     if limit is None:
         return {**found, "result": [shown(storages.buffers[v["storage"]], v).clone() for v in request["result"]]}
+    told = {storage: each.summary() for storage, each in written.items()}
     picks = [_picked(storages, covered, view, request.get("picks", 0), rng) for view in request["result"]]
-    return {**found, "picks": picks if rng else []}
+    return {**found, "picks": picks if rng else [], "written": told}
 
 
 def _needed_whole(events: list[dict[str, Any]], kernels: dict[int, tuple[Kernel, list[str]]]) -> set[int]:
@@ -401,6 +407,41 @@ def _picked(
         part = slice(start, start + WINDOW)
         found[row, start] = [list(row), start, values[row][part].clone(), there[row][part].all(dim=-1)]
     return list(found.values())
+
+
+class _Written:
+    """What launches write of the results in one storage, from the first launch that does; later ones run whole.
+
+    Parameters
+    ----------
+    covered
+        bool ``[bytes]``: what was seen to be written.
+    launch, all_ran
+        The number of the first launch, and whether all of its programs ran.
+    """
+
+    def __init__(self, covered: np.ndarray, number: int, result: list[dict[str, Any]], launch: int, all_ran: bool):
+        self.covered, self.launch, self.all_ran = covered, launch, all_ran
+        self.views = [view for view in result if view["storage"] == number]
+        self.first, seen = self._inside(), np.flatnonzero(covered)
+        self.share = self.first / max(1, len(seen))
+        self.marked = seen[:: max(1, len(seen) // MARKED)]
+        covered[self.marked] = all_ran  # who writes there again shows
+
+    def _inside(self) -> int:
+        return sum(int(elements(self.covered, view, every=False).sum()) for view in self.views)
+
+    def summary(self) -> dict[str, Any]:
+        again = float(self.covered[self.marked].mean()) if len(self.marked) else 0.0
+        self.covered[self.marked] = True
+        inside = self._inside()
+        if self.all_ran:
+            return {"launch": self.launch, "share": 0.0, "bytes": inside}
+        return {
+            "launch": self.launch,
+            "share": self.share * (1.0 - again),
+            "bytes": inside - self.first * (1.0 - again),
+        }
 
 
 def _dense(shape: Sequence[int]) -> list[int]:
