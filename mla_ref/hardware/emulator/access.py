@@ -254,6 +254,10 @@ def _note_store(
     flat.index_copy_(0, index, value)
     kept, held = lambda: before == wanted, lambda: memory.index_select(0, index) == wanted
     _note(machine, op, region, WRITE, index, chosen, kept, held)
+    if not (same := held()).all():  # of one program, as others' were looked at
+        element = int(index[int((~same).to(torch.uint8).argmax())]) - (region.start - region.low) // flat.itemsize
+        said = f"{_named(op)} writes several values to element {element} of {region.name}: nothing says which one stays"
+        machine.fail(faults.Race, op, said)
 
 
 def _race(machine: Machine, op: Op, element: str, mine: int, other: int, earlier: int) -> None:

@@ -30,7 +30,10 @@ class Misaligned(KernelFault):
 
 
 class Race(KernelFault):
-    """Two programs touch one byte, one of them writing, not both by atomic operations, and nothing orders them."""
+    """Two programs touch one byte, one of them writing, not both by atomic operations, and nothing orders them.
+
+    Or one store writes several values to one element.
+    """
 
 
 class EndlessLoop(KernelFault):

@@ -1,0 +1,24 @@
+"""Each program stores the factor of its row by a whole block, whose elements all write the same number to one place."""
+
+EXERCISE = "rms_norm"
+SPEED = False
+
+# The cell:
+@triton.jit
+def norm_kernel(x_ptr, weight_ptr, out_ptr, factors_ptr, W, D, eps, BLOCK_D: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    offs_d = tl.arange(0, BLOCK_D)
+    mask = offs_d < D
+    x = tl.load(x_ptr + row * W + offs_d, mask=mask, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + offs_d, mask=mask, other=0.0).to(tl.float32)
+    rstd = tl.rsqrt(tl.sum(x * x) / D + eps)
+    tl.store(factors_ptr + row + offs_d * 0, rstd + offs_d * 0.0)
+    tl.store(out_ptr + row * D + offs_d, x * rstd * weight, mask=mask)
+
+
+def rms_norm(x, weight, eps=1e-6):
+    (N, W), D = x.shape, weight.numel()
+    out = torch.empty((N, D), dtype=x.dtype, device=x.device)
+    factors = torch.empty(N, dtype=torch.float32, device=x.device)
+    norm_kernel[(N,)](x, weight, out, factors, W, D, eps, BLOCK_D=triton.next_power_of_2(D))
+    return out
