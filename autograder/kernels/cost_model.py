@@ -230,13 +230,8 @@ def launch_time(
             moved += lost * fetched["sectors"][level] * SECTOR
     new = fetched["sectors"][NEW] * SECTOR
     share = min(1.0, read / new) if new else 0.0
-    waits = 0.0
-    for level, rounds in enumerate(counts["rounds"]):
-        if level == NEW:
-            wait = share * k.dram_wait + (1.0 - share) * k.l2_wait
-        else:
-            wait = k.l1_wait if 2.0 ** (level - 0.5) * here <= l1 else k.l2_wait
-        waits += rounds / programs * wait
+    places = [k.l1_wait if 2.0 ** (level - 0.5) * here <= l1 else k.l2_wait for level in range(NEW)]
+    places.append(share * k.dram_wait + (1.0 - share) * k.l2_wait)
 
     store, atomic = counts["access"]["store"], counts["access"]["atomic"]
     beyond += k.sector * store["sectors"] + k.request * store["lines"] + k.partial * store["partial"]
@@ -262,15 +257,21 @@ def launch_time(
     if compiled["instructions"].get("tensor"):
         for dtype, flops in sorted(counts["dots"].items()):
             matrix += flops / (k.tensor * _matrix_rate(device, dtype) * used / device.sms)
-    exchanges = counts["barriers"] / programs * k.exchange * math.log2(2 * warps) if warps > 1 else 0.0
-    chain = k.start + waits + exchanges + reload_wait + instructions * k.step / sm.clock
+
+    def chain(programs: Mapping[str, Any]) -> float:
+        """Return the seconds that one program cannot do without, of several on average."""
+        waits = sum(rounds * wait for rounds, wait in zip(programs["rounds"], places, strict=True))
+        waits += programs["barriers"] * k.exchange * math.log2(2 * warps) if warps > 1 else 0.0
+        steps = executed(programs, compiled)[0] * k.step / sm.clock
+        return k.start + waits / programs["programs"] + reload_wait + steps
+
     parts = {
         "DRAM": dram,
         "L2": cache,
         "load and store units": pipe,
         "instructions": issue,
         "matrix units": matrix,
-        "waiting": steps * chain,
+        "waiting": max(steps * chain(counts), chain(counts["longest"])),
         "handing out blocks": programs * k.block / sm.clock,
     }
     seconds = math.fsum(t**k.sharpness for t in parts.values() if t > 0) ** (1.0 / k.sharpness)
@@ -280,7 +281,8 @@ def launch_time(
 def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> tuple[float, float, float]:
     """Return the instructions a warp executes on average, and a thread's bytes of spills and of shared memory.
 
-    A loop turns as often as its accesses to global memory were executed in the replay, less those outside the loop.
+    A loop turns as often as its accesses to global memory were executed in the replay, less those outside the loop. One
+    without accesses turns as often as the loop that has its lines.
     """
     once: dict[str, int] = {}
     looped: dict[str, int] = {}
@@ -297,7 +299,9 @@ def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> tuple[fl
     for region in compiled["regions"]:
         times = 1.0
         if region["loop"]:
-            times = max((turns[key] for key in region["lines"]), default=deepest if region["tensor"] else 1.0)
+            own = max((counts["turns"].get(line, 0) / counts["programs"] for line in region["source"]), default=0.0)
+            own = max(own, deepest if region["tensor"] else 1.0)
+            times = max((turns[key] for key in region["lines"]), default=own)
         total += region["count"] * times
         spilled += region["spill"] * times
         shared += region["shared"] * times

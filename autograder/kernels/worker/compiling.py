@@ -275,9 +275,11 @@ def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any
             continue
         inside = [n for n, (first, last) in enumerate(loops) if first <= position <= last]
         region = min(inside, key=lambda n: loops[n][1] - loops[n][0], default=-1)
-        counts = regions.setdefault(region, {"count": 0, "spill": 0, "tensor": 0, "shared": 0, "lines": {}})
+        new = {"count": 0, "spill": 0, "tensor": 0, "shared": 0, "lines": {}, "source": {}}
+        counts = regions.setdefault(region, new)
         kind, width = classify(text)
         counts["count"] += 1
+        counts["source"][str(line)] = counts["source"].get(str(line), 0) + 1
         total[kind] = total.get(kind, 0) + 1
         if kind in ("spill", "tensor", "shared"):
             counts[kind] += 1 if kind == "tensor" else width

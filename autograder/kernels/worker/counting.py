@@ -83,11 +83,13 @@ class Counter(Watch):
         self.dots: dict[str, int] = {}
         self.barriers = 0
         self.executions: dict[str, int] = {}
+        self.turns: dict[str, int] = {}  # how often bodies of loops ran, by the lines in them
         self.sums: dict[tuple[int, str], int] = {}
         self.own: dict[tuple[int, str], int] = {}
         self.distinct: dict[tuple[int, str], int] = {}
         self.extent: dict[tuple[int, str], list[int]] = {}
         self.seen: dict[tuple[int, str], np.ndarray] = {}
+        self.longest: dict[str, Any] | None = None
         self.unwritten: set[int] = set()
         self.signatures: dict[int, tuple] = {}
         self.traffic: dict[int, list[tuple]] = {}
@@ -96,6 +98,10 @@ class Counter(Watch):
 
     def begin(self, machine: Machine) -> None:
         self.logs: dict[int, list[tuple]] = {number: [] for number in machine.numbers.tolist()}
+        loops = [op for op in machine.kernel.module.ops if op.name in ("scf.for", "scf.while")]
+        bodies = [block for op in loops for block in op.regions[-1]]
+        self.bodies = {id(block): {str(op.line) for op in block.ops} for block in bodies}
+        self.gone: dict[tuple[int, int], int] = {}
 
     def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
         kind, full, itemsize = op.ins[0], (machine.size, *op.ins[0].shape), _itemsize(op)
@@ -113,6 +119,11 @@ class Counter(Watch):
                     found[program].append((number, *self._pattern(op, site, number, index[program], live, itemsize)))
         for program, log in self._logs(machine):
             log.append((op, site, itemsize, active[program], found[program]))
+
+    def block(self, machine: Machine, block: Block) -> None:
+        if id(block) in self.bodies:
+            for number in machine.numbers[machine.programs_on()].tolist():
+                self.gone[number, id(block)] = self.gone.get((number, id(block)), 0) + 1
 
     def product(self, machine: Machine, op: Op) -> None:
         flops = 2 * math.prod(op.ins[0].shape) * op.ins[1].shape[-1]
@@ -133,7 +144,11 @@ class Counter(Watch):
     def end(self, machine: Machine) -> None:
         """Go through what each program of the group did."""
         for number, log in self.logs.items():
+            before = list(self.rounds), dict(self.executions), dict(self.turns), self.barriers
             self._begin(self.weights[number])
+            for at, lines in self.bodies.items():
+                for line in lines:
+                    self.turns[line] = self.turns.get(line, 0) + self.gone.get((number, at), 0) * self.weight
             for op, site, size, active, found in log:
                 if op.name == "tt.dot":
                     name = SHORT_NAMES.get(op.ins[0].element, op.ins[0].element)
@@ -146,6 +161,19 @@ class Counter(Watch):
                     self._access(op, site, size, active, found)
             self._close()
             self.signatures[number], self.traffic[number] = tuple(self.signature), self.passed
+            self._compare(*before)
+
+    def _compare(self, rounds: list[int], executions: dict[str, int], turns: dict[str, int], barriers: int) -> None:
+        """Keep what the program did that was just gone through, if none did more. The totals before it are given."""
+        own = {
+            "programs": 1,
+            "rounds": [(now - then) / self.weight for now, then in zip(self.rounds, rounds, strict=True)],
+            "executions": {key: (n - executions.get(key, 0)) / self.weight for key, n in self.executions.items()},
+            "turns": {key: (n - turns.get(key, 0)) / self.weight for key, n in self.turns.items()},
+            "barriers": (self.barriers - barriers) / self.weight,
+        }
+        if self.longest is None or _length(own) > _length(self.longest):
+            self.longest = own
 
     # One program
 
@@ -297,10 +325,16 @@ class Counter(Watch):
             "dots": self.dots,
             "barriers": self.barriers,
             "executions": self.executions,
+            "turns": self.turns,
+            "longest": self.longest,
             "distinct": distinct,
             "spans": spans,
             "unwritten": sorted(self.unwritten),
         }
+
+
+def _length(program: dict[str, Any]) -> float:
+    return sum(program["rounds"]) + sum(program["executions"].values()) + sum(program["turns"].values())
 
 
 class Together(Watch):

@@ -9,6 +9,7 @@ alike.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
@@ -238,6 +239,10 @@ def _run(
     whole = _needed_whole(request["events"], kernels) if limit is not None else set()
     rng = Random(request["secret"]) if request.get("secret") else None
     done, written = [], {}
+    results = {view["storage"] for view in request["result"]} if covered is not None else ()
+    writers = (
+        [_touched(*each, request["events"][number])["store"] for number, each in kernels.items()] if results else []
+    )
     for number, event in enumerate(request["events"]):
         if "lost" in event:
             storages.lose(event["lost"], covered)
@@ -249,10 +254,11 @@ def _run(
             continue
         run = _Launch(*kernels[number], event, storages, covered)
         done.append(run.counted(sectors, limit, rng, number in whole) if sectors else run.plain(order))
-        for storage in {view["storage"] for view in request["result"]} if covered is not None else ():
+        for storage in results:
             if str(storage) not in written and "write" in done[-1]["distinct"].get(str(storage), ()):
-                all_ran = number in whole or done[-1]["exact"]
-                written[str(storage)] = _Written(covered[storage], storage, request["result"], len(done) - 1, all_ran)
+                all_ran, alone = number in whole or done[-1]["exact"], sum(storage in each for each in writers) == 1
+                views = [view for view in request["result"] if view["storage"] == storage]
+                written[str(storage)] = _Written(covered[storage], views, len(done) - 1, all_ran, alone)
     found = {"launches": done, "changed": storages.changed(), "unwritten": storages.reports[:1]}
     if limit is None:
         return {**found, "result": [shown(storages.buffers[v["storage"]], v).clone() for v in request["result"]]}
@@ -416,13 +422,20 @@ class _Written:
     ----------
     covered
         bool ``[bytes]``: what was seen to be written.
-    launch, all_ran
-        The number of the first launch, and whether all of its programs ran.
+    views
+        The results in it.
+    launch, all_ran, alone
+        The number of the first launch, whether all of its programs ran, and whether no other writes there.
     """
 
-    def __init__(self, covered: np.ndarray, number: int, result: list[dict[str, Any]], launch: int, all_ran: bool):
-        self.covered, self.launch, self.all_ran = covered, launch, all_ran
-        self.views = [view for view in result if view["storage"] == number]
+    def __init__(self, covered: np.ndarray, views: list[dict[str, Any]], launch: int, all_ran: bool, alone: bool):
+        self.covered, self.views, self.launch, self.all_ran = covered, views, launch, all_ran
+        bytes_shown = sum(math.prod(view["shape"]) * NAMED[view["dtype"]].itemsize for view in views)
+        self.plain = alone and bytes_shown == len(
+            covered
+        )  # all that is written is a result, and stays: no need to look
+        if self.plain:
+            return
         self.first, seen = self._inside(), np.flatnonzero(covered)
         self.share = self.first / max(1, len(seen))
         self.marked = seen[:: max(1, len(seen) // MARKED)]
@@ -432,6 +445,8 @@ class _Written:
         return sum(int(elements(self.covered, view, every=False).sum()) for view in self.views)
 
     def summary(self) -> dict[str, Any]:
+        if self.plain:
+            return {"launch": self.launch, "share": 1.0, "bytes": 0}
         again = float(self.covered[self.marked].mean()) if len(self.marked) else 0.0
         self.covered[self.marked] = True
         inside = self._inside()

@@ -1,0 +1,26 @@
+"""A loop of 4096 turns wastes time on sines, and touches no memory in which its turns would be counted. A loop takes its
+time whether it loads or not.
+"""
+
+EXERCISE = "scale_add"
+SPEED = True
+
+# The cell:
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, alpha, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+    y = tl.load(y_ptr + offsets, mask=mask).to(tl.float32)
+    total = y
+    for i in range(4096):
+        total += tl.sin(x * alpha + i) * 1e-30
+    total = total + x * alpha
+    tl.store(out_ptr + offsets, total, mask=mask)
+
+
+def scale_add(x, y, alpha):
+    out = torch.empty_like(x)
+    n = x.numel()
+    add_kernel[(triton.cdiv(n, 1024),)](x, y, out, alpha, n, BLOCK=1024)
+    return out
