@@ -50,10 +50,10 @@ def norm_rows(
     width: int,
     scale: float,
     largest: float | None,
-    eps: float,
+    eps: float | None,
     dtype: torch.dtype,
 ) -> Arguments:
-    """Return what RMSNorm takes: x of this shape, and a weight for the first `width` columns.
+    """Return what RMSNorm takes: x of this shape, a weight for the first `width` columns, and eps unless that is None.
 
     The rows have standard deviation `scale`, and a mean that is not zero. If `largest` is given, it is the largest
     magnitude in every row instead.
@@ -61,7 +61,7 @@ def norm_rows(
     x = randn(g, *shape, dtype=torch.float64) + 0.3
     x = x * scale if largest is None else x / x.abs().amax(-1, keepdim=True) * largest
     weight = 1 + randn(g, width, scale=0.3)
-    return {"x": x.to(dtype), "weight": weight.to(dtype), "eps": eps}
+    return {"x": x.to(dtype), "weight": weight.to(dtype), **({} if eps is None else {"eps": eps})}
 
 
 def angles(g: torch.Generator | None, S: int, Dr: int, first: int) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,8 @@ from mla_ref.attention import latent_attention
 from mla_ref.hardware.cost import Cost
 from mla_ref.rope import apply_rope
 
+from .drawing import EPS
+
 Oracle = Callable[..., Any]
 INF = math.inf
 
@@ -72,7 +74,7 @@ def nan_where_empty(out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
 def norm_mistakes(norm: Oracle) -> dict[str, Mistake]:
     """Return mistakes of an RMSNorm by name. `norm(x, weight, eps, mean=True)` subtracts the mean."""
 
-    def eps_outside(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def eps_outside(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
         x = x[..., : len(weight)]
         return x / (x.square().mean(-1, keepdim=True).sqrt() + eps) * weight
 
@@ -85,9 +87,9 @@ def norm_mistakes(norm: Oracle) -> dict[str, Mistake]:
         Mistake(
             "no weight",
             "the result is not multiplied by weight",
-            lambda x, weight, eps: norm(x, torch.ones_like(weight), eps),
+            lambda x, weight, eps=EPS: norm(x, torch.ones_like(weight), eps),
         ),
-        Mistake("no eps", "eps is missing: expected √(mean square + eps)", lambda x, weight, eps: norm(x, weight, 0.0)),
+        Mistake("no eps", "eps is missing: expected √(mean square + eps)", lambda x, weight, **_: norm(x, weight, 0.0)),
         Mistake("eps outside", "eps is added to the root, expected inside it: √(mean square + eps)", eps_outside),
     )
     return {each.name: each for each in found}

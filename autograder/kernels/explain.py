@@ -55,64 +55,99 @@ def explained(recording: Recording, data: Collection[str], copies: bool = True) 
     copies
         Whether torch may move data in every way; if not, whole arguments may be cast and copied.
     """
-    storages = recording.storages
-    floats = {view["storage"] for view in _seen(recording) if not _is_integer(view)}
-    holds = {n: _beginning(storage, data, n in floats) for n, storage in enumerate(storages)}
-    empty = {n for n, each in enumerate(storages) if not {"input", "content", "unknown"} & each.keys()}
-    left: set[int] = set()  # what holds results of kernels, or copies of them
-    reasons: list[str] = []
-    reads: list[str] = []
-    written: set[int] = set()
-    changed: set[str] = set()
-    events = []
-    for event in recording.events:
-        if event["kind"] == "launch":
-            views = {name: arg["tensor"] for name, arg in event["args"].items() if "tensor" in arg}
-            for name, view in views.items():
-                if (found := holds[view["storage"]]) not in (PLAIN, DATA):
-                    reasons.append(f"{event['kernel']} takes as {name} what {found}")
-                elif "input" not in storages[view["storage"]]:  # a replay ends where integers of an argument change
-                    holds[view["storage"]] = DATA
-                written.add(view["storage"])
-            left |= {view["storage"] for view in views.values() if "input" not in storages[view["storage"]]}
-            empty -= left
-            events.append(event)
-            continue
-        given = {holds[number] for number, _ in event["reads"]}
-        runs = event["args"] is not None and (copies or given <= {PLAIN} or _takes_all(event, storages))
-        targets = {number for number, _ in event["writes"]}
-        ruled = control(event) if event["args"] is not None else ()
-        takes = set() if shaped(event) else {n for n, _ in event["reads"]} - {view["storage"] for view in ruled}
-        mended = takes & left and (takes - left - (empty & targets) or fills(event))
-        runs = runs and not (written | left) & targets and not mended  # what a kernel has left stays as it is
-        runs = runs and may_run(event, lambda view: holds[view["storage"]] != PLAIN, _is_integer)
-        strange = next((each for each in given if each not in (PLAIN, DATA)), None)
+    flow = _Flow(recording, data, copies)
+    steps = {"launch": flow.launch, "host": flow.operation}
+    events = [steps[event["kind"]](event) for event in recording.events]
+    return Explained(replace(recording, events=events), flow.reason(recording), flow.changed)
+
+
+class _Flow:
+    """What the storages of a program hold as it goes on.
+
+    Attributes
+    ----------
+    holds
+        By number of the storage: PLAIN, DATA, or a clause that says what else it is.
+    empty
+        Storages into which nothing was written yet.
+    given, left
+        Storages that launches were given, and those that hold results of kernels or copies of them.
+    changed
+        Arguments that operations change which do not count.
+    """
+
+    def __init__(self, recording: Recording, data: Collection[str], copies: bool):
+        self.storages, self.copies = recording.storages, copies
+        floats = {view["storage"] for view in _seen(recording) if not _is_integer(view)}
+        self.holds = {n: _beginning(storage, data, n in floats) for n, storage in enumerate(self.storages)}
+        self.empty = {n for n, each in enumerate(self.storages) if not {"input", "content", "unknown"} & each.keys()}
+        self.given: set[int] = set()
+        self.left: set[int] = set()
+        self.changed: set[str] = set()
+        self._reasons: list[str] = []
+        self._reads: list[str] = []
+
+    def launch(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Follow a launch, which may write to all that it is given."""
+        views = {name: arg["tensor"] for name, arg in event["args"].items() if "tensor" in arg}
+        made = {view["storage"] for view in views.values() if "input" not in self.storages[view["storage"]]}
+        for name, view in views.items():
+            if (found := self.holds[view["storage"]]) not in (PLAIN, DATA):
+                self._reasons.append(f"{event['kernel']} takes as {name} what {found}")
+            elif view["storage"] in made:  # a replay ends where integers of an argument change
+                self.holds[view["storage"]] = DATA
+        self.given |= {view["storage"] for view in views.values()}
+        self.left |= made
+        self.empty -= made
+        return event
+
+    def operation(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Follow an operation of torch; return it, without its arguments if it does not count."""
+        reads, targets = ({number for number, _ in event[kind]} for kind in ("reads", "writes"))
+        held = {self.holds[number] for number in reads}
         where = f" in {event['line']}" if event["line"] else ""
-        of = "from data" if given - {PLAIN} else "with floats"
-        what = f"torch computes {of} outside the kernels: `{event['op'][0].strip('_')}`{where}"
-        if not event["writes"] and given - {PLAIN}:
-            reads.append(f"numbers of a tensor are read in Python{where}")
-        for number, _ in event["writes"]:
-            if not runs:
-                holds[number] = what
-                changed |= {storages[number]["input"]} if "input" in storages[number] else set()
-            elif strange:
-                holds[number] = strange
-            elif DATA in given and holds[number] in (PLAIN, DATA):
-                holds[number] = DATA
-            elif event["out"] and holds[number] not in (PLAIN, DATA):
-                holds[number] = DATA  # what it held before may be there still
-        left |= targets if runs and takes & left else set()
-        empty -= targets
-        events.append(event if runs else {**event, "args": None})
-    if is_kept(recording):
-        reasons.append(KEPT)
-    for view in recording.result:
-        if (found := holds[view["storage"]]) not in (PLAIN, DATA):
-            reasons.append(f"the result is what {found}")
-    if reads:
-        reasons.append(f"{reads[0]}, and what depends on them does not count: compute with them in a kernel")
-    return Explained(replace(recording, events=events), next(iter(reasons), None), changed)
+        if not targets and held - {PLAIN}:
+            self._reads.append(f"numbers of a tensor are read in Python{where}")
+        ruled = control(event) if event["args"] is not None else ()
+        moved = set() if shaped(event) else reads - {view["storage"] for view in ruled}
+        counts = event["args"] is not None and self._counts(event, held, moved, targets)
+        if not counts:
+            of = "from data" if held - {PLAIN} else "with floats"
+            what = f"torch computes {of} outside the kernels: `{event['op'][0].strip('_')}`{where}"
+            self.holds.update(dict.fromkeys(targets, what))
+            self.changed |= {self.storages[n]["input"] for n in targets if "input" in self.storages[n]}
+        else:
+            strange = next((each for each in held if each not in (PLAIN, DATA)), None)
+            for number in targets:
+                self.holds[number] = strange or self._after(self.holds[number], held, event)
+            self.left |= targets if moved & self.left else set()
+        self.empty -= targets
+        return event if counts else {**event, "args": None}
+
+    def _counts(self, event: dict[str, Any], held: set[str], moved: set[int], targets: set[int]) -> bool:
+        """Return whether an operation is part of the program: it moves, or computes with what no data reaches."""
+        if not (self.copies or held <= {PLAIN} or _takes_all(event, self.storages)):
+            return False
+        mends = moved & self.left and (moved - self.left - (self.empty & targets) or fills(event))
+        if mends or (self.given | self.left) & targets:  # what a kernel has left stays as it is
+            return False
+        return may_run(event, lambda view: self.holds[view["storage"]] != PLAIN, _is_integer)
+
+    @staticmethod
+    def _after(before: str, held: set[str], event: dict[str, Any]) -> str:
+        """Return what a storage holds into which something was moved that is not strange."""
+        if before in (PLAIN, DATA):
+            return DATA if DATA in held else before
+        return DATA if event["out"] else before  # what it held before may be there still
+
+    def reason(self, recording: Recording) -> str | None:
+        """Return the first of what does not count and reaches a kernel or the result, or that data was read."""
+        found = [*self._reasons, *([KEPT] if is_kept(recording) else [])]
+        results = (self.holds[view["storage"]] for view in recording.result)
+        found += [f"the result is what {each}" for each in results if each not in (PLAIN, DATA)]
+        rest = "and what depends on them does not count: compute with them in a kernel"
+        found += [f"{each}, {rest}" for each in self._reads[:1]]
+        return next(iter(found), None)
 
 
 def _seen(recording: Recording) -> Iterator[Mapping[str, Any]]:

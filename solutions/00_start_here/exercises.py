@@ -304,7 +304,7 @@ RIDGE_ROWS = Exercise(
             "a CPU in 32 bits",
             1,
             visible=[dict(n=1024, k=768, itemsize=4, peak_flops=320 * 10**9, bandwidth=27 * 10**9)],
-            hidden=lambda r: [_layer(r, 4, r.uniform(4, 40)) for _ in range(2)],
+            hidden=lambda r: [_layer(r, 4, r.uniform(4, 40)), _layer(r, 4, r.uniform(4, 40)), _layer(r, 4, 0.4)],
         ),
         Part(
             "a GPU in 16 and 8 bits",

@@ -137,13 +137,13 @@ def _rows(
     shape: tuple[int, ...],
     scale: float = 1.0,
     peak: float | None = None,
-    eps: float = EPS,
+    eps: float | None = EPS,
     dtype: torch.dtype = torch.float32,
 ) -> Arguments:
     return norm_rows(g, shape, shape[-1], scale, peak, eps, dtype)
 
 
-def _normal(x: Tensor, weight: Tensor, eps: float, *, mean: bool = False, total: bool = False) -> Tensor:
+def _normal(x: Tensor, weight: Tensor, eps: float = EPS, *, mean: bool = False, total: bool = False) -> Tensor:
     x = x - x.mean(-1, keepdim=True) if mean else x
     square = x.square().sum(-1, keepdim=True) if total else x.square().mean(-1, keepdim=True)
     return x / (square + eps).sqrt() * weight
@@ -152,7 +152,7 @@ def _normal(x: Tensor, weight: Tensor, eps: float, *, mean: bool = False, total:
 _norm_slips = norm_mistakes(_normal)
 
 
-def _half_squares(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def _half_squares(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
     x, weight = x.half(), weight.half()
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight
 
@@ -178,6 +178,7 @@ RMS = Exercise(
                 dict(shape=(3, r.randint(3, 40)), scale=0.0),
                 dict(shape=(r.randint(1, 4), 1), scale=1e-3),
                 dict(shape=(3, r.randint(3, 40)), scale=r.uniform(1e-3, 4e-3), eps=1e-5),
+                dict(shape=(2, r.randint(3, 40)), scale=r.uniform(1e-3, 4e-3), eps=None),
             ],
         ),
         Part(
@@ -205,12 +206,12 @@ RMS = Exercise(
         Mistake(
             "mean of all rows",
             "the mean runs over all of x, expected over the last axis: every row has a mean of its own",
-            lambda x, weight, eps: x / (x.square().mean() + eps).sqrt() * weight,
+            lambda x, weight, eps=EPS: x / (x.square().mean() + eps).sqrt() * weight,
         ),
         Mistake(
             "no root",
             "the rows are divided by the mean square, expected its square root",
-            lambda x, weight, eps: x / (x.square().mean(-1, keepdim=True) + eps) * weight,
+            lambda x, weight, eps=EPS: x / (x.square().mean(-1, keepdim=True) + eps) * weight,
         ),
         _norm_slips["eps outside"],
         _norm_slips["no eps"],

@@ -152,13 +152,13 @@ def _rows(
     beside: int = 0,
     scale: float = 1.0,
     largest: float | None = None,
-    eps: float = EPS,
+    eps: float | None = EPS,
     dtype: torch.dtype = FLOAT,
 ) -> Arguments:
     return norm_rows(g, (rows, width + beside), width, scale, largest, eps, dtype)
 
 
-def _norm(x: Tensor, weight: Tensor, eps: float, *, divisor: int | None = None, mean: bool = False) -> Tensor:
+def _norm(x: Tensor, weight: Tensor, eps: float = EPS, *, divisor: int | None = None, mean: bool = False) -> Tensor:
     """RMSNorm by the 2-norm of the row; `divisor` in place of its width."""
     x = x[:, : len(weight)]
     x = x - x.mean(-1, keepdim=True) if mean else x
@@ -173,26 +173,26 @@ def _power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def _wide_mean(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def _wide_mean(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
     return x[:, : len(weight)] / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
 
 
-def _packed_rows(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def _packed_rows(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
     """What reading rows that are D apart gives, where they are W apart."""
     return _norm(x.flatten()[: len(x) * len(weight)].view(len(x), -1), weight, eps)
 
 
-def _half_squares(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def _half_squares(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
     x = x[:, : len(weight)]
     square = (x.half() * x.half()).double()
     return x / (square.mean(-1, keepdim=True) + eps).sqrt() * weight
 
 
-def _rounded_to_half(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def _rounded_to_half(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
     return _norm(x.half().double(), weight.half().double(), eps)
 
 
-def _eager_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def _eager_norm(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
     """The lesson's `eager_rms_norm`: one pass an operation."""
     y = x[:, : len(weight)].float()
     y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps)
@@ -229,6 +229,7 @@ RMS = Exercise(
             hidden=lambda r: [
                 dict(rows=2, width=r.randint(3, 60), scale=0.0),
                 dict(rows=3, width=r.randint(20, 60), scale=r.uniform(1e-3, 4e-3), eps=1e-5),
+                dict(rows=2, width=r.randint(20, 60), scale=r.uniform(1e-3, 4e-3), eps=None),
             ],
         ),
         Part(
@@ -248,12 +249,12 @@ RMS = Exercise(
         Mistake(
             "mean over the block",
             "the sum is divided by the size of the block: the mean runs over the D columns, masked ones do not count",
-            lambda x, weight, eps: _norm(x, weight, eps, divisor=_power_of_two(len(weight))),
+            lambda x, weight, eps=EPS: _norm(x, weight, eps, divisor=_power_of_two(len(weight))),
         ),
         Mistake(
             "sum",
             "the squares are summed, expected their mean: divide by D",
-            lambda x, weight, eps: _norm(x, weight, eps, divisor=1),
+            lambda x, weight, eps=EPS: _norm(x, weight, eps, divisor=1),
         ),
         _norm_slips["mean subtracted"],
         _norm_slips["no weight"],

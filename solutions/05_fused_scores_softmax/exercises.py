@@ -389,14 +389,15 @@ def _rows(
     T: int,
     scale: float = 2.0,
     slope: float = 0.0,
+    level: float = 0.0,
     poison: float = POISON,
     dtype: torch.dtype = FLOAT,
 ) -> Arguments:
-    """Scores, rising by `slope` along a row, with `poison` at the positions that a row does not see."""
+    """Scores around `level`, rising by `slope` along a row, with `poison` at the positions that a row does not see."""
     scores = randn(g, len(lens), S, H, T, scale=scale, dtype=dtype)
     seq_lens = torch.tensor(lens, dtype=torch.int32)
     if g is not None:
-        scores += torch.linspace(0, slope, T).to(dtype)
+        scores += torch.linspace(level, level + slope, T).to(dtype)
         scores = scores.masked_fill(~_seen(T, _limits(seq_lens, S)), poison)
     return {"scores": scores, "seq_lens": seq_lens}
 
@@ -510,8 +511,8 @@ SOFTMAX = Exercise(
                 dict(lens=(50,), S=1, H=2, T=50, dtype=HALF),
             ],
             hidden=lambda r: [
-                dict(lens=(n, n), S=1, H=r.randint(1, 4), T=n, scale=r.choice([1.0, 300.0]))
-                for n in (1, r.randint(500, 1100))
+                dict(lens=(n, n), S=1, H=r.randint(1, 4), T=n, scale=r.choice([1.0, 300.0]), level=level)
+                for n, level in ((1, 0.0), (r.randint(500, 1100), -500.0))
             ],
         ),
         Part(
@@ -648,6 +649,7 @@ LONG = Exercise(
             hidden=lambda r: [
                 dict(lens=(r.randint(0, 2), r.randint(4096, 4100)), S=3, H=1, T=r.randint(4101, 9000), poison=math.nan),
                 dict(lens=(r.randint(4097, 8000),), S=r.randint(1, 3), H=1, T=8001, dtype=HALF),
+                dict(lens=(1, 2), S=1, H=2, T=4097, level=r.choice([-300.0, 300.0])),
             ],
         ),
         Part(

@@ -287,7 +287,10 @@ DECODE = Exercise(
             "one block of tokens",
             1,
             visible=[dict(B=2, H=5, T=16)],
-            hidden=lambda r: [dict(B=1, H=r.choice([17, 20, 40]), T=16, R=r.choice([16, 64]), Dr=r.choice([16, 32]))],
+            hidden=lambda r: [
+                dict(B=1, H=r.choice([18, 20, 40]), T=16, R=r.choice([16, 64]), Dr=r.choice([16, 32])),
+                dict(B=1, H=r.randint(130, 140), T=16, R=16, Dr=16),
+            ],
         ),
         Part(
             "many blocks, also with scores of a hundred and more",
@@ -441,7 +444,10 @@ SPLIT = Exercise(
             "equal shares",
             1,
             visible=[dict(B=2, H=4, T=64, num_splits=4)],
-            hidden=lambda r: [dict(B=1, H=r.randint(1, 20), T=16 * n, num_splits=n) for n in (r.randint(1, 3),)],
+            hidden=lambda r: (
+                [dict(B=1, H=r.randint(1, 20), T=16 * n, num_splits=n) for n in (r.randint(1, 3),)]
+                + [dict(B=1, H=r.randint(130, 140), T=32, num_splits=2)]
+            ),
         ),
         Part(
             "shares that do not come out even",
@@ -834,7 +840,10 @@ FOLDED = Exercise(
             "several query tokens, causal",
             2,
             visible=[dict(B=1, S=3, H=4, T=24), dict(B=2, S=4, H=2, T=150, lens=(150, 38))],
-            hidden=lambda r: [dict(B=1, S=5, H=r.choice([13, 14]), T=48, lens=(r.randint(20, 47),))],
+            hidden=lambda r: [
+                dict(B=1, S=5, H=r.choice([13, 14]), T=48, lens=(r.randint(20, 47),)),
+                dict(B=1, S=2, H=r.randint(66, 70), T=32),
+            ],
         ),
         Part(
             "queries that see nothing",

@@ -1118,7 +1118,10 @@ DECODE = Exercise(
             "one page",
             1,
             visible=[dict(H=5, lens=(16, 16), page_size=16, max_pages=2)],
-            hidden=lambda r: [dict(H=r.choice([17, 20]), lens=(32,), page_size=32, max_pages=2, R=64)],
+            hidden=lambda r: [
+                dict(H=r.choice([18, 20]), lens=(32,), page_size=32, max_pages=2, R=64),
+                dict(H=r.randint(130, 140), lens=(16,), page_size=16, max_pages=1),
+            ],
         ),
         Part(
             "many pages in any order",

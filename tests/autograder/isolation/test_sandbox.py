@@ -207,7 +207,7 @@ def test_a_crowd_of_processes_is_stopped(bubble):
             for _ in range(120):
                 try:
                     if os.fork() == 0:
-                        os.setsid()
+                        os.setpgid(0, 0)
                         time.sleep(60)
                         os._exit(0)
                 except OSError: pass

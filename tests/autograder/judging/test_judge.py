@@ -292,7 +292,7 @@ def test_nothing_that_was_left_behind_lives_on(box):
         def double(x):
             for _ in range(3):
                 if os.fork() == 0:
-                    os.setsid()
+                    os.setpgid(0, 0)
                     if os.fork() == 0:
                         os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)", "{mark}"])
                     os._exit(0)
