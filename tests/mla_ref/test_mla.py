@@ -98,8 +98,8 @@ def test_from_hf_computes_what_each_model_of_transformers_computes(model, yarn):
         head_dim=TINY.qk_rope_head_dim,  # LongCat's would stay 64
         max_position_embeddings=128,
         rms_norm_eps=1e-2,  # which the norms on the latents do not have
-        rope_scaling=yarn and {"type": "yarn", **vars(yarn)},
         attn_implementation="eager",
+        **({"rope_scaling": {"type": "yarn", **vars(yarn)}} if yarn else {}),
     )
     hf = getattr(modeling, MODELS[model])(hf_config, 0).eval()
     for weight in hf.parameters():
