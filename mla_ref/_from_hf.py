@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from reprlib import repr as shortened
 from typing import Any
 
-from ._validate import check_positive
+from ._validate import check_numbers, check_positive
 
 REQUIRED = (
     *("hidden_size", "num_attention_heads", "kv_lora_rank"),
@@ -37,10 +37,10 @@ HARMLESS = {
         _attn_implementation _attn_implementation_autoset _attn_implementation_internal _commit_hash
         _experts_implementation _experts_implementation_internal _name_or_path _output_attentions _post_init_done
         architectures auto_map dtype finetuning_task gradient_checkpointing id2label ignore_keys_at_rope_validation
-        is_decoder is_encoder_decoder keys_to_ignore_at_inference label2id model_type name_or_path output_attentions
-        output_hidden_states problem_type quantization_config return_dict task_specific_params tf_legacy_loss
-        tie_encoder_decoder tokenizer_class torch_dtype torchscript transformers_version unsloth_fixed use_bfloat16
-        use_cache
+        is_decoder is_encoder_decoder keys_to_ignore_at_inference label2id lm_head model_type name_or_path
+        output_attentions output_hidden_states problem_type quantization_config return_dict task_specific_params
+        tf_legacy_loss tie_encoder_decoder tokenizer_class torch_dtype torchscript transformers_version
+        unsloth_fixed use_bfloat16 use_cache
     """,
     "vocabulary and generation": """
         bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward decoder_start_token_id
@@ -76,7 +76,7 @@ def read(config: Any, ignore: Collection[str] = ()) -> tuple[dict[str, Any], dic
     Raises
     ------
     TypeError
-        Neither a mapping nor an object with fields.
+        Neither a mapping nor an object with fields, or a width that is no int.
     ValueError
         A field is missing, or is not known to leave attention alone. The sentence names it.
     """
@@ -87,6 +87,7 @@ def read(config: Any, ignore: Collection[str] = ()) -> tuple[dict[str, Any], dic
     missing = [name for name in REQUIRED if fields.get(name) is None]
     if missing:
         raise ValueError(f"config has no {', '.join(missing)}: is it an MLA model?")
+    check_positive(**{name: fields[name] for name in REQUIRED if not isinstance(fields[name], int)})
     rope = {name: value for name, value in _rope(fields).items() if name not in ignore}
     strangers = [*_strangers(fields), *_rope_strangers(rope, fields)]
     if strangers:
@@ -189,9 +190,10 @@ def _rope_strangers(rope, fields):
 
 def _partial_rotation(factor, fields):
     """All of the rotary part turns, whether the factor is meant of it or of the whole head."""
-    share = fields["qk_rope_head_dim"] / (fields["qk_nope_head_dim"] + fields["qk_rope_head_dim"])
-    if factor != 1 and not math.isclose(factor, share):
-        yield f"partial_rotary_factor is {factor!r}, expected 1 or {share}"
+    check_numbers(partial_rotary_factor=factor)
+    part, head = fields["qk_rope_head_dim"], fields["qk_nope_head_dim"] + fields["qk_rope_head_dim"]
+    if factor != 1 and not math.isclose(factor * head, part):
+        yield f"partial_rotary_factor is {factor!r}, expected 1 or {part}/{head}"
 
 
 def _unset(value):

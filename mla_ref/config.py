@@ -190,8 +190,9 @@ class MLAConfig:
         """Read a Hugging Face configuration: DeepSeek-V2 and V3, Kimi K2, GLM-4.7-Flash, LongCat-Flash and others.
 
         A field that is neither read here nor known to leave attention alone is an error, and so is a ``model_type``
-        whose code was not compared with this package: what loads computes what the model computes. Values of None
-        and False are taken as off. Of a hybrid with linear attention (Kimi-Linear) this is a layer of full attention.
+        whose code was not compared with this package: what loads computes what the model computes. An unknown field
+        at None or False counts as off. Of a hybrid with linear attention (Kimi-Linear) this is a layer of full
+        attention.
 
         ``rms_norm_eps`` is 1e-6 whatever the configuration says, as the norms on the latents have it in DeepSeek's
         code and in transformers, where the field is that of the other norms. vLLM takes the field for them too:

@@ -207,7 +207,7 @@ def test_each_mla_model_of_transformers_loads_as_object_and_as_file_or_is_refuse
         ({"use_mla": False}, "use_mla is False, expected True"),
         ({"is_causal": False}, "is_causal is False, expected True"),
         ({"qk_head_dim": 24}, "qk_head_dim is 24, expected 18"),
-        ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0.5, expected 1 or 0\.3"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, expected 1 or 6/18"),
         ({"model_type": "minicpm3", "rope_interleave": True}, "rope_interleave is True, expected False"),
         ({"model_type": "longcat_flash", "mla_scale_q_lora": False}, "mla_scale_q_lora is False, expected True"),
         ({"model_type": "deepseek_v9"}, "model_type is 'deepseek_v9'"),
@@ -239,6 +239,11 @@ def test_fields_can_be_ignored_by_name():
 def test_what_is_no_configuration_is_refused_with_what_to_do(config, what):
     with pytest.raises(TypeError, match=rf"config is {what}.*expected config.json's dict.*AutoConfig.from_pretrained"):
         MLAConfig.from_hf(config)
+
+
+def test_a_width_in_quotes_is_named():
+    with pytest.raises(TypeError, match="qk_nope_head_dim is '12', expected a positive int"):
+        MLAConfig.from_hf({**FIELDS, "qk_nope_head_dim": "12"})
 
 
 def test_from_hf_reads_names_that_transformers_maps():
