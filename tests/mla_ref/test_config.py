@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import pytest
 import transformers
-from transformers import DeepseekV2Config, DeepseekV3Config, PretrainedConfig
-from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention
+from transformers import DeepseekV2Config, DeepseekV3Config, LongcatFlashConfig, PretrainedConfig
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention, DeepseekV3RotaryEmbedding
 
 from mla_ref import MLAConfig, Yarn, presets
 from mla_ref._from_hf import MODELS
@@ -274,6 +274,21 @@ def test_rope_parameters_by_layer_type_keep_yarn():
         MLAConfig.from_hf({**FIELDS, "rope_parameters": apart})
     with pytest.raises(ValueError, match="rope_scaling is 'yarn', expected a dict"):
         MLAConfig.from_hf({**FIELDS, "rope_scaling": "yarn"})
+
+
+def test_what_the_rotary_settings_leave_open_is_what_transformers_takes():
+    no_mscale = {"rope_type": "yarn", **YARN}
+    del no_mscale["mscale"]
+    for rope in (
+        {"rope_scaling": no_mscale},
+        {"rope_scaling": no_mscale, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    ):
+        hf = DeepseekV3Config(**FIELDS, num_key_value_heads=3, **json.loads(json.dumps(rope)))
+        config = MLAConfig.from_hf({**FIELDS, **rope})
+        assert config.rope_scaling == MLAConfig.from_hf(hf).rope_scaling
+        assert config.rope_scaling.attention_factor == DeepseekV3RotaryEmbedding(hf).attention_scaling > 1
+    longcat = MLAConfig.from_hf({**FIELDS, "q_lora_rank": 16, "model_type": "longcat_flash"})
+    assert longcat == MLAConfig.from_hf(LongcatFlashConfig(**FIELDS, q_lora_rank=16, max_position_embeddings=4096))
 
 
 def test_yarn_says_what_it_lacks_or_takes_it_from_the_context():
