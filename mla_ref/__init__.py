@@ -18,7 +18,7 @@ R Rq    latent key/value rank, latent query rank       512, 1536
 
 from importlib import import_module
 
-HELPER_MODULES = ("_validate", "config", "hardware", "roofline", "plots")
+HELPER_MODULES = ("_validate", "_from_hf", "config", "hardware", "roofline", "plots")
 ANSWER_MODULES = (
     *("_operands", "norm", "rope", "attention", "scores", "ragged", "cache", "paged", "implementations"),
     *("mha", "mla", "fused", "kernels"),

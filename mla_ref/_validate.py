@@ -139,6 +139,13 @@ def check_positive(**named: int) -> None:
             raise ValueError(f"{name} is {value}, expected a positive int")
 
 
+def check_numbers(**named: float) -> None:
+    """Raise TypeError, naming the argument, unless every value is an int or a float."""
+    for name, value in named.items():
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}, expected a number")
+
+
 def check_pair(name: str, pair) -> None:
     """Raise TypeError unless ``pair`` is two of something, or None."""
     if pair is not None and (not isinstance(pair, tuple | list) or len(pair) != 2):

@@ -1,11 +1,12 @@
 """Shapes of an MLA layer, under the field names of Hugging Face configurations."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from ._validate import check_positive
+from ._from_hf import read
+from ._validate import check_numbers, check_positive
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,13 @@ class Yarn:
     mscale_all_dim: float = 0.0
 
     def __post_init__(self):
+        check_numbers(
+            factor=self.factor,
+            beta_fast=self.beta_fast,
+            beta_slow=self.beta_slow,
+            mscale=self.mscale,
+            mscale_all_dim=self.mscale_all_dim,
+        )
         check_positive(original_max_position_embeddings=self.original_max_position_embeddings)
         if self.factor < 1:
             raise ValueError(f"factor is {self.factor}, expected at least 1: leave out rope_scaling for no extension")
@@ -82,9 +90,13 @@ class MLAConfig:
     max_position_embeddings
         Longest context, in tokens.
     rope_interleave
-        True rotates pairs (0, 1), (2, 3), … as DeepSeek does; False rotates the halves against each other.
+        True rotates pairs (0, 1), (2, 3), … as DeepSeek does; False rotates the halves against each other (MiniCPM3).
     rope_scaling
         YaRN, or None.
+    mla_use_nope
+        True leaves the Dr columns as they are projected, without any position (Kimi-Linear).
+    mla_scale_q_lora, mla_scale_kv_lora
+        True multiplies the query by √(D/Rq), and the normalised key/value latent by √(D/R) (LongCat-Flash).
 
     Raises
     ------
@@ -104,6 +116,9 @@ class MLAConfig:
     max_position_embeddings: int = 4096
     rope_interleave: bool = True
     rope_scaling: Yarn | None = None
+    mla_use_nope: bool = False
+    mla_scale_q_lora: bool = False
+    mla_scale_kv_lora: bool = False
 
     def __post_init__(self):
         check_positive(
@@ -117,6 +132,10 @@ class MLAConfig:
         )
         if self.q_lora_rank is not None:
             check_positive(q_lora_rank=self.q_lora_rank)
+        check_numbers(rope_theta=self.rope_theta, rms_norm_eps=self.rms_norm_eps)
+        for name in ("rope_interleave", "mla_use_nope", "mla_scale_q_lora", "mla_scale_kv_lora"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} is {getattr(self, name)!r}, expected True or False")
         if self.qk_rope_head_dim % 2:
             raise ValueError(f"qk_rope_head_dim is {self.qk_rope_head_dim}, expected an even number: RoPE turns pairs")
         if not self.rope_theta > 1:
@@ -125,6 +144,10 @@ class MLAConfig:
             raise ValueError(f"rms_norm_eps is {self.rms_norm_eps}, expected a positive number")
         if not isinstance(self.rope_scaling, Yarn | None):
             raise TypeError(f"rope_scaling is {self.rope_scaling!r}, expected Yarn(...) or None")
+        if self.mla_use_nope and self.rope_scaling:
+            raise ValueError("mla_use_nope is True, expected rope_scaling=None: no angle is left to scale")
+        if self.mla_scale_q_lora and self.q_lora_rank is None:
+            raise ValueError("mla_scale_q_lora is True, expected a q_lora_rank: the factor is √(D/Rq)")
 
     @property
     def qk_head_dim(self) -> int:
@@ -138,9 +161,16 @@ class MLAConfig:
 
     @property
     def softmax_scale(self) -> float:
-        """1/√(Dn+Dr), never 1/√(R+Dr), times the square of YaRN's gain where there is one."""
+        """1/√(Dn+Dr), never 1/√(R+Dr), times the square of YaRN's gain and ``mla_scale_q_lora``'s √(D/Rq) if set."""
         factor = self.rope_scaling.softmax_factor if self.rope_scaling else 1.0
+        if self.mla_scale_q_lora:
+            factor *= math.sqrt(self.hidden_size / self.q_lora_rank)
         return factor / math.sqrt(self.qk_head_dim)
+
+    @property
+    def latent_scale(self) -> float:
+        """What multiplies the normalised key/value latent: √(D/R) with ``mla_scale_kv_lora``, else 1."""
+        return math.sqrt(self.hidden_size / self.kv_lora_rank) if self.mla_scale_kv_lora else 1.0
 
     @classmethod
     def preset(cls, name: str) -> "MLAConfig":
@@ -156,51 +186,49 @@ class MLAConfig:
         return cls(**_PRESETS[name])
 
     @classmethod
-    def from_hf(cls, config: Any) -> "MLAConfig":
-        """Read a transformers configuration (DeepSeek-V2, V3, Kimi K2), an object or ``config.json``'s dict.
+    def from_hf(cls, config: Any, ignore: Collection[str] = ()) -> "MLAConfig":
+        """Read a Hugging Face configuration: DeepSeek-V2 and V3, Kimi K2, GLM-4.7-Flash, LongCat-Flash and others.
 
-        Both spellings of the rotary settings are understood: ``rope_scaling`` beside ``rope_theta``, and the
-        ``rope_parameters`` of transformers 5.
+        A field that is neither read here nor known to leave attention alone is an error, and so is a ``model_type``
+        whose code was not compared with this package: what loads computes what the model computes. An unknown field
+        at None or False counts as off. Of a hybrid with linear attention (Kimi-Linear) this is a layer of full
+        attention.
+
+        ``rms_norm_eps`` is 1e-6 whatever the configuration says, as the norms on the latents have it in DeepSeek's
+        code and in transformers, where the field is that of the other norms. vLLM takes the field for them too:
+        ``dataclasses.replace(MLAConfig.from_hf(config), rms_norm_eps=...)`` gives its layer.
+
+        Parameters
+        ----------
+        config
+            An object of transformers or the dict of a ``config.json``. Where it has a ``text_config``, that is read.
+            The rotary settings may be ``rope_scaling`` beside ``rope_theta``, or the ``rope_parameters`` of
+            transformers 5. YaRN without ``factor`` extends to ``max_position_embeddings``.
+        ignore
+            Names of fields that are read as if they were absent, the rotary settings' among them. With
+            ``model_type`` the configuration is read as DeepSeek-V3's.
 
         Raises
         ------
+        TypeError
+            Not a configuration, or a field of another type.
         ValueError
-            A field is missing, or asks for what this package does not implement.
+            A field is missing, impossible, or not known to leave attention alone. The sentence names it.
+
+        Examples
+        --------
+        >>> fields = {"hidden_size": 2048, "num_attention_heads": 16, "q_lora_rank": None, "kv_lora_rank": 512}
+        >>> fields |= {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+        >>> MLAConfig.from_hf(fields).latent_head_dim
+        576
+        >>> MLAConfig.from_hf(fields | {"index_topk": 2048})  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ValueError: mla_ref does not compute this attention: index_topk is 2048. Name in ignore=(...) ...
+        >>> MLAConfig.from_hf(fields | {"index_topk": 2048}, ignore=["index_topk"]).qk_head_dim
+        192
         """
-        fields = config if isinstance(config, Mapping) else vars(config)
-        required = ("hidden_size", "num_attention_heads", "kv_lora_rank")
-        required += ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-        missing = [name for name in required if fields.get(name) is None]
-        if missing:
-            raise ValueError(f"config has no {', '.join(missing)}: is it an MLA model?")
-        if fields.get("attention_bias"):
-            raise ValueError("attention_bias is True, expected False: biases are not implemented")
-
-        rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
-        optional = ("q_lora_rank", "rms_norm_eps", "max_position_embeddings", "rope_interleave", "rope_theta")
-        values = {name: fields[name] for name in required + optional if fields.get(name) is not None}
-        if rope.get("rope_theta") is not None:
-            values["rope_theta"] = rope["rope_theta"]
-        return cls(**values, rope_scaling=_yarn_from_hf(rope, values.get("max_position_embeddings")))
-
-
-def _yarn_from_hf(rope: Mapping[str, Any], max_position_embeddings: int | None) -> Yarn | None:
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind == "default":
-        return None
-    if kind != "yarn":
-        raise ValueError(f"rope_type is {kind!r}, expected 'default' or 'yarn'")
-    if rope.get("attention_factor") is not None or rope.get("truncate") is False:
-        raise ValueError("rope_scaling sets attention_factor or truncate=False, which are not implemented")
-    original = rope["original_max_position_embeddings"]
-    return Yarn(
-        factor=rope.get("factor") or max_position_embeddings / original,
-        original_max_position_embeddings=original,
-        beta_fast=rope.get("beta_fast") or 32.0,
-        beta_slow=rope.get("beta_slow") or 1.0,
-        mscale=rope.get("mscale") or 0.0,
-        mscale_all_dim=rope.get("mscale_all_dim") or 0.0,
-    )
+        values, yarn = read(config, {ignore} if isinstance(ignore, str) else {*ignore})
+        return cls(**values, rope_scaling=yarn and Yarn(**yarn))
 
 
 def presets() -> tuple[str, ...]:

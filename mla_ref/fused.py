@@ -196,8 +196,12 @@ class FusedMLA:
         q = q.unflatten(-1, (config.num_attention_heads, config.qk_head_dim))
         q_nope, q_rope = q.split((config.qk_nope_head_dim, config.qk_rope_head_dim), -1)
         new_c_kv, new_k_rope = mla.kv_a_proj_with_mqa(x).split((config.kv_lora_rank, config.qk_rope_head_dim), -1)
-        q_rope, new_k_rope = self._rotate(q_rope, new_k_rope, step)
-        c_kv[:, step.start : end] = self._norm(new_c_kv, mla.kv_a_layernorm)
+        if not config.mla_use_nope:
+            q_rope, new_k_rope = self._rotate(q_rope, new_k_rope, step)
+        new_c_kv = self._norm(new_c_kv, mla.kv_a_layernorm)
+        if config.mla_scale_kv_lora:
+            new_c_kv = new_c_kv * config.latent_scale
+        c_kv[:, step.start : end] = new_c_kv
         k_rope[:, step.start : end] = new_k_rope
 
         q_latent = torch.einsum("bshd,hdr->bshr", q_nope, mla.w_uk)

@@ -116,9 +116,9 @@ class MLA(nn.Module):
         Returns
         -------
         q_nope, q_rope
-            ``[B, S, H, Dn]`` and ``[B, S, H, Dr]``, the latter rotated.
+            ``[B, S, H, Dn]`` and ``[B, S, H, Dr]``, the latter rotated. ``config.softmax_scale`` belongs to them.
         c_kv, k_rope
-            ``[B, S, R]`` normalised and ``[B, S, Dr]`` rotated.
+            ``[B, S, R]`` normalised and scaled, ``[B, S, Dr]`` rotated.
         """
         config = self.config
         q = self.q_proj(x) if config.q_lora_rank is None else self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
@@ -126,15 +126,19 @@ class MLA(nn.Module):
         q_nope, q_rope = q.split((config.qk_nope_head_dim, config.qk_rope_head_dim), -1)
         c_kv, k_rope = self.kv_a_proj_with_mqa(x).split((config.kv_lora_rank, config.qk_rope_head_dim), -1)
 
-        cos, sin = rope_cos_sin(
-            positions,
-            config.qk_rope_head_dim,
-            theta=config.rope_theta,
-            scaling=config.rope_scaling,
-            dtype=torch.promote_types(x.dtype, torch.float32),
-        )
-        q_rope, k_rope = apply_rope_qk(q_rope, k_rope, cos, sin, config.rope_interleave)
-        return q_nope, q_rope, self.kv_a_layernorm(c_kv), k_rope
+        if not config.mla_use_nope:
+            cos, sin = rope_cos_sin(
+                positions,
+                config.qk_rope_head_dim,
+                theta=config.rope_theta,
+                scaling=config.rope_scaling,
+                dtype=torch.promote_types(x.dtype, torch.float32),
+            )
+            q_rope, k_rope = apply_rope_qk(q_rope, k_rope, cos, sin, config.rope_interleave)
+        c_kv = self.kv_a_layernorm(c_kv)
+        if config.mla_scale_kv_lora:
+            c_kv = c_kv * config.latent_scale
+        return q_nope, q_rope, c_kv, k_rope
 
     def forward(
         self,

@@ -23,6 +23,8 @@ CONFIGS = {
     "tiny": TINY,
     "direct query": replace(TINY, q_lora_rank=None, num_attention_heads=3),
     "yarn": replace(TINY, rope_scaling=Yarn(factor=8.0, original_max_position_embeddings=16, mscale_all_dim=0.6)),
+    "no position": replace(TINY, mla_use_nope=True),
+    "scaled": replace(TINY, mla_scale_q_lora=True, mla_scale_kv_lora=True),
 }
 REPORTED = ("ASF", "SF", "RF", "RPEF")
 SUBSETS = [names for n in range(len(REPORTED) + 1) for names in itertools.combinations(REPORTED, n)]

@@ -1,3 +1,5 @@
+import importlib
+import inspect
 import math
 from dataclasses import replace
 
@@ -7,7 +9,18 @@ from torch import nn
 from transformers import DeepseekV3Config, DynamicCache
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention, DeepseekV3RotaryEmbedding
 
-from mla_ref import IMPLEMENTATIONS, MLA, LatentCache, MLAConfig, Yarn, absorb, apply_rope, naive, rope_cos_sin
+from mla_ref import (
+    IMPLEMENTATIONS,
+    MLA,
+    LatentCache,
+    MLAConfig,
+    Yarn,
+    _from_hf,
+    absorb,
+    apply_rope,
+    naive,
+    rope_cos_sin,
+)
 
 TINY = MLAConfig.preset("tiny")
 YARN = Yarn(factor=8.0, original_max_position_embeddings=16, mscale=0.9, mscale_all_dim=0.6)
@@ -21,7 +34,7 @@ ODD = MLAConfig(
     v_head_dim=5,
     rope_theta=5000.0,
 )
-CONFIGS = {
+DEEPSEEK = {
     "tiny": TINY,
     "odd": ODD,
     "direct query": replace(ODD, q_lora_rank=None),
@@ -29,8 +42,26 @@ CONFIGS = {
     "halves": replace(ODD, rope_interleave=False, rope_scaling=YARN),
     "one head": replace(TINY, num_attention_heads=1),
 }
+CONFIGS = {
+    **DEEPSEEK,
+    "no position": replace(ODD, q_lora_rank=None, mla_use_nope=True),
+    "scaled": replace(ODD, mla_scale_q_lora=True, mla_scale_kv_lora=True, rope_scaling=YARN),
+}
 configs = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 impls = pytest.mark.parametrize("impl", ["naive", "absorb"])
+
+
+# The models of transformers whose layer MLAConfig.from_hf claims to read, by the name of their classes.
+MODELS = {
+    "axk1": "AXK1Attention",
+    "deepseek_v2": "DeepseekV2Attention",
+    "deepseek_v3": "DeepseekV3Attention",
+    "glm4_moe_lite": "Glm4MoeLiteAttention",
+    "kimi_linear": "KimiLinearAttention",
+    "longcat_flash": "LongcatFlashMLA",
+    "minicpm3": "MiniCPM3Attention",
+    "youtu": "YoutuAttention",
+}
 
 
 def transformers_layer(config):
@@ -51,7 +82,49 @@ def causal_bias(new, context):
     return torch.full((new, context), -math.inf).triu(context - new + 1)[None, None]
 
 
-@configs
+@pytest.mark.parametrize(
+    ("model", "yarn"),
+    [(model, yarn) for model in MODELS for yarn in (None, YARN) if not (model == "kimi_linear" and yarn)],
+    ids=lambda value: value if isinstance(value, str) else "yarn" if value else "plain",
+)
+@torch.no_grad()
+def test_from_hf_computes_what_each_model_of_transformers_computes(model, yarn):
+    modeling = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
+    prefix = MODELS[model].removesuffix("Attention").removesuffix("MLA")
+    settings = importlib.import_module(f"transformers.models.{model}.configuration_{model}")
+    hf_config = getattr(settings, f"{prefix}Config")(
+        **{name: getattr(TINY, name) for name in vars(TINY) if "head" in name or "rank" in name or "size" in name},
+        num_key_value_heads=TINY.num_attention_heads,
+        head_dim=TINY.qk_rope_head_dim,  # LongCat's would stay 64
+        max_position_embeddings=128,
+        rms_norm_eps=1e-2,  # which the norms on the latents do not have
+        attn_implementation="eager",
+        **({"rope_scaling": {"type": "yarn", **vars(yarn)}} if yarn else {}),
+    )
+    hf = getattr(modeling, MODELS[model])(hf_config, 0).eval()
+    for weight in hf.parameters():
+        weight.uniform_(0.5, 1.5) if weight.ndim == 1 else weight.normal_(std=weight.shape[1] ** -0.5)
+    mla = MLA(MLAConfig.from_hf(hf_config))
+    mla.load_state_dict(hf.state_dict())
+
+    x = torch.randn(2, 19, TINY.hidden_size)
+    x[0] *= 0.1  # an epsilon shows where values are small
+    hf_cache, cache = DynamicCache(), mla.make_cache(batch=2, capacity=19)
+    for start, end in [(0, 13), (13, 14), (14, 19)]:
+        options = {"attention_mask": causal_bias(end - start, end), "past_key_values": hf_cache}
+        if "position_embeddings" in inspect.signature(hf.forward).parameters:
+            rotary = getattr(modeling, f"{prefix}RotaryEmbedding")(hf_config)
+            options["position_embeddings"] = rotary(torch.zeros(1), torch.arange(start, end)[None])
+        expected = hf(x[:, start:end], **options)[0]
+        torch.testing.assert_close(mla(x[:, start:end], cache), expected, rtol=1e-4, atol=5e-6)
+    torch.testing.assert_close(cache.filled()[0], hf_cache.layers[0].keys[:, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_no_model_is_read_that_is_not_compared():
+    assert {*MODELS, "kimi_k2"} == set(_from_hf.MODELS)  # Kimi K2 runs DeepSeek-V3's code
+
+
+@pytest.mark.parametrize("config", DEEPSEEK.values(), ids=DEEPSEEK)
 @impls
 @torch.no_grad()
 def test_matches_transformers_in_prefill_and_decode(config, impl):
