@@ -42,6 +42,7 @@ from autograder.kernels.language import (
 HEADER = "import math\n\nimport triton\nimport triton.language as tl\n"
 MAX_SOURCE = 2 * MAX_CODE  # characters of all cells
 MAX_NODES = 20_000  # of all functions
+HEURISTICS = "triton.heuristics"
 MAX_HELPERS = 30  # that call one another in a chain
 
 BLOCKS = ": torch's functions take no blocks, nor do NumPy's, and a kernel uses those of tl"
@@ -206,9 +207,10 @@ class _Writer:
         return _copy(node, decorator_list=[decorator], args=arguments, returns=None, body=body)
 
     def decorator(self, node: ast.FunctionDef) -> ast.expr:
-        decorator = node.decorator_list[0]
-        if len(node.decorator_list) != 1 or path_of(called(decorator), self.bindings) != "triton.jit":
+        paths = {each: path_of(called(each), self.bindings) for each in node.decorator_list}
+        if [path for path in paths.values() if path != HEURISTICS] != ["triton.jit"]:  # what they gave, launches have
             raise self.refuse("is decorated with something else than @triton.jit: settle on one configuration")
+        decorator = next(each for each, path in paths.items() if path == "triton.jit")
         jit = _expression("triton.jit", decorator)
         if not isinstance(decorator, ast.Call):
             return jit

@@ -243,7 +243,7 @@ def recording(inputs: dict[str, Any], execute: bool = False) -> Iterator[Recorde
 
 
 def _grid(sizes: Any) -> list[int]:
-    if not isinstance(sizes, tuple):
+    if not isinstance(sizes, tuple | list):
         raise TypeError(f"the grid is {sizes!r}: write it as a tuple, such as (n,)")
     if not 1 <= len(sizes) <= 3 or not all(hasattr(n, "__index__") for n in sizes):
         raise TypeError(f"the grid is {sizes!r}, expected one to three whole numbers: triton.cdiv(a, b), not a / b")
