@@ -76,10 +76,13 @@ PREDICT = Exercise(
             "any step",
             1,
             visible=[dict(B=30, H=40, T=1000, num_splits=7), dict(B=2, H=5, T=333, num_splits=1)],
-            hidden=lambda r: [
-                dict(B=r.randint(1, 64), H=r.randint(1, 128), T=r.randint(1, 99999), num_splits=n)
-                for n in (1, r.randint(2, 9), r.randint(10, 200))
-            ],
+            hidden=lambda r: (
+                [
+                    dict(B=r.randint(1, 64), H=r.randint(1, 128), T=r.randint(1, 99999), num_splits=n)
+                    for n in (1, 2, r.randint(3, 9), r.randint(10, 200))
+                ]
+                + [dict(B=1, H=16 * r.randint(1, 7) + 1, T=r.randint(1, 999), num_splits=3)]
+            ),
         ),
     ),
     inputs=as_given,
@@ -605,6 +608,7 @@ COMBINE = Exercise(
             visible=[dict(P=4, B=2, H=3, dtype=HALF)],
             hidden=lambda r: [
                 dict(P=1, B=1, H=r.randint(1, 5), R=64),
+                dict(P=r.randint(33, 64), B=1, H=1, R=512),
                 dict(P=r.randint(33, 70), B=2, H=r.randint(1, 3), R=16, dtype=BF16),
             ],
         ),
@@ -710,9 +714,10 @@ PREDICT_FOLD = Exercise(
             "any step",
             1,
             visible=[dict(q_len=5, H=32), dict(q_len=6, H=30)],
-            hidden=lambda r: [
-                dict(q_len=r.randint(1, 12), H=r.choice([1, 7, 8, 16, 20, 32, 64, 128])) for _ in range(6)
-            ],
+            hidden=lambda r: (
+                [dict(q_len=r.randint(1, 12), H=r.choice([1, 7, 8, 16, 20, 32, 64, 128])) for _ in range(6)]
+                + [dict(q_len=3, H=43)]
+            ),
         ),
     ),
     inputs=as_given,
@@ -833,7 +838,8 @@ FOLDED = Exercise(
             1,
             visible=[dict(B=2, S=1, H=5, T=40, lens=(40, 17))],
             hidden=lambda r: [
-                dict(B=2, S=1, H=r.randint(1, 9), T=r.randint(130, 160), R=64, lens=(r.randint(1, 130), 0))
+                dict(B=2, S=1, H=r.randint(1, 9), T=r.randint(130, 160), R=64, lens=(2 * r.randint(40, 64) + 1, 0)),
+                dict(B=1, S=1, H=3, T=r.randint(257, 300), scale=4.0),
             ],
         ),
         Part(
