@@ -15,6 +15,9 @@ from autograder.classroom.record import Graded
 from autograder.classroom.restore import SubmissionError, placeholder, read_cells, restore
 from autograder.course.course import Course
 from autograder.course.sample import render, sample_lessons, submissions
+from autograder.judging.cases import draw_cases
+from autograder.judging.compare import assess
+from autograder.judging.exercise import upcast
 
 COURSE = Course.at(Path(__file__).parents[1])
 LESSONS = COURSE.lesson_names()
@@ -38,6 +41,29 @@ def test_every_lessons_kernels_are_compared_before_they_are_timed():
     for each in timed:
         assert each.speed.small is not None, each.name
         assert each.speed.small.keys() <= each.speed.case.keys(), each.name
+
+
+KERNELS = [each for lesson in LESSONS for each in COURSE.exercises(lesson) if each.kernel]
+
+
+@pytest.mark.parametrize("exercise", KERNELS, ids=lambda each: each.name)
+def test_the_dtype_of_what_a_kernel_gives_is_part_of_the_answer(exercise):
+    """What is written costs memory by its dtype, and rounding it to less, or to more, is another task."""
+    cases = draw_cases(exercise, "seed")
+    for case in cases[:: len(cases) - 1]:
+        expected = exercise.oracle(**upcast(case.arguments))
+        values = expected if isinstance(expected, tuple) else (expected,)
+        wanted = [case.arguments[like].dtype if isinstance(like, str) else like for like in exercise.like]
+        right = [value.to(dtype) for value, dtype in zip(values, wanted, strict=True)]
+        assert assess(exercise, case.arguments, _as(expected, right)) is None
+        for n, value in enumerate(values):
+            other = [*right[:n], value.double(), *right[n + 1 :]]
+            found = assess(exercise, case.arguments, _as(expected, other))
+            assert found and f"expected {str(wanted[n]).removeprefix('torch.')}" in found.reason
+
+
+def _as(expected, values):
+    return tuple(values) if isinstance(expected, tuple) else values[0]
 
 
 def texts(name):

@@ -193,6 +193,7 @@ RMS = Exercise(
     inputs=_rows,
     oracle=_normal,
     returns=("y",),
+    like=("x",),
     mistakes=(
         _norm_slips["mean subtracted"],
         Mistake(

@@ -174,6 +174,7 @@ ABSORB_QUERY = Exercise(
     inputs=_query_inputs,
     oracle=lambda q_nope, w_uk: _per_head(q_nope, w_uk),
     returns=("q_latent",),
+    like=("q_nope",),
     mistakes=(
         Mistake(
             "weight by position",
@@ -211,6 +212,7 @@ ABSORB_OUTPUT = Exercise(
     inputs=_output_inputs,
     oracle=lambda out_latent, w_uv: _per_head(out_latent, w_uv.mT),
     returns=("out",),
+    like=("out_latent",),
     mistakes=(
         Mistake(
             "transposed",
@@ -306,6 +308,7 @@ LATENT_ATTENTION = Exercise(
     inputs=_latent_inputs,
     oracle=_latent,
     returns=("out_latent", "lse"),
+    like=("q_latent", "q_latent"),
     tolerance=2e-4,
     mistakes=(
         Mistake(
@@ -418,6 +421,7 @@ ABSORBED_MLA_ATTENTION = Exercise(
     inputs=mla_operands,
     oracle=_mla,
     returns=("out", "lse"),
+    like=("q_nope", "q_nope"),
     tolerance=1e-4,
     mistakes=(
         Mistake(

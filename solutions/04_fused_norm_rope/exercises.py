@@ -122,6 +122,7 @@ SCALE_ADD = Exercise(
     ),
     inputs=_vectors,
     oracle=lambda x, y, alpha: torch.add(y, x, alpha=alpha),
+    like=("x",),
     mistakes=(
         Mistake("alpha on y", "alpha multiplies y: expected alpha·x + y", lambda x, y, alpha: x + alpha * y),
         Mistake("no alpha", "this is x + y: alpha is missing", lambda x, y, alpha: x + y),
@@ -242,6 +243,7 @@ RMS = Exercise(
     ),
     inputs=_rows,
     oracle=_norm,
+    like=("x",),
     mistakes=(
         Mistake(
             "mean over the block",
@@ -346,6 +348,7 @@ ROPE = Exercise(
     ),
     inputs=turning,
     oracle=rotated,
+    like=("x",),
     mistakes=(
         HALF_ROTATION,
         WRONG_SIGN,
@@ -440,6 +443,7 @@ QUERY_KEY = Exercise(
     inputs=_query_and_key,
     oracle=_both(rotated),
     returns=("q_rope", "k_rope"),
+    like=("q_rope", "k_rope"),
     mistakes=(
         Mistake("key not rotated", "the key comes back as it was: it is rotated too", _both(rotated, _as_it_is)),
         Mistake(

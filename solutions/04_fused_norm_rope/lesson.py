@@ -968,7 +968,7 @@ print(f"read and write query and key of a decode step: {decode.bytes / 1e6:.1f} 
 # | `q_rope` | [B, S, H, Dr], contiguous | float32, float16 or bfloat16 |
 # | `k_rope` | [B, S, Dr], contiguous: one key for all heads | that of `q_rope` |
 # | `cos`, `sin` | [S, Dr/2] | float32 |
-# | returns | rotated query, rotated key; shapes as given | |
+# | returns | rotated query, rotated key; shapes as given | of the input |
 #
 # A kernel may call another function that is decorated with `@triton.jit`; it is inlined, at no cost. An `if` on
 # `tl.program_id` is decided once for the whole program, so it works, and costs nothing.
@@ -1039,7 +1039,7 @@ def rope_query_key(q_rope, k_rope, cos, sin):
     """RoPE of the queries and of the key that all heads share, in one launch.
 
     q_rope: [B, S, H, Dr]; k_rope: [B, S, Dr], same dtype; cos, sin: [S, Dr/2], float32. All contiguous.
-    Returns (rotated query, rotated key), new tensors. Launches rope_query_key_kernel once.
+    Returns (rotated query, rotated key), new tensors of their dtype. Launches rope_query_key_kernel once.
 
     The trap: the key has no head axis; its row of token b·S + s begins at (b·S + s)·Dr.
     """

@@ -163,6 +163,7 @@ MATMUL = Exercise(
     ),
     inputs=_matrices,
     oracle=_matmul,
+    like=("x",),
     mistakes=(
         Mistake("no scale", "the result is not multiplied by scale", lambda x, y, scale: _matmul(x, y, 1.0)),
         Mistake(
@@ -309,6 +310,7 @@ SCORE = Exercise(
     inputs=_operands,
     oracle=_right_scores,
     returns=("scores",),
+    like=("q_latent",),
     mistakes=(
         Mistake(
             "scale 1/√(R+Dr)",
@@ -543,6 +545,7 @@ SOFTMAX = Exercise(
     inputs=_rows,
     oracle=_softmax,
     returns=("weights",),
+    like=("scores",),
     mistakes=(
         Mistake("NaN rows", NOTHING_SEEN, _empty_rows(lambda T: math.nan)),
         Mistake(
@@ -659,6 +662,7 @@ LONG = Exercise(
     inputs=_rows,
     oracle=_softmax,
     returns=("weights",),
+    like=("scores",),
     mistakes=(
         Mistake(
             "each block alone",

@@ -307,6 +307,7 @@ DECODE = Exercise(
     inputs=_decode_step,
     oracle=decoded,
     returns=("out", "lse"),
+    like=("q_latent", torch.float32),
     mistakes=(
         ROPE_MISSING,
         Mistake("scale missing", "the scores are not multiplied by scale", decoded_with(lambda a: {"scale": 1.0})),
@@ -458,6 +459,7 @@ SPLIT = Exercise(
     inputs=_split_step,
     oracle=_splits,
     returns=("partial_out", "partial_lse"),
+    like=(torch.float32, torch.float32),
     mistakes=(
         Mistake(
             "share rounded down",
@@ -616,6 +618,7 @@ COMBINE = Exercise(
     inputs=_partials,
     oracle=_combined,
     returns=("out", "lse"),
+    like=("out", torch.float32),
     mistakes=(
         Mistake(
             "plain mean",
@@ -843,6 +846,7 @@ FOLDED = Exercise(
     inputs=_folded_step,
     oracle=_causal,
     returns=("out", "lse"),
+    like=("q_latent", torch.float32),
     mistakes=(
         Mistake(
             "not causal",
