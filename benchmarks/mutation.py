@@ -181,6 +181,8 @@ def _statements(node: ast.stmt, assigned: set[str]) -> Iterator[ast.stmt]:
 def _expressions(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign) and type(node.op) in OPERATORS:
         yield _with(node, op=OPERATORS[type(node.op)]())
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            yield node.left  # a stride or a size left out
     elif isinstance(node, ast.Compare) and type(node.ops[0]) in OPERATORS:
         yield _with(node, ops=[OPERATORS[type(node.ops[0])](), *node.ops[1:]])
     elif isinstance(node, ast.UnaryOp) and not (
