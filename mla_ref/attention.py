@@ -289,8 +289,8 @@ def combine(outs: Iterable[Tensor], lses: Iterable[Tensor]) -> tuple[Tensor, Ten
     parts, weights = torch.stack(outs), torch.stack(lses)  # [P, B, S, H, Dv], [P, B, S, H]
     if weights.isposinf().any():
         raise ValueError("lses holds +inf, expected -inf for an empty row: convert it first")
-    lse = weights.logsumexp(0)
-    share = (weights - finite(lse)).exp()[..., None]
+    share, lse = softmax(weights, 0)
+    share = share[..., None]
     out = (share * parts.masked_fill(share == 0, 0)).sum(0)
     return out.to(outs[0].dtype), lse
 
@@ -342,8 +342,7 @@ def _attend(q, k, v, seq_lens, scale, causal):
     seen = attention_mask(q.shape[1], k.shape[1], seq_lens=seq_lens, causal=causal, device=q.device)
     scores = torch.einsum("bsghd,btgd->bsght", q, k) * scale
     scores = scores.masked_fill(~seen[:, :, None, None], -math.inf)
-    lse = scores.logsumexp(-1)
-    weights = (scores - finite(lse)[..., None]).exp()
+    weights, lse = softmax(scores, -1)
     out = torch.einsum("bsght,btgv->bsghv", weights, v)
     return out.flatten(2, 3), lse.flatten(2, 3)
 
@@ -371,6 +370,13 @@ def _widen(*tensors):
     return (x.to(torch.promote_types(x.dtype, torch.float32)) for x in tensors)
 
 
-def finite(lse: Tensor) -> Tensor:
-    """Replace -inf by 0, so that subtracting it leaves the scores of an empty row at -inf instead of NaN."""
-    return lse.masked_fill(lse == -math.inf, 0)
+def softmax(scores: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Return weights that sum to 1, and the logarithm of the sum of exponentials; 0 and -inf for rows of -inf alone.
+
+    The weights are divided by their sum: exp(scores - lse) would have the rounding error of ``lse``, which grows with
+    it, as a factor. Gradients are 0 in rows of -inf alone.
+    """
+    empty = (scores == -math.inf).all(dim, keepdim=True)
+    scores = scores.masked_fill(empty, 0)
+    lse = scores.logsumexp(dim, keepdim=True).masked_fill(empty, -math.inf)
+    return scores.softmax(dim).masked_fill(empty, 0), lse.squeeze(dim)

@@ -13,6 +13,7 @@ from mla_ref import (
     attention_mask,
     combine,
     latent_attention,
+    masked_softmax,
     naive,
     paged_latent_attention,
     sdpa,
@@ -195,6 +196,31 @@ def test_large_scores_do_not_overflow(form):
     torch.testing.assert_close(lse.double(), expected_lse, rtol=1e-6, atol=1e-2)
 
 
+@pytest.mark.parametrize("form", [sdpa, latent_attention, naive, absorb])
+@pytest.mark.parametrize("top", [0.0, 351.0, 3509.0, 1e6])
+def test_the_size_of_scores_costs_no_accuracy(form, top):
+    one, zero = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1)
+    keys, values = top + torch.randn(1, 50, 1), torch.rand(1, 50, 1) + 1  # a score is exactly its key
+    given = {
+        sdpa: (one, keys[:, :, None], values[:, :, None]),
+        latent_attention: (zero, one, values, keys),
+        naive: (zero, one, values, keys, one[0], one[0]),
+        absorb: (zero, one, values, keys, one[0], one[0]),
+    }
+    out, lse = form(*given[form], scale=1.0)
+    scores = keys[0, :, 0].double()
+    assert abs(float(out) / float(scores.softmax(0) @ values[0, :, 0].double()) - 1) < 5e-7
+    assert abs(float(lse) - float(scores.logsumexp(0))) <= 1e-7 * (top + 8)
+
+
+@pytest.mark.parametrize("top", [351.0, 3509.0, 1e6])
+def test_weights_of_large_scores_sum_to_one(top):
+    scores = top + torch.randn(1, 4, 3, 50)
+    weights = masked_softmax(scores, causal=False)
+    torch.testing.assert_close(weights.double(), scores.double().softmax(-1), rtol=2e-6, atol=0)
+    assert (weights.double().sum(-1) - 1).abs().max() < 1e-6
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_gradients_flow_to_every_input(form):
     inputs = mla_inputs(B=2, S=2, T=4, H=2, Dn=2, Dr=2, Dv=3, R=3)
@@ -372,6 +398,14 @@ def test_combine_keeps_dtypes_and_ignores_what_empty_rows_hold():
     torch.testing.assert_close(out[0, 0, 0], outs[0, 0, 0, 0])
     assert out[0, 0, 1].eq(0).all()
     assert lse.tolist() == [[[0.0, -math.inf]]]
+
+
+@pytest.mark.parametrize("lse", [-1e8, 351.0, 3509.0, 1e8])
+def test_equal_parts_combine_to_their_mean(lse):
+    outs = torch.tensor([1.0, 3.0, 5.0]).view(3, 1, 1, 1, 1)
+    out, total = combine(outs, torch.full((3, 1, 1, 1), lse))
+    assert abs(float(out) - 3) < 1e-6
+    assert abs(float(total) - (lse + math.log(3))) <= 1e-7 * abs(lse)
 
 
 @pytest.mark.parametrize(
