@@ -54,7 +54,7 @@ _EXPORTS = {
     "implementations": ("IMPLEMENTATIONS",),
     "ragged": ("attend_ragged",),
     "cache": ("KVCache", "LatentCache"),
-    "paged": ("OutOfPages", "PagePool", "PagedCache", "paged_gather", "paged_update"),
+    "paged": ("OutOfPages", "PagePool", "PagedCache", "check_table", "paged_gather", "paged_update"),
     "mha": ("MHA",),
     "mla": ("MLA",),
     "scores": ("attention_score", "masked_softmax"),

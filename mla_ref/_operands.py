@@ -1,5 +1,6 @@
 """Checks of operands that PyTorch functions share with their kernels: the symbols of each, stated once."""
 
+import torch
 from torch import Tensor
 
 from ._validate import by_rank, check_counts, check_integers, check_pair, check_tensors
@@ -136,6 +137,40 @@ def check_gather(
         size["S"] = max(0, int(lengths.max())) if len(lengths) else 0
         out = tuple(pages.new_zeros(size["B"], size["S"], pages.shape[-1]) for pages in (c_kv_pages, k_rope_pages))
     return size, out
+
+
+def check_places(block_table: Tensor, starts: Tensor, ends: Tensor, num_pages: int, page_size: int) -> None:
+    """Raise ValueError unless every position from ``starts[b]`` to before ``ends[b]`` lies in a page of the pool.
+
+    Reading the values waits for the device.
+    """
+    room = block_table.shape[1] * page_size
+    outside = ((ends > starts) & ((starts < 0) | (ends > room))).nonzero()
+    if len(outside):
+        b = int(outside[0])
+        raise ValueError(
+            f"sequence {b} has tokens at positions {int(starts[b])} to {int(ends[b]) - 1}, expected "
+            f"0 <= position < {room}: its row of block_table has {block_table.shape[1]} pages of {page_size}"
+        )
+    first = torch.arange(0, room, page_size, device=block_table.device)
+    needed = (first < ends[:, None]) & (first + page_size > starts[:, None]) & (ends > starts)[:, None]
+    holes = (needed & ((block_table < 0) | (block_table >= num_pages))).nonzero()
+    if len(holes):
+        b, entry = holes[0].tolist()
+        tokens = max(entry * page_size, int(starts[b])), min((entry + 1) * page_size, int(ends[b])) - 1
+        raise ValueError(
+            f"block_table[{b}, {entry}] is {int(block_table[b, entry])}, expected 0 <= page < {num_pages}: "
+            f"positions {tokens[0]} to {tokens[1]} of sequence {b} have no page"
+        )
+
+
+def check_gathered(size: dict[str, int], block_table: Tensor, starts: Tensor | None, lengths: Tensor) -> None:
+    """Raise ValueError where a token to copy, of at most S, lies in no page; reading the values waits for the device.
+
+    ``size`` is that of :func:`check_gather`.
+    """
+    starts = torch.zeros_like(lengths) if starts is None else starts.long()
+    check_places(block_table, starts, starts + lengths.clamp(max=size["S"]), size["num_pages"], size["page_size"])
 
 
 def check_rope(cos: Tensor, sin: Tensor, **rotated: tuple[Tensor, str]) -> None:

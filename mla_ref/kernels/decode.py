@@ -169,10 +169,11 @@ def paged_latent_attention(
         ``[num_pages, page_size, R]`` and ``[num_pages, page_size, Dr]``, any layout and page size.
     block_table
         int32 or int64 ``[B, max_pages]``: position ``t`` of sequence ``b`` is on page ``block_table[b, t //
-        page_size]``, in slot ``t % page_size``. Entries beyond a sequence's length are never read. Warning: the
-        others are not checked, and one that is no page, -1 for example, has the kernel read outside of the pool.
+        page_size]``, in slot ``t % page_size``. Entries beyond a sequence's length are never read. Warning: on a GPU
+        the others are not checked, and one that is no page, -1 for example, has the kernel read outside of the pool;
+        see :func:`mla_ref.check_table`, which is applied on a CPU.
     seq_lens
-        Required.
+        Required. On a CPU a length below 0, or beyond max_pages × page_size, is an error.
     q_latent, q_rope, scale, causal, out, lse, num_splits
         As in :func:`latent_attention`, and so are results and errors.
 

@@ -349,6 +349,25 @@ def test_errors_name_what_is_wrong_with_pages(form, change, error, message):
         form(**given)
 
 
+@pytest.mark.parametrize("hole", [-1, 6, 10**9])
+def test_a_hole_within_a_length_is_refused(hole):
+    given = in_pages(mla_inputs(), [7, 4], 3)
+    beyond = given["block_table"].clone()
+    beyond[1, 2] = hole  # 4 tokens need two pages
+    within = beyond.clone()
+    within[1, 1] = hole
+    x = {name: each for name, each in given.items() if name != "block_table"}
+    latent = (torch.zeros(2, 3, 3, 9).double(), x["q_rope"], x["c_kv"], x["k_rope"])
+    calls = [lambda table, form=form: form(**x, block_table=table) for form in FORMS]
+    calls.append(lambda table: paged_latent_attention(*latent, table, scale=1.0, seq_lens=x["seq_lens"]))
+    for call in calls:
+        call(beyond)
+        with pytest.raises(
+            ValueError, match=rf"block_table\[1, 1\] is {hole}, expected 0 <= page < 6: positions 3 to 3"
+        ):
+            call(within)
+
+
 def test_a_length_that_no_table_holds_is_refused():
     given = in_pages(mla_inputs(), [7, 4], 3)
     with pytest.raises(ValueError, match=r"seq_lens\[0\] is 10, expected 0 <= seq_lens <= 9"):
