@@ -16,7 +16,7 @@ def check_causal(size: dict[str, int], causal: bool) -> None:
 
 
 def check_context(size: dict[str, int], seq_lens: Tensor | None, causal: bool, like: Tensor) -> Tensor | None:
-    """Check that the queries fit into the context, and the lengths too.
+    """Check that the queries fit into the context, or the lengths, with which queries may fall before position 0.
 
     Reading the lengths waits for the device: kernels leave that out.
 
@@ -37,12 +37,24 @@ def check_context(size: dict[str, int], seq_lens: Tensor | None, causal: bool, l
     Raises
     ------
     TypeError, ValueError
-        T < S under ``causal``, or lengths of another shape, dtype, device or range.
+        T < S under ``causal`` without lengths, or lengths of another shape, dtype, device or range.
     """
-    check_causal(size, causal)
     if seq_lens is None:
+        check_causal(size, causal)
         return None
-    return check_counts("seq_lens", seq_lens, batch=size["B"], low=0, high=size["T"], device=like.device)
+    return check_lengths("seq_lens", seq_lens, batch=size["B"], high=size["T"], device=like.device)
+
+
+def check_lengths(name: str, lengths: Tensor, *, batch: int, high: int, device: torch.device) -> Tensor:
+    """Check lengths, 0 to ``high``, and return them as int64.
+
+    `torch.compile` traces one graph for all values, so there they are not read: less than 0 counts as 0, more than
+    ``high`` as ``high``.
+    """
+    if not torch.compiler.is_compiling():
+        return check_counts(name, lengths, batch=batch, low=0, high=high, device=device)
+    check_integers(device, {"B": batch}, **{name: (lengths, "B")})
+    return lengths.long().clamp(0, high)
 
 
 def check_latent(

@@ -203,7 +203,11 @@ def paged_update(
         Shapes, dtypes or devices that do not agree.
     """
     size = check_update(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, lengths)
-    sequence, token, page, slot = _slots(size, block_table, starts, lengths)
+    if not size["num_pages"] * size["max_pages"]:
+        return
+    real, page, slot = _places(size, block_table, starts, lengths)
+    sequence, token = real.nonzero(as_tuple=True)
+    page, slot = page[real], slot[real]
     c_kv_pages[page, slot] = c_kv[sequence, token]
     k_rope_pages[page, slot] = k_rope[sequence, token]
 
@@ -248,10 +252,13 @@ def paged_gather(
     size, out = check_gather(c_kv_pages, k_rope_pages, block_table, starts, lengths, out)
     if starts is None:
         starts = torch.zeros_like(lengths)
-    check_gathered(size, block_table, starts, lengths)
-    sequence, token, page, slot = _slots(size, block_table, starts, lengths)
-    out[0][sequence, token] = c_kv_pages[page, slot]
-    out[1][sequence, token] = k_rope_pages[page, slot]
+    if not torch.compiler.is_compiling():
+        check_gathered(size, block_table, starts, lengths)
+    if not size["num_pages"] * size["max_pages"]:
+        return out
+    real, page, slot = _places(size, block_table, starts, lengths)
+    for each, pages in zip(out, (c_kv_pages, k_rope_pages), strict=True):
+        each.copy_(torch.where(real[..., None], pages[page, slot], each))
     return out
 
 
@@ -530,19 +537,17 @@ class PagedCache:
             raise ValueError(f"{name} {sequence} holds nothing: it was freed before, or never filled")
 
 
-def _slots(size, block_table, starts, lengths):
-    """Return sequence, token, page and slot of every token that has one, each [N]."""
+def _places(size, block_table, starts, lengths):
+    """Return of every token whether it has a place, its page and its slot, each [B, S]; page 0 where it has none."""
     token = torch.arange(size["S"], device=starts.device)
     position = starts[:, None].long() + token
     entry = position // size["page_size"]
     real = (position >= 0) & (entry < block_table.shape[1])
     if lengths is not None:
         real &= token < lengths[:, None]
-    sequence, token = real.nonzero(as_tuple=True)
-    page = block_table[sequence, entry[sequence, token]].long()
-    known = (page >= 0) & (page < size["num_pages"])
-    sequence, token, page = sequence[known], token[known], page[known]
-    return sequence, token, page, position[sequence, token] % size["page_size"]
+    page = block_table.gather(1, entry.masked_fill(~real, 0)).long()
+    real = real & (page >= 0) & (page < size["num_pages"])
+    return real, page.masked_fill(~real, 0), position % size["page_size"]
 
 
 def _check_index(name, index, size):

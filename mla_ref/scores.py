@@ -78,7 +78,8 @@ def masked_softmax(scores: Tensor, *, seq_lens: Tensor | None = None, causal: bo
     Raises
     ------
     TypeError, ValueError
-        A shape, dtype or device that does not fit, T < S under ``causal``, or a length out of range.
+        A shape, dtype or device that does not fit, a length out of range, or T < S under ``causal`` without
+        ``seq_lens``.
 
     References
     ----------

@@ -145,7 +145,8 @@ def check_decode(
     if seq_lens is not None:
         check_integers(q_latent.device, size, seq_lens=(seq_lens, "B"))
         seq_lens = seq_lens.contiguous()
-    check_causal(size, causal)
+    else:
+        check_causal(size, causal)
     if paged and not q_latent.is_cuda:
         check_table(block_table, seq_lens, num_pages=size["num_pages"], page_size=size["page_size"])
     operands = q_latent, q_rope, c_kv, k_rope, seq_lens, block_table, check_scale(scale), causal

@@ -133,8 +133,8 @@ def latent_attention(
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        Shapes, dtypes or devices that do not agree, T < S under ``causal``, R = 0, above 1024 or more than the GPU's
-        shared memory takes, or a tensor that requires a gradient.
+        Shapes, dtypes or devices that do not agree, T < S under ``causal`` without ``seq_lens``, R = 0, above 1024 or
+        more than the GPU's shared memory takes, or a tensor that requires a gradient.
 
     References
     ----------

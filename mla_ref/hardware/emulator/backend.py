@@ -12,6 +12,7 @@ import hashlib
 import math
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -35,6 +36,7 @@ CAPABILITY = 80  # without TMA: descriptors become pointers
 TARGET = GPUTarget(NAME, CAPABILITY, 32)
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
 CONSTANT = "constexpr"
+one_at_a_time = threading.Lock()  # or updates by atomic operations of two launches would be lost
 UNKNOWN = 1  # a kernel's registers and bytes of shared memory: who computes an occupancy divides by them
 
 
@@ -158,7 +160,8 @@ def launch(kernel: Kernel, grid: Sequence[int], given: Sequence[tuple[str, Any]]
     if math.prod(grid):
         memory = Memory(regions)
         memory.others = tensors
-        kernel.launch(grid, values, memory)
+        with one_at_a_time:
+            kernel.launch(grid, values, memory)
 
 
 def _check_grid(name: str, grid: Sequence[int]) -> None:
