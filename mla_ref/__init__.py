@@ -21,7 +21,7 @@ from importlib import import_module
 HELPER_MODULES = ("_validate", "config", "hardware", "roofline", "plots")
 ANSWER_MODULES = (
     *("_operands", "norm", "rope", "attention", "scores", "ragged", "cache", "paged", "implementations"),
-    *("mha", "mla", "fused", "kernels"),
+    *("mha", "mla", "fused", "kernels", "testing"),
 )
 
 _EXPORTS = {
