@@ -126,7 +126,7 @@ class PagePool:
         return pages
 
 
-def check_table(block_table: Tensor, seq_lens: Tensor, *, num_pages: int, page_size: int) -> None:
+def check_table(block_table: Tensor, *, seq_lens: Tensor, num_pages: int, page_size: int) -> None:
     """Check that every token of every sequence lies in a page of the pool.
 
     For what reads pages unchecked, as kernels on a GPU do: an entry that is no page sends them to foreign memory.
@@ -155,8 +155,8 @@ def check_table(block_table: Tensor, seq_lens: Tensor, *, num_pages: int, page_s
     --------
     >>> import torch
     >>> table = torch.tensor([[3, 1, -1], [0, -1, -1]])
-    >>> check_table(table, torch.tensor([8, 0]), num_pages=4, page_size=4)
-    >>> check_table(table, torch.tensor([8, 5]), num_pages=4, page_size=4)
+    >>> check_table(table, seq_lens=torch.tensor([8, 0]), num_pages=4, page_size=4)
+    >>> check_table(table, seq_lens=torch.tensor([8, 5]), num_pages=4, page_size=4)
     Traceback (most recent call last):
     ValueError: block_table[1, 1] is -1, expected 0 <= page < 4: positions 4 to 4 of sequence 1 have no page
     """

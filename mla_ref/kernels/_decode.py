@@ -148,7 +148,7 @@ def check_decode(
     else:
         check_causal(size, causal)
     if paged and not q_latent.is_cuda:
-        check_table(block_table, seq_lens, num_pages=size["num_pages"], page_size=size["page_size"])
+        check_table(block_table, seq_lens=seq_lens, num_pages=size["num_pages"], page_size=size["page_size"])
     operands = q_latent, q_rope, c_kv, k_rope, seq_lens, block_table, check_scale(scale), causal
     return Decode(*operands, B, S, H, R, size["Dr"], size["T"])
 

@@ -79,13 +79,13 @@ def paged_gather(
     PagedAttention, Kwon et al. 2023, arXiv:2309.06180; "Optimizing Multi-head Latent Attention for Efficient
     Inference", section 3.3.
     """
-    waited = out is None or not c_kv_pages.is_cuda
+    waited = out is None
     size, out = check_gather(c_kv_pages, k_rope_pages, block_table, starts, lengths, out)
     c_kv, k_rope = out
     outs = {"out[0]": c_kv, "out[1]": k_rope}
     check_operands("mla_ref.paged_gather", c_kv_pages=c_kv_pages, k_rope_pages=k_rope_pages, **outs)
     check_distinct(**outs)
-    if waited:
+    if waited or not c_kv.is_cuda:
         check_gathered(size, block_table, starts, lengths)
     (B, T, R), Dr = c_kv.shape, k_rope.shape[-1]
     if B * T == 0:

@@ -519,7 +519,7 @@ def test_a_table_is_right_if_every_token_has_a_page(rows, lengths, page_size):
     )
     refused = pytest.raises(ValueError, match=r"(block_table|seq_lens)\[.* is .*, expected 0 <= ")
     with nullcontext() if right else refused:
-        check_table(torch.tensor(rows), torch.tensor(lengths), num_pages=3, page_size=page_size)
+        check_table(torch.tensor(rows), seq_lens=torch.tensor(lengths), num_pages=3, page_size=page_size)
 
 
 @pytest.mark.parametrize(
