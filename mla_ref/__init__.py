@@ -21,7 +21,7 @@ from importlib import import_module
 HELPER_MODULES = ("_validate", "_from_hf", "config", "hardware", "roofline", "plots")
 ANSWER_MODULES = (
     *("_operands", "norm", "rope", "attention", "scores", "ragged", "cache", "paged", "implementations"),
-    *("mha", "mla", "fused", "kernels"),
+    *("mha", "mla", "fused", "kernels", "testing"),
 )
 
 _EXPORTS = {
@@ -54,7 +54,7 @@ _EXPORTS = {
     "implementations": ("IMPLEMENTATIONS",),
     "ragged": ("attend_ragged",),
     "cache": ("KVCache", "LatentCache"),
-    "paged": ("OutOfPages", "PagePool", "PagedCache", "paged_gather", "paged_update"),
+    "paged": ("OutOfPages", "PagePool", "PagedCache", "check_table", "paged_gather", "paged_update"),
     "mha": ("MHA",),
     "mla": ("MLA",),
     "scores": ("attention_score", "masked_softmax"),

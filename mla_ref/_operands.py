@@ -1,5 +1,6 @@
 """Checks of operands that PyTorch functions share with their kernels: the symbols of each, stated once."""
 
+import torch
 from torch import Tensor
 
 from ._validate import by_rank, check_counts, check_integers, check_pair, check_tensors
@@ -15,7 +16,7 @@ def check_causal(size: dict[str, int], causal: bool) -> None:
 
 
 def check_context(size: dict[str, int], seq_lens: Tensor | None, causal: bool, like: Tensor) -> Tensor | None:
-    """Check that the queries fit into the context, and the lengths too.
+    """Check that the queries fit into the context, or the lengths, with which queries may fall before position 0.
 
     Reading the lengths waits for the device: kernels leave that out.
 
@@ -36,12 +37,24 @@ def check_context(size: dict[str, int], seq_lens: Tensor | None, causal: bool, l
     Raises
     ------
     TypeError, ValueError
-        T < S under ``causal``, or lengths of another shape, dtype, device or range.
+        T < S under ``causal`` without lengths, or lengths of another shape, dtype, device or range.
     """
-    check_causal(size, causal)
     if seq_lens is None:
+        check_causal(size, causal)
         return None
-    return check_counts("seq_lens", seq_lens, batch=size["B"], low=0, high=size["T"], device=like.device)
+    return check_lengths("seq_lens", seq_lens, batch=size["B"], high=size["T"], device=like.device)
+
+
+def check_lengths(name: str, lengths: Tensor, *, batch: int, high: int, device: torch.device) -> Tensor:
+    """Check lengths, 0 to ``high``, and return them as int64.
+
+    `torch.compile` traces one graph for all values, so there they are not read: less than 0 counts as 0, more than
+    ``high`` as ``high``.
+    """
+    if not torch.compiler.is_compiling():
+        return check_counts(name, lengths, batch=batch, low=0, high=high, device=device)
+    check_integers(device, {"B": batch}, **{name: (lengths, "B")})
+    return lengths.long().clamp(0, high)
 
 
 def check_latent(
@@ -136,6 +149,40 @@ def check_gather(
         size["S"] = max(0, int(lengths.max())) if len(lengths) else 0
         out = tuple(pages.new_zeros(size["B"], size["S"], pages.shape[-1]) for pages in (c_kv_pages, k_rope_pages))
     return size, out
+
+
+def check_places(block_table: Tensor, starts: Tensor, ends: Tensor, num_pages: int, page_size: int) -> None:
+    """Raise ValueError unless every position from ``starts[b]`` to before ``ends[b]`` lies in a page of the pool.
+
+    Reading the values waits for the device.
+    """
+    room = block_table.shape[1] * page_size
+    outside = ((ends > starts) & ((starts < 0) | (ends > room))).nonzero()
+    if len(outside):
+        b = int(outside[0])
+        raise ValueError(
+            f"sequence {b} has tokens at positions {int(starts[b])} to {int(ends[b]) - 1}, expected "
+            f"0 <= position < {room}: its row of block_table has {block_table.shape[1]} pages of {page_size}"
+        )
+    first = torch.arange(0, room, page_size, device=block_table.device)
+    needed = (first < ends[:, None]) & (first + page_size > starts[:, None]) & (ends > starts)[:, None]
+    holes = (needed & ((block_table < 0) | (block_table >= num_pages))).nonzero()
+    if len(holes):
+        b, entry = holes[0].tolist()
+        tokens = max(entry * page_size, int(starts[b])), min((entry + 1) * page_size, int(ends[b])) - 1
+        raise ValueError(
+            f"block_table[{b}, {entry}] is {int(block_table[b, entry])}, expected 0 <= page < {num_pages}: "
+            f"positions {tokens[0]} to {tokens[1]} of sequence {b} have no page"
+        )
+
+
+def check_gathered(size: dict[str, int], block_table: Tensor, starts: Tensor | None, lengths: Tensor) -> None:
+    """Raise ValueError where a token to copy, of at most S, lies in no page; reading the values waits for the device.
+
+    ``size`` is that of :func:`check_gather`.
+    """
+    starts = torch.zeros_like(lengths) if starts is None else starts.long()
+    check_places(block_table, starts, starts + lengths.clamp(max=size["S"]), size["num_pages"], size["page_size"])
 
 
 def check_rope(cos: Tensor, sin: Tensor, **rotated: tuple[Tensor, str]) -> None:

@@ -44,7 +44,8 @@ def sdpa(
         Multiplies the scores; 1/√D by default.
     seq_lens
         int32 or int64 ``[B]``, tokens of each sequence that are real, 0 to T; all T by default. What ``k``
-        and ``v`` hold beyond is never used, NaN included.
+        and ``v`` hold beyond is never used, NaN included. Under `torch.compile` the values are not checked: less
+        than 0 counts as 0, more than T as T.
     causal
         Whether query ``s`` sees only positions up to its own, ``seq_lens[b] - S + s``. Queries of a sequence
         shorter than S that fall before position 0 see nothing.
@@ -60,14 +61,15 @@ def sdpa(
     Raises
     ------
     TypeError, ValueError
-        Shapes, dtypes or devices that do not agree, T < S under ``causal``, or a length out of range.
+        Shapes, dtypes or devices that do not agree, a length out of range, or T < S under ``causal`` without
+        ``seq_lens``.
     """
     size = check_tensors(q=(q, "B S H D"), k=(k, "B T G D"), v=(v, "B T G Dv"))
     if size["G"] == 0 or size["H"] % size["G"]:
         raise ValueError(f"q has {size['H']} heads and k has {size['G']}, expected H to be a multiple of k's heads")
     seq_lens = check_context(size, seq_lens, causal, q)
     scale = size["D"] ** -0.5 if scale is None else scale
-    out, lse = _attend(*_widen(q, k, v), seq_lens, scale, causal)
+    out, lse = _attend(*_widen(q, *_cut(seq_lens, k, v)), seq_lens, scale, causal)
     return out.to(q.dtype), lse
 
 
@@ -105,7 +107,7 @@ def naive(
         int32 or int64 ``[B, max_pages]``. With it ``c_kv`` and ``k_rope`` are pages, ``[num_pages, page_size, R]`` and
         ``[num_pages, page_size, Dr]``: position ``t`` of sequence ``b`` is in slot ``t % page_size`` of page
         ``block_table[b, t // page_size]``, T is max_pages × page_size, and ``seq_lens`` is required. The pages are
-        gathered first.
+        gathered first. Under `torch.compile` the entries are not checked, and tokens without a page are zeros.
 
     Returns
     -------
@@ -201,7 +203,7 @@ def latent_attention(
         As in :func:`sdpa`.
     """
     size = check_latent(q_latent, q_rope, c_kv, k_rope)
-    seq_lens = check_context(size, seq_lens, causal, q_latent)
+    c_kv, k_rope, seq_lens = _contiguous(c_kv, k_rope, size, seq_lens, causal, None)
     out, lse = _attend_latent(*_widen(q_latent, q_rope, c_kv, k_rope), seq_lens, scale, causal)
     return out.to(q_latent.dtype), lse
 
@@ -274,7 +276,8 @@ def combine(outs: Iterable[Tensor], lses: Iterable[Tensor]) -> tuple[Tensor, Ten
     TypeError
         ``lses`` in a half type: its rounding error is a factor on every output.
     ValueError
-        No parts, shapes that do not agree, or +inf in ``lses`` (some libraries' mark for an empty row).
+        No parts, shapes that do not agree, or +inf in ``lses`` (some libraries' mark for an empty row). Under
+        `torch.compile` +inf goes unnoticed and gives NaN.
     """
     outs, lses = tuple(outs), tuple(lses)
     if not outs or len(outs) != len(lses):
@@ -287,10 +290,10 @@ def combine(outs: Iterable[Tensor], lses: Iterable[Tensor]) -> tuple[Tensor, Ten
         raise ValueError(f"lses[0] is on {lses[0].device}, expected {outs[0].device} as outs[0]")
 
     parts, weights = torch.stack(outs), torch.stack(lses)  # [P, B, S, H, Dv], [P, B, S, H]
-    if weights.isposinf().any():
+    if not torch.compiler.is_compiling() and weights.isposinf().any():
         raise ValueError("lses holds +inf, expected -inf for an empty row: convert it first")
-    lse = weights.logsumexp(0)
-    share = (weights - finite(lse)).exp()[..., None]
+    share, lse = softmax(weights, 0)
+    share = share[..., None]
     out = (share * parts.masked_fill(share == 0, 0)).sum(0)
     return out.to(outs[0].dtype), lse
 
@@ -333,17 +336,13 @@ def attention_mask(
 
 
 def _attend(q, k, v, seq_lens, scale, causal):
-    """q [B, S, H, D], k [B, T, G, D], v [B, T, G, Dv]: all float32, or all float64."""
-    if seq_lens is not None:
-        beyond = torch.arange(k.shape[1], device=k.device) >= seq_lens[:, None]
-        k, v = (x.masked_fill(beyond[..., None, None], 0) for x in (k, v))
+    """q [B, S, H, D], k [B, T, G, D], v [B, T, G, Dv]: all float32, or all float64; k and v cut."""
     groups = k.shape[2]
     q = q.unflatten(2, (groups, -1))  # [B, S, G, H/G, D]
     seen = attention_mask(q.shape[1], k.shape[1], seq_lens=seq_lens, causal=causal, device=q.device)
     scores = torch.einsum("bsghd,btgd->bsght", q, k) * scale
     scores = scores.masked_fill(~seen[:, :, None, None], -math.inf)
-    lse = scores.logsumexp(-1)
-    weights = (scores - finite(lse)[..., None]).exp()
+    weights, lse = softmax(scores, -1)
     out = torch.einsum("bsght,btgv->bsghv", weights, v)
     return out.flatten(2, 3), lse.flatten(2, 3)
 
@@ -355,11 +354,22 @@ def _attend_latent(q_latent, q_rope, c_kv, k_rope, seq_lens, scale, causal):
 
 
 def _contiguous(c_kv, k_rope, size, seq_lens, causal, block_table):
-    """Return the context as ``[B, T, ...]`` and the lengths, checked."""
+    """Return the context as ``[B, T, ...]``, zeros beyond the lengths, and the lengths, checked."""
     seq_lens = check_context(size, seq_lens, causal, c_kv)
-    if block_table is not None:
-        c_kv, k_rope = paged_gather(c_kv, k_rope, block_table, lengths=seq_lens)
-    return c_kv, k_rope, seq_lens
+    if block_table is None:
+        return *_cut(seq_lens, c_kv, k_rope), seq_lens
+    out = None
+    if torch.compiler.is_compiling():  # which cannot know the longest
+        out = tuple(pages.new_zeros(size["B"], size["T"], pages.shape[-1]) for pages in (c_kv, k_rope))
+    return *paged_gather(c_kv, k_rope, block_table, lengths=seq_lens, out=out), seq_lens
+
+
+def _cut(seq_lens, *context):
+    """Return tensors ``[B, T, ...]`` with zeros beyond the lengths: no product, and no gradient, meets a NaN there."""
+    if seq_lens is None:
+        return context
+    beyond = torch.arange(context[0].shape[1], device=seq_lens.device) >= seq_lens[:, None]
+    return tuple(x.masked_fill(beyond.view(*beyond.shape, *[1] * (x.ndim - 2)), 0) for x in context)
 
 
 def default_scale(size: dict[str, int]) -> float:
@@ -371,6 +381,13 @@ def _widen(*tensors):
     return (x.to(torch.promote_types(x.dtype, torch.float32)) for x in tensors)
 
 
-def finite(lse: Tensor) -> Tensor:
-    """Replace -inf by 0, so that subtracting it leaves the scores of an empty row at -inf instead of NaN."""
-    return lse.masked_fill(lse == -math.inf, 0)
+def softmax(scores: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Return weights that sum to 1, and the logarithm of the sum of exponentials; 0 and -inf for rows of -inf alone.
+
+    The weights are divided by their sum: exp(scores - lse) would have the rounding error of ``lse``, which grows with
+    it, as a factor. Gradients are 0 in rows of -inf alone.
+    """
+    empty = (scores == -math.inf).all(dim, keepdim=True)
+    scores = scores.masked_fill(empty, 0)
+    lse = scores.logsumexp(dim, keepdim=True).masked_fill(empty, -math.inf)
+    return scores.softmax(dim).masked_fill(empty, 0), lse.squeeze(dim)

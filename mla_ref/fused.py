@@ -239,5 +239,8 @@ class FusedMLA:
 
 def rotate(x: Tensor, turn: Tensor) -> Tensor:
     """Multiply the pairs of ``x`` by complex numbers."""
-    pairs = torch.view_as_complex(x.to(turn.real.dtype).unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * turn).flatten(-2).to(x.dtype)
+    x, dtype = x.to(turn.real.dtype), x.dtype
+    if any(step % 2 for step in (x.storage_offset(), *x.stride()[:-1])):  # beside an odd width; no complex view there
+        x = x.clone(memory_format=torch.contiguous_format)
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turn).flatten(-2).to(dtype)

@@ -30,7 +30,8 @@ def triton(
     """MLA by absorption and the fastest of ``mla_ref.kernels.DECODERS``, which reads pages where they are.
 
     Parameters and results are those of :func:`mla_ref.naive`; ``lse`` is float32. Nothing waits for the device, so the
-    values of ``seq_lens`` are not checked: a length beyond T counts as T.
+    values of ``seq_lens`` are not checked: a length beyond T counts as T. Only on a CPU is :func:`mla_ref.check_table`
+    applied to pages.
 
     Raises
     ------

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from ._operands import check_gather, check_update
-from ._validate import check_counts, check_positive, check_tensors
+from ._operands import check_gather, check_gathered, check_places, check_update
+from ._validate import check_counts, check_integers, check_positive, check_tensors
 from .cache import check_detached
 
 HOLE = -1  # table entry without a page; nothing reads past a sequence's length
@@ -126,6 +126,48 @@ class PagePool:
         return pages
 
 
+def check_table(block_table: Tensor, *, seq_lens: Tensor, num_pages: int, page_size: int) -> None:
+    """Check that every token of every sequence lies in a page of the pool.
+
+    For what reads pages unchecked, as kernels on a GPU do: an entry that is no page sends them to foreign memory.
+    Reading the values waits for the device. Entries beyond a sequence's length may be anything, and sequences may share
+    pages.
+
+    Parameters
+    ----------
+    block_table
+        int32 or int64 ``[B, max_pages]``: position ``t`` of sequence ``b`` is in slot ``t % page_size`` of page
+        ``block_table[b, t // page_size]``.
+    seq_lens
+        int32 or int64 ``[B]``, tokens of each sequence.
+    num_pages, page_size
+        Pages are 0 to ``num_pages - 1``, of ``page_size`` tokens each: the first two dimensions of the pool.
+
+    Raises
+    ------
+    TypeError
+        Not an int32 or int64 tensor, or no int.
+    ValueError
+        Shapes or devices that do not agree, a length below 0 or beyond max_pages × page_size, or an entry within a
+        sequence's length that is no page.
+
+    Examples
+    --------
+    >>> import torch
+    >>> table = torch.tensor([[3, 1, -1], [0, -1, -1]])
+    >>> check_table(table, seq_lens=torch.tensor([8, 0]), num_pages=4, page_size=4)
+    >>> check_table(table, seq_lens=torch.tensor([8, 5]), num_pages=4, page_size=4)
+    Traceback (most recent call last):
+    ValueError: block_table[1, 1] is -1, expected 0 <= page < 4: positions 4 to 4 of sequence 1 have no page
+    """
+    check_positive(page_size=page_size)
+    device = block_table.device if isinstance(block_table, Tensor) else torch.device("cpu")
+    size = check_integers(device, {}, block_table=(block_table, "B max_pages"))
+    room = size["max_pages"] * page_size
+    seq_lens = check_counts("seq_lens", seq_lens, batch=size["B"], low=0, high=room, device=device)
+    check_places(block_table, torch.zeros_like(seq_lens), seq_lens, num_pages, page_size)
+
+
 def paged_update(
     c_kv: Tensor,
     k_rope: Tensor,
@@ -161,7 +203,11 @@ def paged_update(
         Shapes, dtypes or devices that do not agree.
     """
     size = check_update(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, lengths)
-    sequence, token, page, slot = _slots(size, block_table, starts, lengths)
+    if not size["num_pages"] * size["max_pages"]:
+        return
+    real, page, slot = _places(size, block_table, starts, lengths)
+    sequence, token = real.nonzero(as_tuple=True)
+    page, slot = page[real], slot[real]
     c_kv_pages[page, slot] = c_kv[sequence, token]
     k_rope_pages[page, slot] = k_rope[sequence, token]
 
@@ -182,7 +228,7 @@ def paged_gather(
     c_kv_pages, k_rope_pages
         ``[num_pages, page_size, R]`` and ``[num_pages, page_size, Dr]``, any layout.
     block_table
-        int32 or int64 ``[B, max_pages]``.
+        int32 or int64 ``[B, max_pages]``; entries that no token to copy needs are not used.
     starts
         int32 or int64 ``[B]``, position of each sequence's first token to copy; 0 by default.
     lengths
@@ -200,14 +246,19 @@ def paged_gather(
     Raises
     ------
     TypeError, ValueError
-        Shapes, dtypes or devices that do not agree.
+        Shapes, dtypes or devices that do not agree, or a token to copy that is in no page: its position is outside the
+        table, or the entry there is no page of the pool.
     """
     size, out = check_gather(c_kv_pages, k_rope_pages, block_table, starts, lengths, out)
     if starts is None:
         starts = torch.zeros_like(lengths)
-    sequence, token, page, slot = _slots(size, block_table, starts, lengths)
-    out[0][sequence, token] = c_kv_pages[page, slot]
-    out[1][sequence, token] = k_rope_pages[page, slot]
+    if not torch.compiler.is_compiling():
+        check_gathered(size, block_table, starts, lengths)
+    if not size["num_pages"] * size["max_pages"]:
+        return out
+    real, page, slot = _places(size, block_table, starts, lengths)
+    for each, pages in zip(out, (c_kv_pages, k_rope_pages), strict=True):
+        each.copy_(torch.where(real[..., None], pages[page, slot], each))
     return out
 
 
@@ -486,19 +537,17 @@ class PagedCache:
             raise ValueError(f"{name} {sequence} holds nothing: it was freed before, or never filled")
 
 
-def _slots(size, block_table, starts, lengths):
-    """Return sequence, token, page and slot of every token that has one, each [N]."""
+def _places(size, block_table, starts, lengths):
+    """Return of every token whether it has a place, its page and its slot, each [B, S]; page 0 where it has none."""
     token = torch.arange(size["S"], device=starts.device)
     position = starts[:, None].long() + token
     entry = position // size["page_size"]
     real = (position >= 0) & (entry < block_table.shape[1])
     if lengths is not None:
         real &= token < lengths[:, None]
-    sequence, token = real.nonzero(as_tuple=True)
-    page = block_table[sequence, entry[sequence, token]].long()
-    known = (page >= 0) & (page < size["num_pages"])
-    sequence, token, page = sequence[known], token[known], page[known]
-    return sequence, token, page, position[sequence, token] % size["page_size"]
+    page = block_table.gather(1, entry.masked_fill(~real, 0)).long()
+    real = real & (page >= 0) & (page < size["num_pages"])
+    return real, page.masked_fill(~real, 0), position % size["page_size"]
 
 
 def _check_index(name, index, size):

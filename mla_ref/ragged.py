@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._validate import check_counts
+from ._operands import check_lengths
 
 
 def attend_ragged(
@@ -44,8 +44,8 @@ def attend_ragged(
         ``[B, S, H, Dv]``; zeros for queries that are not real.
     """
     batch, new = queries[0].shape[:2]
-    lengths = check_counts("lengths", lengths, batch=batch, low=0, high=new, device=queries[0].device)
-    longest = int(lengths.max())
+    lengths = check_lengths("lengths", lengths, batch=batch, high=new, device=queries[0].device)
+    longest = new if torch.compiler.is_compiling() else int(lengths.max())
     shift = longest - lengths
     queries = [_shift_rows(q[:, :longest], shift) for q in queries]
     out, _ = attend(*queries, *context, seq_lens=seq_lens, **options)

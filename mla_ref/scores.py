@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ._operands import check_causal, check_context, check_latent
 from ._validate import check_tensors
-from .attention import attention_mask, finite
+from .attention import attention_mask, softmax
 
 
 def attention_score(
@@ -78,7 +78,8 @@ def masked_softmax(scores: Tensor, *, seq_lens: Tensor | None = None, causal: bo
     Raises
     ------
     TypeError, ValueError
-        A shape, dtype or device that does not fit, T < S under ``causal``, or a length out of range.
+        A shape, dtype or device that does not fit, a length out of range, or T < S under ``causal`` without
+        ``seq_lens``.
 
     References
     ----------
@@ -88,4 +89,4 @@ def masked_softmax(scores: Tensor, *, seq_lens: Tensor | None = None, causal: bo
     seq_lens = check_context(size, seq_lens, causal, scores)
     seen = attention_mask(size["S"], size["T"], seq_lens=seq_lens, causal=causal, device=scores.device)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32)).masked_fill(~seen[:, :, None], -math.inf)
-    return (wide - finite(wide.logsumexp(-1, keepdim=True))).exp().to(scores.dtype)
+    return softmax(wide, -1)[0].to(scores.dtype)

@@ -11,6 +11,7 @@ from torch import Tensor
 from .._operands import check_causal, check_latent, check_pages
 from .._validate import check_integers, check_positive
 from ..hardware import emulator
+from ..paged import check_table
 from ._launch import check_operands, check_scale, check_width, on_device_of, result_for
 from ._sizes import ceil_div, power_of_2
 from .combine import launch_combine
@@ -128,7 +129,7 @@ def check_decode(
     *,
     paged: bool,
 ) -> Decode:
-    """Check shapes, dtypes and devices, without waiting for the device to look at lengths or pages.
+    """Check shapes, dtypes and devices; lengths and pages only on a CPU, where that waits for nothing.
 
     Raises
     ------
@@ -144,7 +145,10 @@ def check_decode(
     if seq_lens is not None:
         check_integers(q_latent.device, size, seq_lens=(seq_lens, "B"))
         seq_lens = seq_lens.contiguous()
-    check_causal(size, causal)
+    else:
+        check_causal(size, causal)
+    if paged and not q_latent.is_cuda:
+        check_table(block_table, seq_lens=seq_lens, num_pages=size["num_pages"], page_size=size["page_size"])
     operands = q_latent, q_rope, c_kv, k_rope, seq_lens, block_table, check_scale(scale), causal
     return Decode(*operands, B, S, H, R, size["Dr"], size["T"])
 

@@ -133,8 +133,8 @@ def latent_attention(
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        Shapes, dtypes or devices that do not agree, T < S under ``causal``, R = 0, above 1024 or more than the GPU's
-        shared memory takes, or a tensor that requires a gradient.
+        Shapes, dtypes or devices that do not agree, T < S under ``causal`` without ``seq_lens``, R = 0, above 1024 or
+        more than the GPU's shared memory takes, or a tensor that requires a gradient.
 
     References
     ----------
@@ -169,10 +169,11 @@ def paged_latent_attention(
         ``[num_pages, page_size, R]`` and ``[num_pages, page_size, Dr]``, any layout and page size.
     block_table
         int32 or int64 ``[B, max_pages]``: position ``t`` of sequence ``b`` is on page ``block_table[b, t //
-        page_size]``, in slot ``t % page_size``. Entries beyond a sequence's length are never read. Warning: the
-        others are not checked, and one that is no page, -1 for example, has the kernel read outside of the pool.
+        page_size]``, in slot ``t % page_size``. Entries beyond a sequence's length are never read. Warning: on a GPU
+        the others are not checked, and one that is no page, -1 for example, has the kernel read outside of the pool;
+        see :func:`mla_ref.check_table`, which is applied on a CPU.
     seq_lens
-        Required.
+        Required. On a CPU a length below 0, or beyond max_pages × page_size, is an error.
     q_latent, q_rope, scale, causal, out, lse, num_splits
         As in :func:`latent_attention`, and so are results and errors.
 

@@ -117,7 +117,8 @@ def masked_softmax(
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        A shape, dtype or device that does not fit, T < S under ``causal``, or a tensor that requires a gradient.
+        A shape, dtype or device that does not fit, T < S under ``causal`` without ``seq_lens``, or a tensor that
+        requires a gradient.
 
     References
     ----------
@@ -136,8 +137,9 @@ def masked_softmax(
     size = check_tensors(scores=(scores, "B S H T"))
     B, S, H, T = size.values()
     check_operands("mla_ref.masked_softmax", scores=scores)
-    check_causal(size, causal)
-    if seq_lens is not None:
+    if seq_lens is None:
+        check_causal(size, causal)
+    else:
         check_integers(scores.device, size, seq_lens=(seq_lens, "B"))
     out = output_for(scores, out)
     if scores.numel() == 0:

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._operands import check_gather
+from .._operands import check_gather, check_gathered
 from ._launch import check_distinct, check_operands, on_device_of
 from ._sizes import ceil_div
 from .paged_update import choose_blocks, locate
@@ -71,18 +71,22 @@ def paged_gather(
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        Shapes, dtypes or devices that do not agree, or a tensor that requires a gradient.
+        Shapes, dtypes or devices that do not agree, or a tensor that requires a gradient. On a CPU and without ``out``,
+        where nothing more has to wait, also a token to copy that is in no page; elsewhere it is left out.
 
     References
     ----------
     PagedAttention, Kwon et al. 2023, arXiv:2309.06180; "Optimizing Multi-head Latent Attention for Efficient
     Inference", section 3.3.
     """
-    _, out = check_gather(c_kv_pages, k_rope_pages, block_table, starts, lengths, out)
+    waited = out is None
+    size, out = check_gather(c_kv_pages, k_rope_pages, block_table, starts, lengths, out)
     c_kv, k_rope = out
     outs = {"out[0]": c_kv, "out[1]": k_rope}
     check_operands("mla_ref.paged_gather", c_kv_pages=c_kv_pages, k_rope_pages=k_rope_pages, **outs)
     check_distinct(**outs)
+    if waited or not c_kv.is_cuda:
+        check_gathered(size, block_table, starts, lengths)
     (B, T, R), Dr = c_kv.shape, k_rope.shape[-1]
     if B * T == 0:
         return out

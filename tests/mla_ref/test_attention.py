@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 
 from mla_ref import (
     IMPLEMENTATIONS,
+    MHA,
+    MLA,
+    MLAConfig,
     absorb,
     attention_mask,
     combine,
     latent_attention,
+    masked_softmax,
     naive,
     paged_latent_attention,
     sdpa,
@@ -176,13 +180,14 @@ def test_what_lies_beyond_a_sequence_is_never_used(form):
         dirty[name][0, 5:] = math.inf
     dirty = {name: x.requires_grad_() for name, x in dirty.items()}
     seq_lens = torch.tensor([5, 4])
-    expected, _ = form(**clean, seq_lens=seq_lens)
+    expected, expected_lse = form(**clean, seq_lens=seq_lens)
     out, lse = form(**dirty, seq_lens=seq_lens)
     torch.testing.assert_close(out, expected)
     assert lse.isfinite().all()
-    out.sum().backward()
-    expected.sum().backward()
-    torch.testing.assert_close(dirty["q_nope"].grad, clean["q_nope"].grad)
+    (out.square().sum() + lse.sum()).backward()
+    (expected.square().sum() + expected_lse.sum()).backward()
+    for name in inputs:
+        torch.testing.assert_close(dirty[name].grad, clean[name].grad, msg=lambda said, name=name: f"{name}: {said}")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -193,6 +198,31 @@ def test_large_scores_do_not_overflow(form):
     expected, expected_lse = mla_by_rows(**inputs, seq_lens=[7, 7])
     torch.testing.assert_close(out.double(), expected, rtol=1e-2, atol=1e-2)
     torch.testing.assert_close(lse.double(), expected_lse, rtol=1e-6, atol=1e-2)
+
+
+@pytest.mark.parametrize("form", [sdpa, latent_attention, naive, absorb])
+@pytest.mark.parametrize("top", [0.0, 351.0, 3509.0, 1e6])
+def test_the_size_of_scores_costs_no_accuracy(form, top):
+    one, zero = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1)
+    keys, values = top + torch.randn(1, 50, 1), torch.rand(1, 50, 1) + 1  # a score is exactly its key
+    given = {
+        sdpa: (one, keys[:, :, None], values[:, :, None]),
+        latent_attention: (zero, one, values, keys),
+        naive: (zero, one, values, keys, one[0], one[0]),
+        absorb: (zero, one, values, keys, one[0], one[0]),
+    }
+    out, lse = form(*given[form], scale=1.0)
+    scores = keys[0, :, 0].double()
+    assert abs(float(out) / float(scores.softmax(0) @ values[0, :, 0].double()) - 1) < 5e-7
+    assert abs(float(lse) - float(scores.logsumexp(0))) <= 1e-7 * (top + 8)
+
+
+@pytest.mark.parametrize("top", [351.0, 3509.0, 1e6])
+def test_weights_of_large_scores_sum_to_one(top):
+    scores = top + torch.randn(1, 4, 3, 50)
+    weights = masked_softmax(scores, causal=False)
+    torch.testing.assert_close(weights.double(), scores.double().softmax(-1), rtol=2e-6, atol=0)
+    assert (weights.double().sum(-1) - 1).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -311,7 +341,6 @@ def test_kernels_do_not_wait_for_the_device(form, page_size):
         ({"seq_lens": None}, TypeError, "seq_lens is None, expected .*: a block table has no length"),
         ({"block_table": torch.zeros(3, 3, dtype=torch.int32)}, ValueError, "block_table has shape .* with B = 2"),
         ({"block_table": torch.zeros(2, 3)}, TypeError, "block_table has dtype torch.float32"),
-        ({"block_table": torch.zeros(2, 0, dtype=torch.int32)}, ValueError, "T = 0 is less than S = 3"),
         ({"c_kv": torch.zeros(6, 2, 9)}, ValueError, "k_rope has shape .* with page_size = 2 from c_kv"),
     ],
 )
@@ -321,6 +350,25 @@ def test_errors_name_what_is_wrong_with_pages(form, change, error, message):
     given = {name: x if x is None else x.to(DEVICE) for name, x in given.items()}
     with pytest.raises(error, match=message):
         form(**given)
+
+
+@pytest.mark.parametrize("hole", [-1, 6, 10**9])
+def test_a_hole_within_a_length_is_refused(hole):
+    given = in_pages(mla_inputs(), [7, 4], 3)
+    beyond = given["block_table"].clone()
+    beyond[1, 2] = hole  # 4 tokens need two pages
+    within = beyond.clone()
+    within[1, 1] = hole
+    x = {name: each for name, each in given.items() if name != "block_table"}
+    latent = (torch.zeros(2, 3, 3, 9).double(), x["q_rope"], x["c_kv"], x["k_rope"])
+    calls = [lambda table, form=form: form(**x, block_table=table) for form in FORMS]
+    calls.append(lambda table: paged_latent_attention(*latent, table, scale=1.0, seq_lens=x["seq_lens"]))
+    for call in calls:
+        call(beyond)
+        with pytest.raises(
+            ValueError, match=rf"block_table\[1, 1\] is {hole}, expected 0 <= page < 6: positions 3 to 3"
+        ):
+            call(within)
 
 
 def test_a_length_that_no_table_holds_is_refused():
@@ -372,6 +420,30 @@ def test_combine_keeps_dtypes_and_ignores_what_empty_rows_hold():
     torch.testing.assert_close(out[0, 0, 0], outs[0, 0, 0, 0])
     assert out[0, 0, 1].eq(0).all()
     assert lse.tolist() == [[[0.0, -math.inf]]]
+
+
+@pytest.mark.parametrize("lse", [-1e8, 351.0, 3509.0, 1e8])
+def test_equal_parts_combine_to_their_mean(lse):
+    outs = torch.tensor([1.0, 3.0, 5.0]).view(3, 1, 1, 1, 1)
+    out, total = combine(outs, torch.full((3, 1, 1, 1), lse))
+    assert abs(float(out) - 3) < 1e-6
+    assert abs(float(total) - (lse + math.log(3))) <= 1e-7 * abs(lse)
+
+
+def test_gradients_of_rows_without_parts_are_zero():
+    outs = torch.randn(2, 1, 1, 3, 4, dtype=torch.float64)
+    outs[1, 0, 0, 1:] = outs[0, 0, 0, 2] = math.nan
+    outs = outs.requires_grad_()
+    lses = torch.tensor([[[[0.5, 2.0, -math.inf]]], [[[1.5, -math.inf, -math.inf]]]], dtype=torch.float64)
+    lses = lses.requires_grad_()
+    out, lse = combine(outs, lses)
+    (out.sum() + lse.masked_fill(lse == -math.inf, 0).sum()).backward()
+    share = torch.tensor([0.5, 1.5], dtype=torch.float64).softmax(0)
+    assert outs.grad[0, 0, 0, 1:].tolist() == [[1.0] * 4, [0.0] * 4] and not outs.grad[1, 0, 0, 1:].any()
+    torch.testing.assert_close(outs.grad[:, 0, 0, 0], share[:, None].expand(2, 4))
+    total, part = out[0, 0, 0].sum(), outs[:, 0, 0, 0].sum(-1)
+    torch.testing.assert_close(lses.grad[:, 0, 0, 0], share * (part - total) + share)
+    assert lses.grad[:, 0, 0, 1:].tolist() == [[1.0, 0.0], [0.0, 0.0]]
 
 
 @pytest.mark.parametrize(
@@ -439,6 +511,52 @@ def test_context_must_hold_the_new_tokens():
     with pytest.raises(ValueError, match="T = 3 is less than S = 4"):
         absorb(**x)
     absorb(**x, causal=False)
+
+
+@pytest.mark.parametrize("page_size", [None, 2])
+@pytest.mark.parametrize("form", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS)
+def test_lengths_allow_more_queries_than_context(form, page_size):
+    pytest.importorskip("triton", reason="kernels need Triton")
+    inputs, seq_lens = mla_inputs(B=3, S=5, T=3, dtype=torch.float32), [3, 0, 1]
+    expected, expected_lse = mla_by_rows(**inputs, seq_lens=seq_lens)
+    given = (
+        {**inputs, "seq_lens": torch.tensor(seq_lens)} if page_size is None else in_pages(inputs, seq_lens, page_size)
+    )
+    out, lse = form(**{name: x.to(DEVICE) for name, x in given.items()})
+    torch.testing.assert_close(out.double().cpu(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(lse.double().cpu(), expected_lse, rtol=1e-5, atol=1e-5)
+
+
+def whole(function, *args, **options):
+    """Return what a function traced into one graph computes."""
+    torch._dynamo.reset()
+    return torch.compile(function, fullgraph=True, backend="eager")(*args, **options)
+
+
+@pytest.mark.parametrize("page_size", [None, 3])
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_with_lengths_compile_into_one_graph(form, page_size):
+    inputs, seq_lens = mla_inputs(B=4, S=3, T=8), [8, 0, 5, 1]
+    given = (
+        {**inputs, "seq_lens": torch.tensor(seq_lens)} if page_size is None else in_pages(inputs, seq_lens, page_size)
+    )
+    expected = mla_by_rows(**inputs, seq_lens=seq_lens)
+    torch.testing.assert_close(whole(form, **given), expected, rtol=1e-10, atol=1e-10)
+    if page_size is None:
+        given["seq_lens"] = torch.tensor([10, -3, 5, 1])
+        torch.testing.assert_close(whole(form, **given), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_other_functions_with_lengths_compile_into_one_graph():
+    lengths, x = torch.tensor([5, 2]), torch.randn(2, 5, 64)
+    for layer in (MLA(MLAConfig.preset("tiny")), MHA(64, 4, 2, rope_theta=1e4)):
+        torch.testing.assert_close(whole(layer, x, lengths=lengths)[1, :2], layer(x[1:, :2])[0])
+    scores = torch.randn(2, 5, 3, 5)
+    alone = scores[1, 3:, :, :2].clone()
+    alone[0, :, 1] = -math.inf
+    torch.testing.assert_close(whole(masked_softmax, scores, seq_lens=lengths)[1, 3:, :, :2], alone.softmax(-1))
+    outs = torch.ones(2, 1, 1, 1, 3)
+    assert whole(combine, outs, torch.zeros(2, 1, 1, 1))[0].eq(1).all()
 
 
 def test_heads_must_divide():

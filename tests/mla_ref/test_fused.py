@@ -100,6 +100,18 @@ def test_tiles_behind_the_diagonal_may_be_skipped():
     check(FusedMLA(MLA(TINY, device=DEVICE), score=kernels.attention_score, softmax=kernels.masked_softmax))
 
 
+@pytest.mark.parametrize("change", [{"kv_lora_rank": 33}, {"qk_nope_head_dim": 7}, {"v_head_dim": 5}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_widths_may_be_odd(change, dtype):
+    mla = MLA(replace(TINY, **change), device=DEVICE, dtype=dtype)
+    layer, x = FusedMLA(mla), torch.randn(2, 5, 64, device=DEVICE, dtype=dtype)
+    cache = mla.make_cache(2, 5)
+    steps = [(slice(0, 4), layer.step(0, 4)), (slice(4, 5), layer.step(4, 1))]
+    found = [layer(x[:, tokens], cache.c_kv, cache.k_rope, step) for tokens, step in steps]
+    with torch.no_grad():
+        torch.testing.assert_close(torch.cat(found, 1), mla(x), rtol=1e-4, atol=1e-5)
+
+
 def test_weights_are_shared():
     mla = MLA(TINY, device=DEVICE)
     layer, x = FusedMLA(mla), torch.randn(1, 3, 64, device=DEVICE)

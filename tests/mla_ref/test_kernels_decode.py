@@ -167,7 +167,7 @@ def test_a_broken_cache_or_query_shows(kernel, value, dtype):
 
 
 @all_kernels
-def test_lengths_out_of_range_count_as_the_nearest(kernel):
+def test_lengths_out_of_range_count_as_the_nearest_where_nothing_looks_at_them(kernel):
     operands = drawn(5, 2, 3, 128, 32, 16)
     lengths = torch.tensor([-(2**32) + 70, -(2**31) - 1, -5, 2**40, 33], device=DEVICE)
     nearest = torch.tensor([0, 0, 0, 128, 33], device=DEVICE)
@@ -176,6 +176,10 @@ def test_lengths_out_of_range_count_as_the_nearest(kernel):
     else:
         pages, table = scatter(operands[2:], [128] * 5, 64)
         given = functools.partial(kernel.__wrapped__, *operands[:2], *pages, table[:, :2])
+        if DEVICE == "cpu":
+            with pytest.raises(ValueError, match=r"seq_lens\[0\] is -4294967226, expected 0 <= seq_lens <= 128"):
+                given(scale=SCALE, seq_lens=lengths)
+            return
     for num_splits in (1, 3):
         for causal in (True, False):
             result = given(scale=SCALE, seq_lens=lengths, causal=causal, num_splits=num_splits)
@@ -356,6 +360,27 @@ def test_errors_about_pages(kernel):
         kernel(*operands, table, scale=SCALE, seq_lens=None)
     with pytest.raises(TypeError, match=r"block_table has type NoneType, expected an int32 or int64 tensor"):
         kernel(*operands, None, scale=SCALE, seq_lens=seq_lens)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU nobody looks: that would wait")
+@paged_kernels
+@pytest.mark.parametrize("page_size", [3, 64])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_holes_within_a_length_are_refused(kernel, page_size, dtype):
+    operands = drawn(2, 1, 4, 130, 32, 16, dtype)
+    lengths = torch.tensor([65, 130])
+    pages, table = scatter(operands[2:], lengths.tolist(), page_size)
+    given = functools.partial(kernel, *operands[:2], *pages, scale=SCALE)
+    check(given(table, seq_lens=lengths), operands, lengths)
+    for entry in (0, 1, 64 // page_size):
+        for hole in (-1, len(pages[0]), 2**31 - 1):
+            broken = table.clone()
+            broken[0, entry] = hole
+            with pytest.raises(ValueError, match=rf"block_table\[0, {entry}\] is {hole}, expected 0 <= page <"):
+                given(broken, seq_lens=lengths)
+    room = page_size * table.shape[1]
+    with pytest.raises(ValueError, match=rf"seq_lens\[1\] is {room + 1}, expected 0 <= seq_lens <= {room}"):
+        given(table, seq_lens=torch.tensor([65, room + 1]))
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")

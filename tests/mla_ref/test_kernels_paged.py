@@ -180,9 +180,45 @@ def test_what_is_in_no_page_is_left_out(ops):
     starts[0] = -3
     places = [(0, s, int(table[0, (s - 3) // 4]), (s - 3) % 4) for s in range(3, 8)]
     places += [place for place in problem.places if place[0] == 3 and place[1] < 4]
-    changes = {"block_table": table, "starts": starts, "places": places}
-    update(ops, problem, **changes)
-    gather(ops, problem, **changes)
+    update(ops, problem, block_table=table, starts=starts, places=places)
+
+
+@both
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"hole": -1},
+            r"block_table\[1, 2\] is -1, expected 0 <= page < {pages}: positions 8 to 10 of sequence 1 have",
+        ),
+        ({"hole": "pages"}, r"block_table\[1, 2\] is {pages}, expected 0 <= page < {pages}: positions 8 to 10"),
+        ({"columns": 2}, "sequence 1 has tokens at positions 5 to 10, expected 0 <= position < 8"),
+        ({"starts": [0, -1, 0]}, "sequence 1 has tokens at positions -1 to 4, expected 0 <= position"),
+        ({"starts": [0, 2**31 - 2, 0]}, "sequence 1 has tokens at positions 2147483646 to 2147483651, expected"),
+    ],
+)
+def test_a_gather_refuses_tokens_that_are_in_no_page(ops, change, message):
+    problem = drawn([0, 5, 0], [3, 6, 0])
+    pages, table, starts = len(problem.c_kv_pages), problem.block_table.clone(), problem.starts
+    if "hole" in change:
+        table[1, 2] = pages if change["hole"] == "pages" else change["hole"]
+    table = table[:, : change.get("columns")]
+    starts = torch.tensor(change.get("starts", starts.tolist()), dtype=torch.int32, device=DEVICE)
+    given = problem._replace(block_table=table, starts=starts).read
+    with pytest.raises(ValueError, match=message.format(pages=pages)):
+        ops.paged_gather(**given)
+    if DEVICE == "cpu" or ops is mla_ref:  # elsewhere it would have to wait
+        with pytest.raises(ValueError, match=message.format(pages=pages)):
+            ops.paged_gather(**given, out=problem.tokens)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU: on a CPU it is refused")
+def test_a_kernel_that_may_not_wait_leaves_out_what_is_in_no_page():
+    problem = drawn([0, 5], [3, 6])
+    update(kernels, problem)
+    table = problem.block_table.clone()
+    table[1, 2] = -1
+    gather(kernels, problem, block_table=table, places=[p for p in problem.places if (p[0], p[1]) < (1, 3)])
 
 
 @both

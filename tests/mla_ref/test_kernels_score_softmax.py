@@ -193,6 +193,12 @@ def test_rows_without_a_score_are_zeros(softmax):
 
 
 @softmaxes
+def test_lengths_allow_more_queries_than_context(softmax):
+    scores = torch.randn(3, 5, 2, 3, device=DEVICE)
+    check_softmax(softmax(scores, seq_lens=torch.tensor([3, 0, 1], device=DEVICE)), scores, (3, 0, 1))
+
+
+@softmaxes
 def test_large_scores_do_not_overflow(softmax):
     scores = torch.tensor([[[[60000.0, 59968.0, -60000.0]]]], device=DEVICE).half()
     check_softmax(softmax(scores), scores)

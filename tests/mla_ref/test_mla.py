@@ -21,6 +21,7 @@ from mla_ref import (
     naive,
     rope_cos_sin,
 )
+from mla_ref.testing import shuffle_pages
 
 TINY = MLAConfig.preset("tiny")
 YARN = Yarn(factor=8.0, original_max_position_embeddings=16, mscale=0.9, mscale_all_dim=0.6)
@@ -173,6 +174,8 @@ def test_every_implementation_is_one_layer(impl, page_size):
     mla = MLA(TINY, impl=impl, device=device)
     x = torch.randn(2, 7, 64, device=device)
     cache = mla.make_cache(2, 7, page_size)
+    if page_size is not None:
+        shuffle_pages(cache)
     steps = [mla(x[:, start:end], cache) for start, end in [(0, 5), (5, 6), (6, 7)]]
     torch.testing.assert_close(torch.cat(steps, 1), mla(x, impl="naive"), rtol=1e-4, atol=1e-5)
 

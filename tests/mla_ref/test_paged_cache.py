@@ -1,15 +1,27 @@
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import mla_ref
-from mla_ref import MLA, LatentCache, MLAConfig, OutOfPages, PagedCache, PagePool, latent_attention, paged_update
+from mla_ref import (
+    MLA,
+    LatentCache,
+    MLAConfig,
+    OutOfPages,
+    PagedCache,
+    PagePool,
+    check_table,
+    latent_attention,
+    paged_update,
+)
+from mla_ref.testing import shuffle_pages
 
 R, DR = 6, 2
 BATCH, CAPACITY = 4, 21
@@ -441,6 +453,7 @@ def test_a_layer_cannot_tell_it_from_the_contiguous_cache(impl, page_size):
     mla = MLA(config, impl=impl, dtype=torch.float64)
     place = 3, 12, config.kv_lora_rank, config.qk_rope_head_dim, torch.float64
     paged, contiguous = PagedCache(*place, page_size=page_size), LatentCache(*place)
+    shuffle_pages(paged)
     for new, lengths in [(5, [5, 0, 3]), (1, None), (4, [0, 4, 2]), (0, None), (2, None)]:
         x = torch.randn(3, new, config.hidden_size, dtype=torch.float64)
         lengths = None if lengths is None else torch.tensor(lengths)
@@ -466,6 +479,7 @@ def test_a_layer_attends_to_pages_where_they_are(monkeypatch, config, dtype, bou
     mla, wide = MLA(config, "triton", device, dtype), MLA(config, "absorb", device, torch.float64)
     wide.load_state_dict(mla.state_dict())
     paged, contiguous = mla.make_cache(3, 80, page_size), mla.make_cache(3, 80)
+    shuffle_pages(paged)  # or a kernel that walks on from a sequence's first page would pass
     exact = wide.make_cache(3, 80, page_size=7)
 
     def gathered(*_, **__):
@@ -490,6 +504,39 @@ def test_a_layer_attends_to_pages_where_they_are(monkeypatch, config, dtype, bou
             contiguous.seq_lens = paged.seq_lens.clone()
         poison(paged)
     assert all(map(torch.equal, (x[2, :9] for x in paged.filled()), (x[2, :9] for x in contiguous.filled())))
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([-1, 0, 1, 2, 3, 10**9]), min_size=3, max_size=3), min_size=1, max_size=3),
+    st.lists(st.integers(-1, 14), min_size=3, max_size=3),
+    st.integers(1, 4),
+)
+def test_a_table_is_right_if_every_token_has_a_page(rows, lengths, page_size):
+    lengths = lengths[: len(rows)]
+    right = all(
+        0 <= length <= 3 * page_size and all(0 <= row[t // page_size] < 3 for t in range(length))
+        for row, length in zip(rows, lengths, strict=True)
+    )
+    refused = pytest.raises(ValueError, match=r"(block_table|seq_lens)\[.* is .*, expected 0 <= ")
+    with nullcontext() if right else refused:
+        check_table(torch.tensor(rows), seq_lens=torch.tensor(lengths), num_pages=3, page_size=page_size)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"block_table": [[0]]}, TypeError, "block_table has type list, expected an int32 or int64 tensor"),
+        ({"block_table": torch.zeros(2).int()}, ValueError, r"block_table has shape \[2\], .* \[B, max_pages\]"),
+        ({"seq_lens": torch.zeros(3).int()}, ValueError, r"seq_lens has shape \[3\], expected \[B\] with B = 2"),
+        ({"seq_lens": torch.zeros(2)}, TypeError, "seq_lens has dtype torch.float32"),
+        ({"page_size": 0}, ValueError, "page_size is 0, expected a positive int"),
+    ],
+)
+def test_what_is_no_table_is_refused(change, error, message):
+    right = {"block_table": torch.zeros(2, 1).int(), "seq_lens": torch.ones(2).int(), "num_pages": 1, "page_size": 1}
+    check_table(**right)
+    with pytest.raises(error, match=message):
+        check_table(**{**right, **change})
 
 
 def test_a_layer_makes_the_cache_it_can_use():

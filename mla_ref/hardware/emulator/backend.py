@@ -12,6 +12,7 @@ import hashlib
 import math
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ TARGET = GPUTarget(NAME, CAPABILITY, 32)
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
 MOST_WARPS = 32  # of a program: 1024 threads
 CONSTANT = "constexpr"
+one_at_a_time = threading.Lock()  # or updates by atomic operations of two launches would be lost
 UNKNOWN = 1  # a kernel's registers and bytes of shared memory: who computes an occupancy divides by them
 
 
@@ -162,7 +164,8 @@ def launch(kernel: Kernel, grid: Sequence[int], given: Sequence[tuple[str, Any]]
     if math.prod(grid):
         memory = Memory(regions)
         memory.others = tensors
-        kernel.launch(grid, values, memory)
+        with one_at_a_time:
+            kernel.launch(grid, values, memory)
 
 
 def check_grid(name: str, grid: Sequence[int]) -> None:

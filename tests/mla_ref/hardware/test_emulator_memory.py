@@ -1,5 +1,8 @@
 """What the emulator makes of pointers in memory, of locks, of loops that end at different times, and of hints."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -95,3 +98,21 @@ def test_options_of_amd_are_taken_and_others_refused():
     _assume[(1,)](x, 2, matrix_instr_nonkdim=16)
     with pytest.raises(KeyError, match="unrecognised"):
         _assume[(1,)](x, 2, no_such_option=1)
+
+
+@triton.jit
+def _count(counts_ptr, N: tl.constexpr):
+    tl.atomic_add(counts_ptr + tl.arange(0, N), 1)
+
+
+def test_launches_from_several_threads_lose_nothing():
+    counts = torch.zeros(64, dtype=torch.int32)
+    _count[(1,)](counts, 64)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: _count[(3,)](counts, 64), range(200)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert counts.unique().tolist() == [601]
