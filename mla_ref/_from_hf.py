@@ -36,7 +36,8 @@ HARMLESS = {
     "the file, and the object of transformers": """
         _attn_implementation _attn_implementation_autoset _attn_implementation_internal _commit_hash
         _experts_implementation _experts_implementation_internal _name_or_path _output_attentions _post_init_done
-        architectures auto_map dtype finetuning_task gradient_checkpointing id2label ignore_keys_at_rope_validation
+        architectures auto_map base_model_ep_plan base_model_pp_plan base_model_tp_plan dtype finetuning_task
+        gradient_checkpointing id2label ignore_keys_at_rope_validation
         is_decoder is_encoder_decoder keys_to_ignore_at_inference label2id lm_head model_type name_or_path
         output_attentions output_hidden_states problem_type quantization_config return_dict task_specific_params
         tf_legacy_loss tie_encoder_decoder tokenizer_class torch_dtype torchscript transformers_version
