@@ -529,10 +529,13 @@ OFFSETS = Exercise(
             "one page",
             1,
             visible=[dict(starts=(0,), lengths=(3,), S=3, page_size=4, width=1, max_pages=3)],
-            hidden=lambda r: [
-                dict(starts=(0, 0), lengths=(n, n), S=n, page_size=8, width=r.randint(2, 9), max_pages=2)
-                for n in (1, r.randint(2, 8))
-            ],
+            hidden=lambda r: (
+                [
+                    dict(starts=(0, 0), lengths=(n, n), S=n, page_size=8, width=r.randint(2, 9), max_pages=2)
+                    for n in (1, r.randint(2, 8))
+                ]
+                + [dict(starts=(0,), lengths=(n,), S=n, page_size=256, width=2, max_pages=1) for n in (65, 129)]
+            ),
         ),
         Part(
             "any start, across boundaries, ragged",
