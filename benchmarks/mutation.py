@@ -179,7 +179,7 @@ def _statements(node: ast.stmt, assigned: set[str]) -> Iterator[ast.stmt]:
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign) and type(node.op) in OPERATORS:
+    if isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in OPERATORS:
         yield _with(node, op=OPERATORS[type(node.op)]())
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
             yield node.left  # a stride or a size left out

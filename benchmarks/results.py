@@ -98,6 +98,7 @@ def tables() -> str:
     """Return the results as Markdown tables, one for each machine that was measured."""
     parts = [(GPU_RECORDS, [*ceilings(), *norm_and_rope(), *layer(), *decode(), *paged(), *crossover(), *judged()])]
     others = {"grading": grading, "emulator": emulator, "verdicts": verdicts, "demo": demo, "promises": promises}
+    others["mutation"] = mutation
     for name, rows in ((each, rows()) for each, rows in others.items()):
         names, before = parts[-1]
         if device(names) == device([name]):
@@ -338,6 +339,16 @@ def promises() -> list[Row]:
         promise, *texts = PROMISED[name]
         rows.append((f"promise: {promise}", *(text.format(**figures) for text in texts)))
     return rows
+
+
+def mutation() -> list[Row]:
+    """Return how many small faults in the solutions the exercises' cases notice."""
+    lessons = load("mutation")["lessons"].values()
+    killed, same = (sum(each[key] for each in lessons) for key in ("killed", "equivalent"))
+    others = sum(each["mutants"] for each in lessons) - same
+    least = min(each["percent_of_the_others"] for each in lessons)
+    beside = f"at least {least:g} % in each lesson; {same} more compute the same, each listed with its reason"
+    return [("solutions with one small fault that lose points", f"{killed:,} of {others:,} mutants", beside)]
 
 
 def pick(cases: list[dict[str, Any]], **size: int) -> dict[str, Any]:

@@ -255,3 +255,40 @@ def test_a_row_that_is_too_long_for_a_line_is_broken_into_its_parts():
 }
 """
     )
+
+
+def test_the_mutants_on_record_are_noticed_in_every_lesson():
+    figures = json.loads((BENCHMARKS / "mutation.json").read_text())["lessons"]
+    assert len(figures) >= 9
+    for lesson, each in figures.items():
+        assert each["percent_of_the_others"] >= 98, (lesson, each["survived"])
+
+
+def test_what_is_called_an_equivalent_mutant_is_one_of_the_mutants():
+    pytest.importorskip("triton", reason="the benchmark runs kernels")
+    from mutation import COURSE, equivalent, mutants, without_marks
+
+    listed = set(equivalent())
+    assert listed
+    for lesson in COURSE.lesson_names():
+        for exercise, source in COURSE.lesson(lesson).solutions.items():
+            listed -= {(exercise, each.before, each.after) for each in mutants(exercise, without_marks(source))}
+    assert not listed, min(listed)
+
+
+def test_a_mutant_differs_from_its_solution_in_one_place():
+    pytest.importorskip("triton", reason="the benchmark runs kernels")
+    from mutation import mutants
+
+    cell = "def f(x, n):\n    y = x.float() * n\n    if n > 2:\n        y += 1\n    return y"
+    assert {(each.before, each.after) for each in mutants("f", cell)} == {
+        ("y = x.float() * n", "y = x.float() + n"),
+        ("y = x.float() * n", "y = x.float()"),
+        ("y = x.float() * n", "y = x * n"),
+        ("if n > 2:", "pass"),
+        ("if n > 2:", "if n >= 2:"),
+        ("if n > 2:", "if n > 3:"),
+        ("y += 1", "pass"),
+        ("y += 1", "y = 1"),
+        ("y += 1", "y += 2"),
+    }

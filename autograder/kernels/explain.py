@@ -8,7 +8,7 @@ from typing import Any
 
 from autograder.isolation.worker.trees import by_name
 from autograder.kernels.record import Recording
-from autograder.kernels.worker.hosting import LARGEST_FLOAT_CONSTANT, control, fills, may_run, shaped, views_in
+from autograder.kernels.worker.hosting import LARGEST_FLOAT_CONSTANT, control, fills, may_run, views_in
 from autograder.kernels.worker.recording import LARGEST_CONSTANT, NAMED
 
 KEPT = "the result is no tensor of this call: is it one that an earlier call returned?"
@@ -109,7 +109,7 @@ class _Flow:
         if not targets and held - {PLAIN}:
             self._reads.append(f"numbers of a tensor are read in Python{where}")
         ruled = control(event) if event["args"] is not None else ()
-        moved = set() if shaped(event) else reads - {view["storage"] for view in ruled}
+        moved = reads - {view["storage"] for view in ruled}
         counts = event["args"] is not None and self._counts(event, held, moved, targets)
         if not counts:
             of = "from data" if held - {PLAIN} else "with floats"

@@ -510,10 +510,13 @@ SOFTMAX = Exercise(
                 dict(lens=(40,), S=1, H=2, T=40, scale=300.0),
                 dict(lens=(50,), S=1, H=2, T=50, dtype=HALF),
             ],
-            hidden=lambda r: [
-                dict(lens=(n, n), S=1, H=r.randint(1, 4), T=n, scale=r.choice([1.0, 300.0]), level=level)
-                for n, level in ((1, 0.0), (r.randint(500, 1100), -500.0))
-            ],
+            hidden=lambda r: (
+                [
+                    dict(lens=(n, n), S=1, H=r.randint(1, 4), T=n, scale=r.choice([1.0, 300.0]), level=level)
+                    for n, level in ((1, 0.0), (r.randint(500, 1100), -500.0))
+                ]
+                + [dict(lens=(r.randint(8193, 16384),), S=1, H=1, T=16384)]
+            ),
         ),
         Part(
             "sequences of several lengths",

@@ -111,11 +111,6 @@ def may_run(step: Mapping[str, Any], data: Callable[[Mapping[str, Any]], bool], 
     return name in ON_INTEGERS and not any(map(data, given)) and all(map(integer, [*given, *step["out"]]))
 
 
-def shaped(step: Mapping[str, Any]) -> bool:
-    """Return whether an operation takes nothing but the shape of its operand."""
-    return step["op"][0].startswith("new_") or step["op"][0].endswith("_like")
-
-
 def fills(step: Mapping[str, Any]) -> bool:
     """Return whether an operation puts numbers of its own beside those that it moves."""
     name, overload = step["op"]
