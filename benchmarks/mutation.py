@@ -6,7 +6,7 @@ A mutant is a solution with one change: an operator, a bound, a number, a mask, 
 a line left out. It is killed if it loses a point. One that computes the same as the solution, or something that the
 exercise leaves open, is equivalent: it stands with its reason in `equivalent_mutants.toml`, by the statement before and
 after the change. Everything else that survives is a case that is missing. `--most` takes so many of each exercise,
-evenly spread. The record is written when all lessons were judged whole.
+evenly spread. The record is written after each lesson that was judged whole; the others keep their lines.
 """
 
 from __future__ import annotations
@@ -257,7 +257,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="LESSON or EXERCISE")
     parser.add_argument("--most", type=int, help="mutants of an exercise")
     options = parser.parse_args()
-    known, lessons = equivalent(), {}
+    path = record.FOLDER / "mutation.json"
+    known, lessons = equivalent(), json.loads(path.read_text())["lessons"] if path.is_file() else {}
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         for name in COURSE.lesson_names():
             lesson = COURSE.lesson(name)
@@ -281,8 +282,9 @@ def main() -> None:
                 "survived": [f"{each.exercise}: {each.before} -> {each.after}" for each in missed],
             }
             print(name, json.dumps(lessons[name], indent=1), flush=True)
-    if not options.names and not options.most:
-        record.write("mutation", {"lessons": lessons}, ("triton",))
+            if not options.most and (not options.names or name in options.names):
+                kept = {each: lessons[each] for each in COURSE.lesson_names() if each in lessons}
+                record.write("mutation", {"lessons": kept}, ("triton",))
 
 
 if __name__ == "__main__":

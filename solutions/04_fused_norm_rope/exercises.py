@@ -428,7 +428,7 @@ QUERY_KEY = Exercise(
             visible=[dict(B=2, S=1, H=4, Dr=8, first=9)],
             hidden=lambda r: [
                 dict(B=r.randint(1, 4), S=1, H=r.randint(1, 20), Dr=2 * r.randint(1, 9), first=r.randint(1, 9999)),
-                dict(B=2, S=1, H=r.choice([16, 33, 128]), Dr=64, first=r.randint(1, 9999), dtype=HALF),
+                dict(B=2, S=1, H=r.choice([33, 128]), Dr=64, first=r.randint(1, 9999), dtype=HALF),
             ],
         ),
         Part(

@@ -456,7 +456,10 @@ SPLIT = Exercise(
             "shares that do not come out even",
             2,
             visible=[dict(B=1, H=3, T=50, num_splits=4), dict(B=2, H=3, T=50, lens=(41, 23), num_splits=4)],
-            hidden=lambda r: [dict(B=1, H=r.randint(1, 17), T=170, R=64, lens=(r.choice([131, 149]),), num_splits=2)],
+            hidden=lambda r: [
+                dict(B=1, H=r.randint(1, 17), T=170, R=64, lens=(r.choice([131, 149]),), num_splits=2),
+                dict(B=1, H=r.randint(1, 4), T=600, lens=(r.randint(560, 600),), num_splits=2),
+            ],
         ),
         Part(
             "splits with no tokens",
@@ -759,11 +762,16 @@ def _folded_step(
     R: int = 32,
     Dr: int = 16,
     lens: Sequence[int] | None = None,
+    level: float = 0.0,
     scale: float = 0.25,
     dtype: torch.dtype = HALF,
 ) -> Arguments:
+    """The operands of a step; `level` is added to all scores."""
     q_latent, q_rope = (randn(g, B, S, H, width, dtype=dtype) for width in (R, Dr))
-    return {"q_latent": q_latent, "q_rope": q_rope, **_tokens(g, B, T, R, Dr, lens, dtype), "scale": scale}
+    found = {"q_latent": q_latent, "q_rope": q_rope, **_tokens(g, B, T, R, Dr, lens, dtype), "scale": scale}
+    if level:
+        found["q_rope"][..., 0] = found["k_rope"][..., 0] = math.sqrt(level / scale)
+    return found
 
 
 def _causal(q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, seq_lens: Tensor, scale: float) -> Any:
@@ -839,7 +847,7 @@ FOLDED = Exercise(
             visible=[dict(B=2, S=1, H=5, T=40, lens=(40, 17))],
             hidden=lambda r: [
                 dict(B=2, S=1, H=r.randint(1, 9), T=r.randint(130, 160), R=64, lens=(2 * r.randint(40, 64) + 1, 0)),
-                dict(B=1, S=1, H=3, T=r.randint(257, 300), scale=4.0),
+                dict(B=1, S=1, H=3, T=r.randint(257, 300), level=250.0),
             ],
         ),
         Part(
