@@ -274,15 +274,16 @@ def main() -> None:
             same = [each for each in left if (each.exercise, each.before, each.after) in known]
             missed = [each for each in left if each not in same]
             killed = len(work) - len(left)
-            lessons[name] = {
+            found = {
                 "mutants": len(work),
                 "killed": killed,
                 "equivalent": len(same),
                 "percent_of_the_others": round(100 * killed / max(1, len(work) - len(same)), 1),
                 "survived": [f"{each.exercise}: {each.before} -> {each.after}" for each in missed],
             }
-            print(name, json.dumps(lessons[name], indent=1), flush=True)
+            print(name, json.dumps(found, indent=1), flush=True)
             if not options.most and (not options.names or name in options.names):
+                lessons[name] = found
                 kept = {each: lessons[each] for each in COURSE.lesson_names() if each in lessons}
                 record.write("mutation", {"lessons": kept}, ("triton",))
 
