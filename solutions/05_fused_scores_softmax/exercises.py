@@ -515,7 +515,7 @@ SOFTMAX = Exercise(
                     dict(lens=(n, n), S=1, H=r.randint(1, 4), T=n, scale=r.choice([1.0, 300.0]), level=level)
                     for n, level in ((1, 0.0), (r.randint(500, 1100), -500.0))
                 ]
-                + [dict(lens=(r.randint(8193, 16384),), S=1, H=1, T=16384)]
+                + [dict(lens=(n,), S=1, H=1, T=n) for n in (r.randint(8193, 16384),)]
             ),
         ),
         Part(

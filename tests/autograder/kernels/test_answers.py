@@ -198,7 +198,7 @@ def test_what_a_kernel_does_not_hold_is_said_before_it_runs(workers, name):
 
 @pytest.mark.parametrize(
     ("grid", "says"),
-    [("len(x)", "as a tuple"), ("[len(x)]", "as a tuple"), ("(len(x) / 1,)", "triton.cdiv"), ("()", "one to three")],
+    [("len(x)", "as a tuple"), ("(len(x) / 1,)", "triton.cdiv"), ("()", "one to three")],
 )
 def test_a_grid_that_is_none_is_shown(workers, grid, says):
     found = verdict(workers, RIGHT.replace("(len(x),)]", f"{grid}]"))
