@@ -283,7 +283,7 @@ def _processes() -> dict[int, tuple[str, int, int]]:
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, KeyError):
-            said = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+            said = dict(line.split(":", 1) for line in (folder / "status").read_text(errors="replace").splitlines())
             if said["State"].split()[0] not in "ZX":
                 space = os.readlink(folder / "ns" / "pid")
                 found[int(folder.name)] = space, int(said["NSpid"].split()[-1]), int(said["PPid"])
