@@ -97,8 +97,9 @@ def load(name: str) -> dict[str, Any]:
 def tables() -> str:
     """Return the results as Markdown tables, one for each machine that was measured."""
     parts = [(GPU_RECORDS, [*ceilings(), *norm_and_rope(), *layer(), *decode(), *paged(), *crossover(), *judged()])]
-    others = {"grading": grading, "emulator": emulator, "verdicts": verdicts, "demo": demo, "promises": promises}
-    others["mutation"] = mutation
+    others = dict(
+        grading=grading, emulator=emulator, verdicts=verdicts, demo=demo, promises=promises, mutation=mutation
+    )
     for name, rows in ((each, rows()) for each, rows in others.items()):
         names, before = parts[-1]
         if device(names) == device([name]):

@@ -968,7 +968,7 @@ print(f"read and write query and key of a decode step: {decode.bytes / 1e6:.1f} 
 # | `q_rope` | [B, S, H, Dr], contiguous | float32, float16 or bfloat16 |
 # | `k_rope` | [B, S, Dr], contiguous: one key for all heads | that of `q_rope` |
 # | `cos`, `sin` | [S, Dr/2] | float32 |
-# | returns | rotated query, rotated key; shapes as given | of the input |
+# | returns | rotated query, rotated key; shapes as given | that of `q_rope` |
 #
 # A kernel may call another function that is decorated with `@triton.jit`; it is inlined, at no cost. An `if` on
 # `tl.program_id` is decided once for the whole program, so it works, and costs nothing.

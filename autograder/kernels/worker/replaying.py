@@ -240,9 +240,8 @@ def _run(
     rng = Random(request["secret"]) if request.get("secret") else None
     done, written = [], {}
     results = {view["storage"] for view in request["result"]} if covered is not None else ()
-    writers = (
-        [_touched(*each, request["events"][number])["store"] for number, each in kernels.items()] if results else []
-    )
+    touched = [_touched(*each, request["events"][number]) for number, each in kernels.items()] if results else []
+    writers = [each["store"] | each["atomic"] for each in touched]
     for number, event in enumerate(request["events"]):
         if "lost" in event:
             storages.lose(event["lost"], covered)
