@@ -206,6 +206,8 @@ def launch_time(
 ) -> LaunchTime:
     """Return the modelled time of one launch, without the cost of launching."""
     programs, warps, sm = counts["programs"], compiled["warps"], device.sm
+    if not programs:
+        return LaunchTime(name, 0.0, {"waiting": 0.0}, "waiting")
     resident = resident_blocks(compiled, device)
     used = min(programs, device.sms)
     per_sm = -(-programs // device.sms)
