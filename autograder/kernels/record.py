@@ -25,6 +25,7 @@ MAX_LAUNCHES = 256
 MAX_BYTES = 4 << 30  # of what a call makes
 MOST = 4096  # storages and events in the notes of a call
 MOST_BYTES = 1 << 40  # of any tensor
+ALIGNMENT = 16  # bytes, of what a tensor descriptor is made of
 
 
 @dataclass(frozen=True)
@@ -142,11 +143,22 @@ class View(TypedDict):
     dtype: Literal[*NAMED]
 
 
+class Descriptor(TypedDict):
+    """What a tensor descriptor says of the tensor that it is made of; sizes and strides in elements."""
+
+    __pydantic_config__ = STRICT
+    shape: Annotated[list[Annotated[int, Field(ge=1, lt=1 << 31)]], Field(min_length=1, max_length=5)]
+    strides: Annotated[list[Size], Field(min_length=1, max_length=5)]
+    block_shape: Annotated[list[Annotated[int, Field(ge=1, le=1 << 20)]], Field(min_length=1, max_length=5)]
+    padding: Literal["zero", "nan"]
+
+
 class TensorArgument(TypedDict):
-    """A kernel's argument that is a tensor; the next ones are other kinds."""
+    """A kernel's argument that is a tensor, or a descriptor of one; the next ones are other kinds."""
 
     __pydantic_config__ = STRICT
     tensor: View
+    descriptor: NotRequired[Descriptor]
 
 
 class DtypeArgument(TypedDict):
@@ -226,6 +238,8 @@ def checked(notes: Any) -> Recording:
             if event["kind"] == "host":
                 _check_host(event, storages)
         launches = [event for event in events if event["kind"] == "launch"]
+        for arg in (arg for launch in launches for arg in launch["args"].values() if "descriptor" in arg):
+            _check_descriptor(arg)
         recording = Recording(events, storages, found["result"], found["form"])
         for view in recording.views():
             _check_view(view, storages)
@@ -278,6 +292,20 @@ def _check_view(view: View, storages: list[Storage]) -> None:
     size = (last + 1) * NAMED[view["dtype"]].itemsize
     if storages[view["storage"]]["bytes"] < size and math.prod(view["shape"]):
         raise ValueError("a tensor that exceeds its storage")
+
+
+def _check_descriptor(arg: TensorArgument) -> None:
+    """Check what a GPU's hardware asks of a descriptor."""
+    view, made = arg["tensor"], arg["descriptor"]
+    unit = NAMED[view["dtype"]].itemsize
+    *outer, last = made["strides"]
+    if not len(made["shape"]) == len(made["strides"]) == len(made["block_shape"]):
+        raise ValueError("a tensor descriptor of which shape, strides and block_shape differ in length")
+    if last != 1 or any(n * unit % ALIGNMENT for n in (*outer, view["offset"])):
+        raise ValueError(
+            f"a tensor descriptor with strides {made['strides']} from element {view['offset']}: the last stride has to "
+            f"be 1, and the others and the start multiples of {ALIGNMENT} bytes"
+        )
 
 
 def _check_content(storage: Storage) -> None:

@@ -112,6 +112,9 @@ def specialise(function: Any, args: dict[str, Any]) -> tuple[dict[str, str], dic
         plain = not parameter.do_not_specialize
         if "tensor" in arg:
             tensor = arg["tensor"]
+            if "descriptor" in arg:
+                signature[name] = f"tensordesc<{tensor['dtype']}{arg['descriptor']['block_shape']}>"
+                continue
             signature[name] = "*" + tensor["dtype"]
             size = tl.core.dtype(_triton_name(tensor["dtype"])).primitive_bitwidth // 8 or 1
             aligned = tensor["offset"] * size % 16 == 0

@@ -188,6 +188,10 @@ class Relauncher:
 
 
 def _launchable(arg: Mapping[str, Any], storages: Mapping[int, torch.Tensor]) -> Any:
+    if "descriptor" in arg:
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        return TensorDescriptor(_view(arg["tensor"], storages), **arg["descriptor"])
     if "tensor" in arg:
         return _view(arg["tensor"], storages)
     if "dtype" in arg:

@@ -170,14 +170,22 @@ class Recorder:
         raise CannotRecord(f"a {type(value).__name__}")
 
     def _argument(self, name: str, value: Any, constant: bool) -> dict[str, Any]:
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
         value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
         if isinstance(value, torch.Tensor):
             return {"tensor": self._view(value)}
+        if isinstance(value, TensorDescriptor):
+            if value.round_f32_to_tf32:
+                raise CannotRecord(f"argument {name} rounds to TF32 as it is loaded: round in the kernel")
+            sizes = {key: [int(n) for n in getattr(value, key)] for key in ("shape", "strides", "block_shape")}
+            return {"tensor": self._view(value.base), "descriptor": {**sizes, "padding": value.padding}}
         if type(value).__module__ == "triton.language.core" and type(value).__name__ == "dtype":
             return {"dtype": value.name}
         if value is None or isinstance(value, bool | int | float | str):
             return {"constant" if constant else "value": value}
-        raise CannotRecord(f"argument {name} is a {type(value).__name__}; tensors, numbers and constants are supported")
+        known = "tensors, tensor descriptors, numbers and constants are supported"
+        raise CannotRecord(f"argument {name} is a {type(value).__name__}; {known}")
 
 
 def _content(tensor: torch.Tensor) -> dict[str, Any]:

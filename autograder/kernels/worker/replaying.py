@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ GUARD = 1 << 12
 BESIDE = 4  # programs that run with a sample of three for their results alone
 MARKED = 4096  # bytes that show how much of what one launch wrote later ones write again
 WINDOW = 256  # elements of a row that are compared together
+
+Given = tuple[str, Any]  # a kernel's parameter, and the view of a tensor or a number
 
 
 class Storages:
@@ -177,15 +180,15 @@ class Compiled:
         running.run_cell("kernels", source, self.namespace)
         self.known: dict[str, Kernel] = {}
 
-    def kernel(self, launch: dict[str, Any]) -> tuple[Kernel, list[str]]:
-        """Return a launch's kernel, and the parameters that are no constants to it. What fails knows the kernel."""
+    def kernel(self, launch: dict[str, Any]) -> tuple[Kernel, list[Given]]:
+        """Return a launch's kernel, and what it is given, without constants. What fails knows the kernel."""
         from mla_ref.hardware.emulator.backend import check_grid, check_warps, compile_kernel, kernel_of
 
         check_grid(launch["kernel"], launch["grid"])
         if "module" in launch:
             if launch["module"] not in self.known:
                 self.known[launch["module"]] = kernel_of(launch["module"], launch["kernel"])
-            return self.known[launch["module"]], launch["parameters"]
+            return self._given(self.known[launch["module"]], launch["parameters"], launch["args"])
         function = self.namespace[launch["kernel"]]
         try:
             check_warps(launch["warps"])
@@ -196,7 +199,19 @@ class Compiled:
         except Exception as error:
             error.kernel = launch["kernel"]
             raise
-        return self.known[key], [name for name, kind in signature.items() if kind != "constexpr"]
+        names = [name for name, kind in signature.items() if kind != "constexpr"]
+        return self._given(self.known[key], names, launch["args"])
+
+    @staticmethod
+    def _given(kernel: Kernel, names: list[str], args: dict[str, Any]) -> tuple[Kernel, list[Given]]:
+        from mla_ref.hardware.emulator.backend import flattened
+
+        values = []
+        for name in names:
+            arg = args[name]
+            found = arg["tensor"] if "tensor" in arg else arg.get("constant", arg.get("value"))
+            values.append((name, SimpleNamespace(base=found, **arg["descriptor"]) if "descriptor" in arg else found))
+        return kernel, flattened(values, kernel.kinds)
 
 
 def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -230,7 +245,7 @@ def _replay(compiled: Compiled, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(
-    request: dict[str, Any], kernels: dict[int, tuple[Kernel, list[str]]], limit: int | None, order: str = "forward"
+    request: dict[str, Any], kernels: dict[int, tuple[Kernel, list[Given]]], limit: int | None, order: str = "forward"
 ) -> dict[str, Any]:
     storages = Storages(request["storages"], limit is not None)
     counted = limit is not None or (request.get("count") and order == "forward")
@@ -240,7 +255,7 @@ def _run(
     rng = Random(request["secret"]) if request.get("secret") else None
     done, written = [], {}
     results = {view["storage"] for view in request["result"]} if covered is not None else ()
-    touched = [_touched(*each, request["events"][number]) for number, each in kernels.items()] if results else []
+    touched = [_touched(*each) for each in kernels.values()] if results else []
     writers = [each["store"] | each["atomic"] for each in touched]
     for number, event in enumerate(request["events"]):
         if "lost" in event:
@@ -266,13 +281,13 @@ def _run(
     return {**found, "picks": picks if rng else [], "written": told}
 
 
-def _needed_whole(events: list[dict[str, Any]], kernels: dict[int, tuple[Kernel, list[str]]]) -> set[int]:
+def _needed_whole(events: list[dict[str, Any]], kernels: dict[int, tuple[Kernel, list[Given]]]) -> set[int]:
     """Return the launches of which every program has to run for a result of some to be right.
 
     Later ones read what they write, or they write where something else did, or they add up.
     """
     found, needed, written = set(), set(), set()
-    touched = {number: _touched(*kernels[number], events[number]) for number in kernels}
+    touched = {number: _touched(*kernels[number]) for number in kernels}
     for number, event in enumerate(events):
         if "lost" in event:
             written.update(event["lost"])
@@ -302,14 +317,13 @@ def _targets(step: dict[str, Any]) -> list[dict[str, Any]]:
     return [*hosting.views_in(hosting.written_by(step["op"], step["args"], step["kwargs"])), *step["out"]]
 
 
-def _touched(kernel: Kernel, names: list[str], event: dict[str, Any]) -> dict[str, set[int]]:
+def _touched(kernel: Kernel, given: list[Given]) -> dict[str, set[int]]:
     """Return the storages that a launch may "load" from, "store" to, and update: "atomic"."""
     found: dict[str, set[int]] = {"load": set(), "store": set(), "atomic": set()}
     for op in kernel.module.ops:
         if op.name in KINDS:
-            roots = range(len(names)) if op.roots is None else op.roots
-            views = [event["args"][names[root]].get("tensor") for root in roots]
-            found[KINDS[op.name]].update(view["storage"] for view in views if view)
+            roots = range(len(given)) if op.roots is None else op.roots
+            found[KINDS[op.name]].update(given[n][1]["storage"] for n in roots if isinstance(given[n][1], dict))
     return found
 
 
@@ -317,19 +331,18 @@ class _Launch:
     """A launch about to run."""
 
     def __init__(
-        self, kernel: Kernel, names: list[str], event: dict[str, Any], storages: Storages, covered: list | None
+        self, kernel: Kernel, given: list[Given], event: dict[str, Any], storages: Storages, covered: list | None
     ):
-        self.kernel, self.names, self.event, self.storages = kernel, names, event, storages
+        self.kernel, self.given, self.event, self.storages = kernel, given, event, storages
         self.grid = event["grid"]
         self.programs = self.grid[0] * self.grid[1] * self.grid[2]
         self.regions, self.values = {}, []
-        for number, name in enumerate(names):
-            argument = event["args"][name]
-            if "tensor" in argument:
-                self.regions[number] = storages.region(name, argument["tensor"])
+        for number, (name, value) in enumerate(given):
+            if isinstance(value, dict):
+                self.regions[number] = storages.region(name, value)
                 self.values.append(self.regions[number].start)
             else:
-                self.values.append(argument.get("constant", argument.get("value")))
+                self.values.append(value)
         self.ran = Ran()
         self.watches: list[Watch] = [self.ran]
         if storages.drawn:
@@ -361,7 +374,7 @@ class _Launch:
         grid, per_axis = self.grid, _sizes(self.grid, limit)
         chosen = [(x + grid[0] * (y + grid[1] * z), each) for (x, y, z), each in sample(grid, per_axis, rng)]
         counter, seen, ran = None, set(), {number for number, _ in chosen}
-        touched = _touched(self.kernel, self.names, self.event)
+        touched = _touched(self.kernel, self.given)
         if limit is not None and len(chosen) > 3 and not touched["load"] & touched["store"]:  # which run once alone
             middle = rng.randrange(1, self.programs - 1) if rng else chosen[len(chosen) // 2][0]
             first = count([(0, 1), (middle, self.programs - 2), (self.programs - 1, 1)], False)

@@ -152,8 +152,8 @@ def launch(kernel: Kernel, grid: Sequence[int], given: Sequence[tuple[str, Any]]
     if not math.prod(grid):
         _warn(f"{name}: the grid {tuple(grid)} has no programs, so nothing runs")
     regions, values = {}, []
-    kinds = [kind for _, kind in kernel.module.main.blocks[0].args]
-    flat = _descriptors(given, kinds)
+    kinds = kernel.kinds
+    flat = flattened(given, kinds)
     for number, ((parameter, value), kind) in enumerate(zip(flat, kinds, strict=True)):
         if kind.pointee is None:
             values.append(value)
@@ -216,14 +216,14 @@ def _flat(name: str, value: Any, kind: Any) -> list[tuple[str, Any]]:
     return [(name, value)]
 
 
-def _descriptors(flat: Sequence[tuple[str, Any]], kinds: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Return the arguments with each tensor descriptor as the compiler passes it.
+def flattened(given: Sequence[tuple[str, Any]], kinds: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Return the arguments by name with each tensor descriptor as the compiler passes it, for parameters of these types.
 
     That is: pointer, sizes, strides, flags (padding with NaN, rounding to TF32; how many depends on Triton's version),
     and once more sizes and strides.
     """
     found: list[tuple[str, Any]] = []
-    for name, value in flat:
+    for name, value in given:
         if not hasattr(value, "block_shape"):
             found.append((name, value))
             continue

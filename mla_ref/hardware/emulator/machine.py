@@ -22,7 +22,7 @@ from .arithmetic import dtype_of, elementwise, storage_dtype
 from .faults import raise_in
 from .memory import Memory, Region
 from .races import Shadow
-from .ttir import Block, Function, Module, Op
+from .ttir import Block, Function, Module, Op, Type
 
 CHUNK = 1 << 17  # elements of the widest block over all programs that run together
 STUCK = 1 << 10  # turns of a loop after which it is looked at whether they change anything
@@ -113,6 +113,11 @@ class Kernel:
         self.ordered = self.depends and acquires
         kinds = {op.attrs.get("atomic_rmw_op", EXCHANGE) for op in atomics}
         self.order_matters = self.depends or len(kinds) > 1 or EXCHANGE in kinds
+
+    @property
+    def kinds(self) -> list[Type]:
+        """The types of the parameters."""
+        return [kind for _, kind in self.module.main.blocks[0].args]
 
     def launch(
         self,

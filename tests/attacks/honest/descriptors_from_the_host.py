@@ -1,0 +1,58 @@
+"""Descriptors of the cache's tensors are made on the host, as Triton's own tutorials make them, also for the results."""
+
+EXERCISE = "latent_decode"
+SPEED = True
+
+# The cell:
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@triton.jit
+def latent_decode_kernel(
+    q_latent_ptr, q_rope_ptr, c_kv_desc, k_rope_desc, seq_lens_ptr, out_desc, lse_ptr, scale, H, T,
+    R: tl.constexpr, DR: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    b = tl.program_id(1).to(tl.int64)
+    offs_h = tl.program_id(0) * BLOCK_H + tl.arange(0, BLOCK_H)
+    offs_r, offs_d = tl.arange(0, R), tl.arange(0, DR)
+    row = b * H + offs_h
+    q_latent = tl.load(q_latent_ptr + row[:, None] * R + offs_r[None, :], mask=offs_h[:, None] < H, other=0.0)
+    q_rope = tl.load(q_rope_ptr + row[:, None] * DR + offs_d[None, :], mask=offs_h[:, None] < H, other=0.0)
+    length = tl.load(seq_lens_ptr + b)
+    m_i = tl.full([BLOCK_H], float("-inf"), tl.float32)
+    l_i = tl.zeros([BLOCK_H], tl.float32)
+    acc = tl.zeros([BLOCK_H, R], tl.float32)
+    for start in range(0, length, BLOCK_N):
+        offs_n = start + tl.arange(0, BLOCK_N)
+        live = offs_n < length
+        c_kv = c_kv_desc.load([b.to(tl.int32), start, 0]).reshape(BLOCK_N, R)
+        k_rope = k_rope_desc.load([b.to(tl.int32), start, 0]).reshape(BLOCK_N, DR)
+        if start + BLOCK_N > length:  # a descriptor has no mask
+            c_kv = tl.where(live[:, None], c_kv, 0.0)
+            k_rope = tl.where(live[:, None], k_rope, 0.0)
+        qk = tl.dot(q_latent, tl.trans(c_kv))
+        qk = tl.dot(q_rope, tl.trans(k_rope), qk) * scale
+        qk = tl.where(live[None, :], qk, float("-inf"))
+        m_new = tl.maximum(m_i, tl.max(qk, axis=1))
+        p = tl.exp(qk - m_new[:, None])
+        alpha = tl.exp(m_i - m_new)
+        l_i = l_i * alpha + tl.sum(p, axis=1)
+        acc = tl.dot(p.to(c_kv.dtype), c_kv, acc * alpha[:, None])
+        m_i = m_new
+    l_i = tl.where(l_i > 0, l_i, 1.0)
+    out = (acc / l_i[:, None]).to(q_latent.dtype).reshape(1, BLOCK_H, R)
+    out_desc.store([b.to(tl.int32), tl.program_id(0) * BLOCK_H, 0], out)
+    tl.store(lse_ptr + row, m_i + tl.log(l_i), mask=offs_h < H)
+
+
+def latent_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
+    (B, H, R), (_, T, Dr) = q_latent.shape, k_rope.shape
+    out = torch.empty_like(q_latent)
+    block_h, block_n, stages = block_sizes(H)
+    lse = torch.empty((B, H), dtype=torch.float32, device=out.device)
+    tiles = [TensorDescriptor.from_tensor(each, [1, block_n, each.shape[2]]) for each in (c_kv, k_rope)]
+    latent_decode_kernel[(triton.cdiv(H, block_h), B)](
+        q_latent, q_rope, *tiles, seq_lens, TensorDescriptor.from_tensor(out, [1, block_h, R]), lse, scale, H, T,
+        R=R, DR=Dr, BLOCK_H=block_h, BLOCK_N=block_n, num_warps=8, num_stages=stages,
+    )
+    return out, lse
