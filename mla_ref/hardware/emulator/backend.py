@@ -217,7 +217,7 @@ def _flat(name: str, value: Any, kind: Any) -> list[tuple[str, Any]]:
 
 
 def flattened(given: Sequence[tuple[str, Any]], kinds: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Return the arguments by name with each tensor descriptor as the compiler passes it, for parameters of these types.
+    """Return arguments by name, each tensor descriptor as the compiler passes it to parameters of these types.
 
     That is: pointer, sizes, strides, flags (padding with NaN, rounding to TF32; how many depends on Triton's version),
     and once more sizes and strides.
