@@ -96,7 +96,7 @@ class Constants:
 
 @dataclass(frozen=True)
 class LaunchTime:
-    """One launch or pass of the host: its seconds, and the times that competed for them."""
+    """One launch or pass of the host, with its line: its seconds, and the times that competed for them."""
 
     name: str
     seconds: float
@@ -104,6 +104,7 @@ class LaunchTime:
     bound: str
     resident: int = 0
     host: bool = False
+    line: str = ""
 
 
 class DoesNotFit(ValueError):
@@ -331,7 +332,9 @@ def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2) ->
     if event.get("flops"):
         parts["matrix units"] = event["flops"] / (k.tensor * device.rate())
     seconds = math.fsum(t**k.sharpness for t in parts.values()) ** (1.0 / k.sharpness)
-    return LaunchTime(str(event["op"]), seconds, parts, max(parts, key=parts.get), host=True)
+    return LaunchTime(
+        _name(event["op"]), seconds, parts, max(parts, key=parts.get), host=True, line=event.get("line", "")
+    )
 
 
 def total_time(
@@ -353,3 +356,12 @@ def total_time(
         steps.append(step)
     overhead = k.launch + k.next_launch * max(0, len(steps) - 1)
     return math.fsum([overhead, *(step.seconds for step in steps)]), steps
+
+
+def _name(op: str | Sequence[str]) -> str:
+    return op if isinstance(op, str) else op[0].strip("_")
+
+
+def copy_time(size: float, device: Device, k: Constants) -> float:
+    """Return the modelled seconds of one launch that moves `size` bytes in a long stream and does nothing else."""
+    return k.launch + k.start + size / (k.dram * device.dram_bandwidth)

@@ -87,14 +87,27 @@ class Modelled(Timed):
         """Return a row for each step: name, microseconds, what bounds it, and of launches what explains it."""
         rows, launches = [], iter(zip(self.counts, self.compiled, strict=True))
         for step in self.steps:
-            row = {"step": step.name, "us": round(step.seconds * 1e6, 3), "bound": step.bound}
-            if not step.host:
+            row = {
+                "step": step.name,
+                "us": round(step.seconds * 1e6, 3),
+                "bound": step.bound,
+                "bound_us": round(step.parts[step.bound] * 1e6, 3),
+            }
+            if step.host:
+                row |= {"host": True, "line": step.line}
+            else:
                 counts, compiled = next(launches)
                 moved = counts["distinct"].values()
+                others = {name: time for name, time in step.parts.items() if name != step.bound}
+                beside = max(others, key=others.get, default=None)
                 row |= {
+                    "next": [beside, round(others[beside] * 1e6, 3)] if beside else None,
+                    "multiprocessors": DEVICES[self.device].sms,
                     "programs": counts["programs"],
                     "distinct_bytes": sum(sum(marks.values()) for marks in moved),
                     "issued_bytes": sum(counts["access"][kind]["bytes"] for kind in counts["access"]),
+                    "distinct_loaded_bytes": sum(marks.get("read", 0) for marks in moved),
+                    "loaded_bytes": counts["access"]["load"]["bytes"],
                     "registers": compiled["registers"],
                     "spill_bytes": compiled["stack_bytes"],
                     "shared_bytes": compiled["shared"],

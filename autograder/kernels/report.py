@@ -7,25 +7,12 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from autograder.kernels.advice import advice
 from autograder.text import one_line
 
 RED = "#b42318"
 CELL = "style='text-align:left;vertical-align:top;padding:2px 12px 2px 0'"
 
-WIDEST = 16  # bytes that a thread loads at once
-AGAIN = 4  # times as many bytes issued as distinct: then the same is loaded again and again
-NEAR = 1.15  # times the floor's bytes: no fewer can be moved
-MORE = "take more (tokens, columns) in a turn"
-
-# What to look at first, by what bounds a step
-ADVICE = {
-    "L2": "bytes issued to the cache bound it: is the same read again, or are accesses narrow or scattered?",
-    "load and store units": "the number of loads and stores bounds it: make each wider, or " + MORE,
-    "instructions": "arithmetic and addresses bound it: do less of them per byte",
-    "matrix units": "the matrix products bound it",
-    "waiting": "waiting for memory bounds it: let a program ask for more bytes at once, or more programs run at a time",
-    "handing out blocks": "the number of programs bounds it: let each do more",
-}
 COLUMNS = {
     "step": "step",
     "us": "µs",
@@ -50,7 +37,7 @@ def speed_lines(speed: Mapping[str, Any]) -> list[str]:
     table = [[list(COLUMNS.values())[n] for n in used], *([row[n] for n in used] for row in rows)]
     widths = [max(len(row[n]) for row in table) for n in range(len(used))]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-    return lines + ([_advice(speed)] if _advice(speed) else [])
+    return lines + ([advice(speed)] if advice(speed) else [])
 
 
 def speed_html(speed: Mapping[str, Any]) -> str:
@@ -59,10 +46,8 @@ def speed_html(speed: Mapping[str, Any]) -> str:
     used = [key for key in COLUMNS if any(row[key] for row in rows)]
     head = "".join(f"<th {CELL}>{COLUMNS[key]}</th>" for key in used)
     body = "".join("<tr>" + "".join(f"<td {CELL}>{escape(row[key])}</td>" for key in used) + "</tr>" for row in rows)
-    advice = f"<p>{escape(_advice(speed))}</p>" if _advice(speed) else ""
-    return (
-        f"<p>{escape(_speed_summary(speed))}</p><table><tr>{head}</tr>{body}</table>{advice}{roofline_picture(speed)}"
-    )
+    said = f"<p>{escape(advice(speed))}</p>" if advice(speed) else ""
+    return f"<p>{escape(_speed_summary(speed))}</p><table><tr>{head}</tr>{body}</table>{said}{roofline_picture(speed)}"
 
 
 def _speed_summary(speed: Mapping[str, Any]) -> str:
@@ -74,38 +59,6 @@ def _speed_summary(speed: Mapping[str, Any]) -> str:
         f"{speed['how']} on {speed['device']}: {us['seconds']}{noise}; floor {us['floor']}, {speed['fraction']:.0%} of "
         f"its speed reached; eager baseline {us['baseline']}, {speed['ratio']:.2g}× as fast"
     )
-
-
-def _advice(speed: Mapping[str, Any]) -> str:
-    launching = next((row["us"] for row in speed["steps"] if row["step"] == "launching"), 0.0)
-    steps = [row for row in speed["steps"] if row.get("bound")]
-    if not steps:
-        return ""
-    longest = max(steps, key=lambda row: row["us"])
-    if launching > sum(row["us"] for row in steps):
-        return "most of the time goes into launching: fewer launches and passes would save most"
-    where = f"{one_line(longest['step'], 100)}: " if len(steps) > 1 else ""
-    if longest.get("spill_bytes"):
-        return where + "registers spill to memory: take smaller blocks, or more warps for one"
-    return where + (_advice_on_bytes(longest, speed) or ADVICE.get(longest["bound"], ""))
-
-
-def _advice_on_bytes(row: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
-    """Return what the table's bytes say of a step that moving them bounds, or nothing."""
-    distinct, issued, floor = row.get("distinct_bytes", 0), row.get("issued_bytes", 0), speed["bytes"]
-    widths = {int(width): count for width, count in (row.get("load_widths") or {}).items()}
-    wide = max(widths, key=lambda width: width * widths[width], default=0) >= WIDEST
-    if row["bound"] == "DRAM":
-        moved = sum(each.get("distinct_bytes", 0) for each in speed["steps"])
-        if not distinct or moved > NEAR * floor:
-            return f"bytes from and to memory bound it: compare them with the floor's, {floor / 1e6:.4g} MB"
-        more = "with more work for each program" if wide else "with wider loads or more work for each program"
-        return f"the bytes are the floor's, {floor / 1e6:.4g} MB: have more of them under way at once, {more}"
-    if row["bound"] not in ("L2", "load and store units") or not wide:
-        return ""
-    if issued > AGAIN * distinct:
-        return f"{issued / 1e6:.4g} MB issued for {distinct / 1e6:.4g}: take larger tiles, so that less is loaded again"
-    return "" if row["bound"] == "L2" else f"loads are wide: see to the stores, or {MORE}"
 
 
 def _entry(row: Mapping[str, Any], key: str) -> str:

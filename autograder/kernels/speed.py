@@ -45,6 +45,8 @@ class Attained(Timed):
         Of the work, and the device's ceilings in bytes and FLOP a second: the roofline picture needs them.
     steps
         A row for each launch and each pass of torch.
+    copy
+        What a copy of the work's bytes takes, if they are what bounds it; else 0.
     slack
         The share of a bar that noise may hide: within it a bar is reached.
     unequal_units
@@ -63,6 +65,7 @@ class Attained(Timed):
     steps: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     noise: tuple[float, float] | None = None
+    copy: float = 0.0
     slack: float = 0.0
     unequal_units: bool = False
 
@@ -175,6 +178,7 @@ def attained(exercise: Exercise, found: Modelled) -> Attained:
     """Return a modelled time beside the floor and the baseline."""
     speed, device = exercise.speed, DEVICES[found.device]
     floor = speed.floor(**speed.case)
+    by_memory = floor.memory_time(device) >= floor.compute_time(device, found.dtype)
     return Attained(
         how="modelled",
         device=device.name,
@@ -187,6 +191,7 @@ def attained(exercise: Exercise, found: Modelled) -> Attained:
         rate=device.rate(found.dtype),
         steps=(*found.table(), {"step": "launching", "us": round(found.overhead * 1e6, 3)}),
         notes=found.notes,
+        copy=cost_model.copy_time(floor.bytes, device, Constants.load()) if by_memory else 0.0,
         unequal_units=not device.sm.matrix_units and any(counts["dots"] for counts in found.counts),
     )
 
