@@ -168,7 +168,7 @@ def _called(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, 
             result = _on(_run(exercise, entry, given), "cpu")
         return result, _message(case, given, result), None
     given = _copy(case.arguments)
-    if not exercise.kernel and not (exercise.forbidden and find_spec("triton")):
+    if not exercise.kernel and not (exercise.replayed and find_spec("triton")):
         with limit:
             result = _run(exercise, entry, given)
         return result, _message(case, given, result), Explained(Recording([], [], []))
@@ -179,11 +179,11 @@ def _called(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, 
     call = checked(notes)
     if exercise.kernel:
         found = explained(call, data_of(given), exercise.copies)
-        owners = [call.storages[view["storage"]].get("input") for view in call.result]
-        terms = broken_terms(exercise, case, len(call.launches), owners)
-        message |= {"unwritten": recorder.blanks.reports[:1], "explained": found.reason, "terms": terms}
+        message |= {"unwritten": recorder.blanks.reports[:1], "explained": found.reason}
     else:
-        found = torch_alone(call, exercise.forbidden)
+        found = torch_alone(call, exercise.forbidden, exercise.most(**case.arguments) if exercise.most else None)
+    owners = [call.storages[view["storage"]].get("input") for view in call.result]
+    message["terms"] = broken_terms(exercise, case, len(call.launches), owners)
     return result, message, found if wire.encode(notes) == _noted_on_noise(exercise, entry, case) else None
 
 

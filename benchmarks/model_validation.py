@@ -46,7 +46,7 @@ Case = tuple[str, str, str]  # task, size, variant
 DEVICE, OTHER = "h100", "h200"
 FOLDER = Path(__file__).parent
 FIXED = ("block",)  # measured by itself: a million empty blocks take 0.606 ns each
-SHARES = ("dram", "issue", "tensor", "host", "keep")
+SHARES = ("dram", "issue", "tensor", "host", "keep", "foreign")
 SPLITS = 20
 PULL = 0.001  # of a constant towards the value guessed before the fit, per squared logarithm
 

@@ -128,11 +128,11 @@ class Here:
         if task.of_speed:
             worker = self._own(GpuWorker) if task.gpu else self._own(KernelWorkers)
             found = speed.judge_speed(each, task.program, worker, task.seed)
-        elif not _has_kernels(self.course, task.lesson) and not each.forbidden:
+        elif not _has_kernels(self.course, task.lesson) and not each.replayed:
             found = judge.judge(each, task.program, task.seed, self._own(Sandbox))
         else:
             worker = self._own(KernelWorkers)  # they have Triton loaded, which the lesson's setup imports
-            settle = Answers(each, task.program, worker) if each.kernel or each.forbidden else None
+            settle = Answers(each, task.program, worker) if each.replayed else None
             found = judge.judge(each, task.program, task.seed, worker.sandbox, settle)
         return replace(found, isolation=self.isolation)
 

@@ -118,6 +118,9 @@ class Exercise:
         Earlier exercises of the lesson whose entries this one calls; the judge supplies the right ones.
     forbidden : tuple of str
         Torch operators that may not be called, by part of their name.
+    most : callable or None
+        `most(**arguments)` returns the most that torch's operations in a call may cost: bytes that they write, FLOPs of
+        their products. It tells what copies or expands from what does not.
     may_change : tuple of str
         Arguments that the function is asked to change in place. Of a kernel, what it returns by such a name must be
         that argument.
@@ -144,6 +147,7 @@ class Exercise:
     driver: str = "call"
     needs: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
+    most: Callable[..., Cost] | None = None
     may_change: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     kernel: bool = False
@@ -155,6 +159,11 @@ class Exercise:
         for field_name in ("returns", "like", "needs", "forbidden", "may_change"):
             if isinstance(getattr(self, field_name), str):
                 raise TypeError(f"exercise {self.name}: {field_name} is a string, expected a tuple of strings")
+
+    @property
+    def replayed(self) -> bool:
+        """Whether answers are those of the call's program, run again, and not what the call returns."""
+        return self.kernel or bool(self.forbidden) or self.most is not None
 
     @property
     def points(self) -> float:

@@ -85,7 +85,7 @@ class Answers:
             else:
                 recording = program.recording
                 owners = [recording.storages[view["storage"]].get("input") for view in recording.result]
-                terms = self.exercise.kernel and broken_terms(self.exercise, cases[n], len(recording.launches), owners)
+                terms = broken_terms(self.exercise, cases[n], len(recording.launches), owners)
                 if replayed.again and assess(self.exercise, cases[n].arguments, recording.filled(replayed.again)):
                     terms = terms or Failure(Outcome.WRONG, ORDER, case=str(cases[n]))
                 found[n] = {
@@ -100,7 +100,8 @@ class Answers:
 
     def _explained(self, recording: Recording, case: Case) -> Explained:
         if not self.exercise.kernel:
-            return torch_alone(recording, self.exercise.forbidden)
+            most = self.exercise.most(**case.arguments) if self.exercise.most else None
+            return torch_alone(recording, self.exercise.forbidden, most)
         if not recording.launches:
             raise KernelFailure(KEPT if is_kept(recording) else "no Triton kernel was launched")
         most = self.exercise.limits.reply_bytes

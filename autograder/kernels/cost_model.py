@@ -22,6 +22,7 @@ from typing import Any
 from mla_ref.hardware.devices import Device
 
 SECTOR = 32
+WIDE = 16  # bytes that a thread moves with one instruction
 NEW = 39  # the bin of what a program had not touched before: see `kernels.worker.replaying`
 FITTED = Path(__file__).parent / "cost_constants.json"
 
@@ -49,18 +50,22 @@ class Constants:
         One exchange between the warps of a block, for each doubling of their number.
     step
         Cycles from one instruction of a warp to its next.
+    product, shared
+        Cycles more from one instruction of the matrix units to its next, and from one access to shared memory.
     issue
         Share of the issue slots that a busy multiprocessor uses.
     tensor
         Share of the data sheet's matrix rate.
     host
-        Share of what a kernel can get from DRAM that a pass of torch gets.
+        Share of what a kernel can get from DRAM that a pass of torch gets that writes more or less than it reads.
     block
         Cycles to hand out one block.
     launch, next_launch
         The first launch, and each further one.
     keep
         Share of the L2 in which data still lies when it is read again.
+    foreign
+        Share of the L2's lines that someone else wrote, and that go to DRAM when ours come.
     sharpness
         The power with which competing times are joined: high takes the longest alone.
     """
@@ -76,6 +81,8 @@ class Constants:
     start: float = 0.4e-6
     exchange: float = 0.05e-6
     step: float = 3.0
+    product: float = 12.0
+    shared: float = 8.0
     issue: float = 0.7
     tensor: float = 0.5
     host: float = 0.75
@@ -83,6 +90,7 @@ class Constants:
     launch: float = 3.4e-6
     next_launch: float = 1.3e-6
     keep: float = 0.5
+    foreign: float = 0.7
     sharpness: float = 3.0
 
     @classmethod
@@ -151,12 +159,10 @@ class L2:
     must go to DRAM before ours find room.
     """
 
-    FOREIGN = 0.7
-
-    def __init__(self, size: float):
+    def __init__(self, size: float, foreign: float):
         self.size = size
         self.clock = 0.0
-        self.foreign = self.FOREIGN * size
+        self.foreign = foreign
         self.last: dict[int, tuple[float, Span]] = {}
 
     def bytes_moved(
@@ -175,8 +181,7 @@ class L2:
             read += size * (1.0 - held)
         written = sum(writes.values())
         room = read + written
-        evicted = min(self.foreign, room)
-        self.foreign -= evicted
+        evicted = self.foreign * min(room, max(0.0, self.size - self.clock))
         self.clock += room
         back = written * max(0.0, 1.0 - self.size / self.clock) if self.clock else 0.0
         for number in {**reads, **writes}:  # a pass in the same order comes round to a byte when all else has been seen
@@ -239,14 +244,14 @@ def launch_time(
     store, atomic = counts["access"]["store"], counts["access"]["atomic"]
     beyond += k.sector * store["sectors"] + k.request * store["lines"] + k.partial * store["partial"]
     beyond += k.atomic * atomic["sectors"]
-    instructions, spilled, shared = executed(counts, compiled)
+    instructions, spilled, shared, _ = executed(counts, compiled)
     threads = warps * sm.warp_size
     spilled *= threads * programs
     kept = compiled["stack_bytes"] * threads * here
     reload_wait = spilled / (16 * threads * programs) * (k.l1_wait if kept <= l1 else k.l2_wait) / 4
-    if kept > l1:
-        beyond += k.sector * spilled / SECTOR
-        moved += spilled * (1.0 - _held(kept * used, k.keep * l2.size))
+    through = spilled if kept > l1 else spilled / 2  # the half that is stored passes through the L1 in any case
+    beyond += k.sector * through / SECTOR
+    moved += through * (1.0 - _held(kept * used + resident * used * read / programs, k.keep * l2.size))
     cache = beyond * max(tick, SECTOR / (64 * used * sm.clock))
     dram = moved / (k.dram * device.dram_bandwidth)
 
@@ -265,8 +270,9 @@ def launch_time(
         """Return the seconds that one program cannot do without, of several on average."""
         waits = sum(rounds * wait for rounds, wait in zip(programs["rounds"], places, strict=True))
         waits += programs["barriers"] * k.exchange * math.log2(2 * warps) if warps > 1 else 0.0
-        steps = executed(programs, compiled)[0] * k.step / sm.clock
-        return k.start + waits / programs["programs"] + reload_wait + steps
+        count, _, shared, products = executed(programs, compiled)
+        cycles = count * k.step + products * k.product + shared / WIDE * k.shared
+        return k.start + waits / programs["programs"] + reload_wait + cycles / sm.clock
 
     parts = {
         "DRAM": dram,
@@ -277,12 +283,14 @@ def launch_time(
         "waiting": max(steps * chain(counts), chain(counts["longest"])),
         "handing out blocks": programs * k.block / sm.clock,
     }
-    seconds = math.fsum(t**k.sharpness for t in parts.values() if t > 0) ** (1.0 / k.sharpness)
+    handing = parts["handing out blocks"]
+    together = math.fsum(t**k.sharpness for t in parts.values() if t > 0) - handing**k.sharpness
+    seconds = max(handing, together ** (1.0 / k.sharpness))
     return LaunchTime(name, seconds, parts, max(parts, key=parts.get), resident)
 
 
-def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Return the instructions a warp executes on average, and a thread's bytes of spills and of shared memory.
+def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> tuple[float, float, float, float]:
+    """Return the instructions a warp executes on average, a thread's bytes of spills and of shared memory, and products.
 
     A loop turns as often as its accesses to global memory were executed in the replay, less those outside the loop. One
     without accesses turns as often as the loop that has its lines.
@@ -298,7 +306,7 @@ def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> tuple[fl
         for key, count in looped.items()
     }
     deepest = max(turns.values(), default=1.0)
-    total = spilled = shared = 0.0
+    total = spilled = shared = products = 0.0
     for region in compiled["regions"]:
         times = 1.0
         if region["loop"]:
@@ -308,7 +316,8 @@ def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> tuple[fl
         total += region["count"] * times
         spilled += region["spill"] * times
         shared += region["shared"] * times
-    return total, spilled, shared
+        products += region["tensor"] * times
+    return total, spilled, shared, products
 
 
 def _matrix_rate(device: Device, dtype: str) -> float:
@@ -328,7 +337,9 @@ def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2) ->
         for number, size in pairs:
             target[number] = max(target.get(number, 0.0), float(size))
     moved, _ = l2.bytes_moved(reads, writes)
-    parts = {"DRAM": moved / (k.host * k.dram * device.dram_bandwidth), "waiting": k.start + k.dram_wait}
+    plain = sum(reads.values()) == sum(writes.values())
+    share = k.dram if plain else k.host * k.dram
+    parts = {"DRAM": moved / (share * device.dram_bandwidth), "waiting": k.start + k.dram_wait}
     if event.get("flops"):
         parts["matrix units"] = event["flops"] / (k.tensor * device.rate())
     seconds = math.fsum(t**k.sharpness for t in parts.values()) ** (1.0 / k.sharpness)
@@ -349,7 +360,7 @@ def total_time(
     events
         `(kernel, counts, compiled)` for a launch, `(op, event, None)` for an operation of the host, in order.
     """
-    l2 = L2(device.l2_bytes or 1.0)
+    l2 = L2(device.l2_bytes or 1.0, k.foreign)
     steps = []
     for name, what, compiled in events:
         step = host_time(what, device, k, l2) if compiled is None else launch_time(name, what, compiled, device, k, l2)

@@ -8,8 +8,9 @@ from typing import Any
 
 from autograder.isolation.worker.trees import by_name
 from autograder.kernels.record import Recording
-from autograder.kernels.worker.hosting import LARGEST_FLOAT_CONSTANT, control, fills, may_run, views_in
+from autograder.kernels.worker.hosting import LARGEST_FLOAT_CONSTANT, control, fills, flops, may_run, views_in
 from autograder.kernels.worker.recording import LARGEST_CONSTANT, NAMED
+from mla_ref.hardware.cost import Cost
 
 KEPT = "the result is no tensor of this call: is it one that an earlier call returned?"
 PLAIN, DATA = "plain", "data"  # what a storage holds: numbers that are known beforehand, or what comes from data
@@ -180,10 +181,11 @@ def _is_integer(view: Mapping[str, Any]) -> bool:
     return not (dtype.is_floating_point or dtype.is_complex)
 
 
-def torch_alone(recording: Recording, forbidden: Sequence[str]) -> Explained:
+def torch_alone(recording: Recording, forbidden: Sequence[str], most: Cost | None = None) -> Explained:
     """Leave out of a program of torch's operations what is none of its mathematics.
 
-    Raises Forbidden for an operation of which the name holds one of the forbidden words.
+    Raises Forbidden for an operation of which the name holds one of the forbidden words, and for a program that writes
+    more bytes or takes more FLOPs for products than `most`.
     """
     storages = recording.storages
     strange = {n for n, storage in enumerate(storages) if _beginning(storage, ()) not in (PLAIN, DATA)}
@@ -199,9 +201,28 @@ def torch_alone(recording: Recording, forbidden: Sequence[str]) -> Explained:
             strange.add(number)
             reason = reason or f"what `{name.strip('_')}` makes{f' in {where}' if where else ''} does not count"
         events.append(event if runs or event["kind"] != "host" else {**event, "args": None})
+    if most is not None:
+        _check_cost(events, most)
     if reason is None and any(view["storage"] in strange for view in recording.result):
         reason = "the result holds what no operation of torch in this call made, as far as this thread can see"
     return Explained(replace(recording, events=[e for e in events if e["kind"] == "host"]), reason)
+
+
+def _check_cost(events: Sequence[Mapping[str, Any]], most: Cost) -> None:
+    hosts = [event for event in events if event["kind"] == "host" and event["args"] is not None]
+    written = [(sum(size for _, size in event["writes"]), event) for event in hosts]
+    products = [(flops(event), event) for event in hosts]
+    for spent, limit, what, unit in (
+        (written, most.bytes, "torch's operations write", "bytes"),
+        (products, most.flops, "the products of torch's operations take", "FLOPs"),
+    ):
+        if (total := sum(cost for cost, _ in spent)) > limit:
+            cost, event = max(spent, key=lambda each: each[0])
+            where = event.get("line") or "another cell"
+            raise Forbidden(
+                f"{what} {total:,} {unit} in this call, where {limit:,.0f} are plenty: `{event['op'][0].strip('_')}` in "
+                f"{where} takes {cost:,} of them at a time"
+            )
 
 
 class Forbidden(ValueError):

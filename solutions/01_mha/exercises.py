@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, randn
-from mla_ref import sdpa
+from mla_ref import Cost, sdpa
 
 from ..drawing import as_given
 from ..oracles import base_2_mistake, causal, mask_mistakes, slips
@@ -312,6 +312,13 @@ def _cache(init, steps, *, limit=0, clip=False, fill=False, count_first=False, r
     return results
 
 
+def _appended(init, steps):
+    """Zeros for the storage once, and each new token once; as much again, for who does it in two steps."""
+    storage = 2 * 4 * math.prod(init)
+    new = sum(4 * x.numel() for _, given in steps for x in given)
+    return Cost(bytes=2 * (storage + new), flops=0)
+
+
 def _filling(r: Random) -> tuple[int, ...]:
     return tuple(r.randint(1, 4) for _ in range(r.randint(2, 4)))
 
@@ -340,6 +347,7 @@ KV_CACHE = Exercise(
             visible=[
                 dict(B=1, capacity=8, G=1, Dh=4, appends=(3, 1, 1)),
                 dict(B=2, capacity=9, G=3, Dh=2, appends=(4,)),
+                dict(B=1, capacity=24, G=2, Dh=8, appends=(1,) * 20),
             ],
             hidden=lambda r: [(c := _brim(r)) | dict(capacity=c["capacity"] + r.randint(1, 9)) for _ in range(2)],
         ),
@@ -393,6 +401,7 @@ KV_CACHE = Exercise(
     ),
     driver="session",
     forbidden=("cat",),
+    most=_appended,
 )
 
 # CachedAttention

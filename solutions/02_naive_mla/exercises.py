@@ -663,6 +663,7 @@ DECODE = Exercise(
         ),
     ),
     needs=("rms_normalize", "rotate_pairs", "latent_kv", "naive_mla_attention"),
+    forbidden=("scaled_dot_product",),
     may_change=("c_cache", "k_cache"),
 )
 

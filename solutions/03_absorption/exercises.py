@@ -379,6 +379,13 @@ def _mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, *, scale=None, latent_out=Fal
     return torch.stack(outs, 2), torch.stack(lses, 2)
 
 
+def _absorbed_cost(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv):
+    """Twice the FLOPs of the absorbed form; expanding a single head's keys takes more."""
+    (H, Dn, R), Dv, Dr = w_uk.shape, w_uv.shape[1], q_rope.shape[-1]
+    a_query = H * (Dn * R + R * Dv + c_kv.shape[1] * (2 * R + Dr))
+    return Cost(bytes=math.inf, flops=2 * 2 * q_nope.shape[0] * q_nope.shape[1] * a_query)
+
+
 def _mla_shape(r: Random, S: int) -> dict[str, int]:
     return dict(
         B=r.randint(1, 3),
@@ -448,6 +455,7 @@ ABSORBED_MLA_ATTENTION = Exercise(
     ),
     needs=("absorb_query", "latent_attention", "absorb_output"),
     forbidden=SDPA,
+    most=_absorbed_cost,
     limits=Limits(memory=256 << 20),
 )
 

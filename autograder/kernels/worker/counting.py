@@ -22,6 +22,7 @@ from mla_ref.hardware.emulator.ttir import Block, Op
 
 SECTOR = 32  # bytes that an L2 cache moves at least; four to a line
 LINE = 4 * SECTOR
+WORD = 4  # bytes: a sector of which more than two words are written in part is written in pieces
 BINS = 40  # powers of two of reuse distances in bytes; the last bin is for what a program had not touched before
 NEW = BINS - 1
 LONG = 16  # accesses from which on a program is long, and few of its kind are run
@@ -459,11 +460,16 @@ class _Layouts:
         repeats = np.zeros(len(flat), bool)
         repeats[1:] = (flat[1:] == flat[:-1]) & (row[1:] == row[:-1])
         used = used - np.add.reduceat(repeats * itemsize, starts) if len(starts) else used
-        partial = int((used < SECTOR).sum())
         lines = len(_starts(row, flat // (4 * SECTOR)))
+        if kind == "load" or itemsize >= WORD:
+            again = np.zeros(len(starts), np.int64)
+        else:
+            again = _pieces(row, flat, itemsize, starts) - 1
+            lines += int(again.sum())
+        partial = int((used < SECTOR).sum() + again.sum())
         gap = np.ones(len(flat), bool)
         gap[1:] = (np.diff(flat) > itemsize) | (np.diff(row) != 0)
-        return instructions, len(starts), partial, lines, int(gap.sum())
+        return instructions, len(starts) + int(again.sum()), partial, lines, int(gap.sum())
 
     def _permutation(self, site: dict[str, Any] | None, kind: str, elements: int, itemsize: int) -> np.ndarray:
         key = (id(site), kind, elements, itemsize)
@@ -504,6 +510,15 @@ def _starts(row: np.ndarray, value: np.ndarray) -> np.ndarray:
     if not len(value):
         return np.zeros(0, np.int64)
     return np.flatnonzero(np.append(True, (np.diff(value) != 0) | (np.diff(row) != 0)))
+
+
+def _pieces(row: np.ndarray, flat: np.ndarray, itemsize: int, starts: np.ndarray) -> np.ndarray:
+    """Return in how many pieces each sector is written: one for each two words of it that are written in part."""
+    words = _starts(row, flat // WORD)
+    parts = np.diff(np.append(words, len(flat))) * itemsize < WORD
+    before = np.append(0, np.cumsum(parts))
+    edges = np.searchsorted(words, np.append(starts, len(flat)))
+    return np.maximum(1, -(-np.diff(before[edges]) // 2))
 
 
 def _sectors(addresses: np.ndarray, itemsize: int) -> np.ndarray:

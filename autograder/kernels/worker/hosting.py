@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import flop_registry
 
 from autograder.isolation.worker.trees import tensors_in
 
@@ -135,6 +136,17 @@ def perform(step: Mapping[str, Any], view: Callable[[Mapping[str, Any]], torch.T
         kwargs["device"] = torch.device(device)
     found = tensors_in(function(*_unpacked(step["args"], view), **kwargs))
     return found[: len(step["out"])] if step["out"] else []
+
+
+def flops(step: Mapping[str, Any]) -> int:
+    """Return the FLOPs of an operation that is a product of matrices, by the shapes of its views; else 0."""
+    count = flop_registry.get(getattr(torch.ops.aten, step["op"][0]))
+    if count is None:
+        return 0
+    shape_of = lambda view: torch.empty(view["shape"], device="meta")
+    out = [shape_of(view) for view in step["out"]]
+    args, kwargs = _unpacked(step["args"], shape_of), _unpacked(step["kwargs"], shape_of)
+    return int(count(*args, **kwargs, out_val=out[0] if len(out) == 1 else out))
 
 
 def _unpacked(value: Any, view: Callable[[Mapping[str, Any]], torch.Tensor]) -> Any:
