@@ -384,8 +384,8 @@ plots.bars(
 #   call; on a GPU that is the launch.
 # - **Caches.** On a CPU, the sizes in the middle usually run above the rate of 128 MiB: they stay in a cache, close to
 #   the cores, and hardly touch DRAM. In a model, other layers run between two calls of a kernel, and replace what the
-#   cache held. So a benchmark must **flush the caches** between calls. On a GPU `bench` does: before each call it writes
-#   twice the size of the L2, the last cache before DRAM. On a CPU it does not; use data larger than the cache there.
+#   cache held. So a benchmark must **flush the caches** between calls. On a GPU `bench` does: it
+#   writes twice the size of the L2, the last cache before DRAM. On a CPU it does not; use data larger than the cache.
 
 # %% [markdown]
 # ## Exercise 5: how many rows until arithmetic matters?
@@ -523,8 +523,7 @@ plots.bars(
 # | replaying a CUDA graph | the kernel with warm caches: {{graph_us}} µs, *below* the floor{{!below_the_floor}} |
 # | a CPU loop over one small input | the cache, as in your bars above |
 #
-# The weights are 16 MiB and the L2 holds 50 MiB, so they stay there from one replay to the next. Lesson 10 comes back to
-# this product.
+# The weights are 16 MiB and the L2 holds 50 MiB, so they stay there from one replay to the next.
 #
 # **Before you hand in:** restart the kernel and run all cells, so that nothing depends on a cell you have deleted. Then
 # save, and run `mla-course check` once.
