@@ -233,7 +233,7 @@ def lines(
     horizontal, vertical
         ``label: value``: dashed lines across.
     """
-    with _figure(title, 3.6) as (figure, axes):
+    with _figure(title, 3.4, 8.5) as (figure, axes):
         colors = dict(zip(values, PALETTE, strict=False))
         for (label, y), marker in zip(values.items(), MARKERS, strict=False):
             marker = marker if len(x) <= 50 else ""
@@ -254,7 +254,7 @@ def lines(
         else:
             axes.set_ylim(bottom=0 if min(map(min, values.values())) >= 0 else None)
         axes.set(xlabel=xlabel, ylabel=ylabel)
-        axes.legend()
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
