@@ -1,4 +1,4 @@
-"""Pictures for the lessons: rooflines, bars, matrices, pages. Each returns a Figure that a notebook shows once."""
+"""Pictures for the lessons: rooflines, bars, lines, boxes, pages. Each returns a Figure that a notebook shows once."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
@@ -70,7 +70,7 @@ def roofline(
             marker = MARKERS[number % len(MARKERS)]
             axes.plot(intensity, rate / 1e12, marker, color=color, markersize=8, label=label)
         axes.set(xlabel="intensity (FLOP/byte)", ylabel="TFLOP/s")
-        axes.legend(loc="lower right")
+        axes.legend(loc="lower right" if len(devices) == 1 else "best")
     return figure
 
 
@@ -198,6 +198,186 @@ def page_table(
         for axes, first, last in ((left, -2, longest), (right, 0, columns)):
             axes.set(xlim=(first, last), ylim=(rows - 0.1, -0.3))
             axes.axis("off")
+    return figure
+
+
+def lines(
+    x: Sequence[float],
+    values: Mapping[str, Sequence[float]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    title: str = "",
+    log: str = "",
+    predicted: Mapping[str, Sequence[float]] | None = None,
+    points: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+    horizontal: Mapping[str, float] | None = None,
+    vertical: Mapping[str, float] | None = None,
+) -> "Figure":
+    """Draw values over x, a line with markers each (without them where there are more than 50).
+
+    Parameters
+    ----------
+    x
+        ``[n]``, for all lines.
+    values
+        ``label: [n]``.
+    xlabel, ylabel, title
+        Around the axes, with units.
+    log
+        The logarithmic axes: ``"x"``, to base 2, ``"y"`` or ``"xy"``.
+    predicted
+        ``label: [n]``: a dotted line beside that of the same label, in its colour.
+    points
+        ``label: ([m], [m])``: x and y of crosses.
+    horizontal, vertical
+        ``label: value``: dashed lines across.
+    """
+    with _figure(title, 3.4, 8.5) as (figure, axes):
+        colors = dict(zip(values, PALETTE, strict=False))
+        for (label, y), marker in zip(values.items(), MARKERS, strict=False):
+            marker = marker if len(x) <= 50 else ""
+            axes.plot(x, y, color=colors[label], marker=marker, markersize=5, label=label)
+        for label, y in (predicted or {}).items():
+            axes.plot(x, y, ":", color=colors[label], label=f"{label}, predicted")
+        for label, (across, up) in (points or {}).items():
+            axes.plot(across, up, "kx", markersize=8, label=label)
+        for draw, marks in ((axes.axhline, horizontal or {}), (axes.axvline, vertical or {})):
+            for (label, value), color in zip(marks.items(), PALETTE[len(colors) :], strict=False):
+                draw(value, color=color, linestyle="--", label=f"{label}: {_number(value)}")
+        if "x" in log:
+            axes.set_xscale("log", base=2)
+            if len(x) <= 16:
+                axes.set_xticks(x, [f"{each:g}" for each in x])
+        if "y" in log:
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0 if min(map(min, values.values())) >= 0 else None)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def stacked(values: Mapping[str, Mapping[str, float]], *, unit: str, title: str = "") -> "Figure":
+    """Draw one horizontal bar per entry, first on top, made of parts one behind the other.
+
+    Parameters
+    ----------
+    values
+        ``label: {part: value}``, every entry with the same parts.
+    unit
+        Of the values.
+    title
+        Above the axes.
+    """
+    with _figure(title, height=1.0 + 0.3 * len(values)) as (figure, axes):
+        start = np.zeros(len(values))
+        for part, color in zip(next(iter(values.values())), (PALETTE[0], *PALETTE[4:]), strict=False):
+            width = np.array([parts[part] for parts in values.values()])
+            axes.barh(list(values), width, left=start, color=color, label=part)
+            start += width
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel(unit)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def squares(
+    panels: Mapping[str, Sequence[Sequence[int]]],
+    labels: Sequence[str],
+    *,
+    xlabel: str = "",
+    ylabel: str = "",
+    texts: Mapping[str, Sequence[Sequence[object]]] | None = None,
+) -> "Figure":
+    """Draw tables of small whole numbers as coloured squares, side by side.
+
+    Parameters
+    ----------
+    panels
+        ``title: [rows, columns]``, whole numbers from 0.
+    labels
+        What 0, 1, … mean, for the legend; 0 is white.
+    xlabel, ylabel
+        Around each table.
+    texts
+        ``title: [rows, columns]``, to write into the squares.
+    """
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    colors = ("white", PALETTE[5], PALETTE[1], PALETTE[2], PALETTE[4])[: len(labels)]
+    tables = {title: np.asarray(table) for title, table in panels.items()}
+    rows, columns = max(len(table) for table in tables.values()), sum(table.shape[1] for table in tables.values())
+    width = 9.5 if columns > 16 else 7.0
+    height = 1.2 + width / (columns + 2) * rows
+    with _figure("", height, width, [table.shape[1] for table in tables.values()]) as (figure, panes):
+        for axes, (title, table) in zip(np.ravel(panes), tables.items(), strict=True):
+            axes.imshow(table, cmap=ListedColormap(colors), vmin=0, vmax=len(colors) - 1)
+            axes.set_xticks(np.arange(-0.5, table.shape[1]), minor=True)
+            axes.set_yticks(np.arange(-0.5, table.shape[0]), minor=True)
+            axes.set_xticks(range(table.shape[1]))
+            axes.set_yticks(range(table.shape[0]))
+            axes.tick_params(which="both", length=0)
+            axes.grid(False)
+            axes.grid(which="minor", color="#BBBBBB", linewidth=1)
+            axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+            for (row, column), text in np.ndenumerate(np.asarray((texts or {}).get(title, [[]]), dtype=object)):
+                axes.text(column, row, str(text), ha="center", va="center", fontsize=9)
+        handles = [Patch(facecolor=c, edgecolor="#BBBBBB", label=x) for c, x in zip(colors, labels, strict=True)]
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    return figure
+
+
+def flow(
+    boxes: Mapping[str, tuple[float, float, str]],
+    arrows: Sequence[tuple[str, str] | tuple[str, str, str]],
+    *,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    title: str = "",
+    size: tuple[float, float] = (10.0, 5.0),
+) -> "Figure":
+    """Draw what is computed from what: boxes with arrows between them.
+
+    Parameters
+    ----------
+    boxes
+        ``name: (x, y, text)``, the middle of the box in units of your own, y upwards.
+    arrows
+        ``(from, to)`` or ``(from, to, text)``, names of boxes.
+    groups
+        ``label: names``: boxes of one colour, with the label in the legend. The others are white.
+    title
+        Above the drawing.
+    size
+        Width and height in inches.
+    """
+    from matplotlib.patches import Patch
+
+    groups = groups or {}
+    colors = dict(zip(groups, ("#F5C9A3", "#A9CCE3", "#BFE3D3", "#E8E8E8"), strict=False))
+    color_of = {name: colors[group] for group, names in groups.items() for name in names}
+    with _figure(title, size[1], size[0]) as (figure, axes):
+        drawn = {}
+        for name, (x, y, text) in boxes.items():
+            look = {"boxstyle": "square,pad=0.4", "facecolor": color_of.get(name, "white"), "edgecolor": "#777777"}
+            drawn[name] = axes.text(x, y, text, ha="center", va="center", fontsize=9, bbox=look, zorder=3)
+        for start, end, *text in arrows:
+            (x0, y0, _), (x1, y1, _) = boxes[start], boxes[end]
+            look = {"arrowstyle": "-|>", "color": "#777777", "shrinkA": 0, "shrinkB": 0}
+            ends = {"patchA": drawn[start].get_bbox_patch(), "patchB": drawn[end].get_bbox_patch()}
+            axes.annotate("", (x1, y1), (x0, y0), arrowprops=look | ends, zorder=1)
+            if text:
+                white = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+                axes.text((x0 + x1) / 2, (y0 + y1) / 2, *text, ha="center", va="center", fontsize=9, bbox=white)
+        places = np.array([(x, y) for x, y, _ in boxes.values()])
+        (left, bottom), (right, top) = places.min(0), places.max(0)
+        axes.set(xlim=(left - 0.8, right + 0.8), ylim=(bottom - 0.6, top + 0.6))
+        axes.axis("off")
+        if groups:
+            handles = [Patch(facecolor=color, edgecolor="#777777", label=label) for label, color in colors.items()]
+            figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 
 

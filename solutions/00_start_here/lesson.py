@@ -10,16 +10,11 @@
 # # Lesson 00: start here
 #
 # In this course you build the inference path of Multi-head Latent Attention (MLA), the attention of DeepSeek-V3 and
-# Kimi K2, from plain attention to GPU kernels. A laptop without a GPU is enough.
+# Kimi K2, from plain attention to GPU kernels. A **kernel** is one function that runs on the device, from reading its
+# inputs to writing its outputs. You need PyTorch at the level of "I can multiply two matrices", and no GPU.
 #
-# This first lesson takes about an hour. At its end you
-#
-# - know that your machine is ready, and how your work is graded;
-# - can count the bytes and the FLOPs of an operation, and turn them into the least time that it can take;
-# - have measured how fast your own machine copies and multiplies, and seen the prediction hold or fail.
-#
-# You need PyTorch at the level of "I can multiply two matrices". You need not have written a kernel.
-# A **kernel** is one function that runs on the device, from reading its inputs to writing its outputs.
+# In this first lesson you calculate the least time that an operation can take, and compare it with your machine's
+# clock. It takes about 75 minutes.
 
 # %% setup="imports"
 import math
@@ -28,108 +23,14 @@ import torch
 from autograder import check
 
 # %% [markdown]
-# ## Is everything there?
-#
-# If the cell above ran without an error, the essentials are: Python, PyTorch and the course itself. If it failed with
-# `ModuleNotFoundError`, the notebook runs in another environment than the course's. Set that environment up as the
-# README says, then choose its kernel (top right in JupyterLab).
-#
-# The next cell shows the rest.
+# If this cell fails with `ModuleNotFoundError`, the notebook runs in another environment than the course's. Set that
+# environment up as the README says, then choose its kernel (top right in JupyterLab).
 
 # %%
-import importlib.metadata
-import os
-import platform
-
 gpu = torch.cuda.is_available()
 device = "cuda" if gpu else "cpu"
-try:
-    triton_version = importlib.metadata.version("triton")
-except importlib.metadata.PackageNotFoundError:
-    triton_version = "not installed (only lessons 04 and on need it)"
-
-print("Python   ", platform.python_version())
-print("PyTorch  ", torch.__version__)
-print("Triton   ", triton_version)
-print("CPU      ", platform.machine(), "with", os.cpu_count(), "cores")
-print("threads  ", torch.get_num_threads(), "for PyTorch")
-print("GPU      ", torch.cuda.get_device_name() if gpu else "none, and none is needed")
-if gpu:
-    major, minor = torch.cuda.get_device_capability()
-    numbers = "bfloat16" if major >= 8 else "no bfloat16: float16 it is"
-    print(f"          compute capability {major}.{minor}, {numbers}")
-
-# %% [markdown]
-# **Something is missing?** In a terminal of JupyterLab (*File → New → Terminal*), `mla-course doctor` says what is
-# there, what is not, and what to do. In a terminal of its own it is `.venv/bin/mla-course`, at the top of the
-# repository. Triton is the language of the GPU kernels from lesson 04 on. It exists for Linux; on macOS lessons 00–03
-# work without it. On Windows, use WSL.
-#
-# <details><summary><b>On Google Colab</b></summary>
-#
-# Add a cell at the very top and run `%pip install "git+URL"` in it, where URL is the address of your copy of the
-# course's repository. If pip replaced PyTorch, restart the session. The free T4 GPU has no bfloat16; the lessons use
-# float16 there. Every check cell works. When you are done, choose *File → Download → Download .ipynb* and hand in
-# that file, under the name that it had.
-#
-# </details>
-
-# %% [markdown]
-# ## How your work is graded
-#
-# An exercise is three things: a description, a cell for your code, and a **check cell** below it.
-#
-# **The check cell is for you.** It answers at once, and its result counts for nothing. Run it as often as you like.
-# If something is wrong it shows what, and raises an error so that *Run All* stops there.
-#
-# **The judge gives the points.** It runs your function on the same cases with other numbers, and on hidden cases with
-# other shapes. A function that remembers the visible answers earns nothing.
-#
-# **Points come in parts.** Each part of an exercise is a group of cases. A part counts when all of its cases are
-# right.
-#
-# **Mistakes have names.** Where an answer is wrong in a way that is known, the verdict says which way.
-#
-# Here is a wrong attempt at the first exercise of this lesson. It counts elements where bytes were asked for.
-
-# %%
-from autograder.checking import CheckFailed
-
-
-def wrong_attempt(shape, itemsize):
-    return math.prod(shape)
-
-
-try:
-    # exec checks this function in place of yours. In an exercise the check is one line.
-    exec('check("tensor_bytes")', {"check": check, "tensor_bytes": wrong_attempt})
-except CheckFailed as error:
-    print("CheckFailed:", error)
-
-# %% [markdown]
-# One part of three is right, since elements of one byte are as many as their bytes. The other two name the mistake
-# and the case that showed it.
-#
-# **What the judge runs.** It runs your solution cell in a process of its own, without a screen. Functions, classes,
-# imports and assignments that the solution uses from your other cells come along. Plots, measurements and experiments
-# do not, so leave them in. Printing and warnings do no harm. A cell that is broken costs only the exercises that need
-# it. Where an exercise builds on an earlier one, the judge supplies the right earlier answer, so one mistake is
-# counted once.
-#
-# **Its limits.** One exercise has 10 s of wall-clock time and 512 MiB of memory beyond what PyTorch takes itself.
-# The reference solutions stay far below both.
-#
-# **Three kinds of outcome** are kept apart:
-#
-# | kind | outcomes | points |
-# |---|---|---|
-# | your answer | passed, partial, wrong, error, unfinished, missing | those of the parts that are right |
-# | a limit | time limit, memory limit, ended early | those of the parts that were right before it |
-# | the grader's own fault | grader fault | no score: a person looks at it. It is never a zero |
-#
-# **The full verdict, before you hand in:** save the notebook, and in a terminal of JupyterLab run
-# `mla-course check course/00_start_here/00_start_here.ipynb`. It judges as the instructor's grader does, on hidden
-# cases that it draws afresh.
+print("PyTorch", torch.__version__, "on", torch.get_num_threads(), "CPU threads")
+print("GPU:", torch.cuda.get_device_name() if gpu else "none, and none is needed")
 
 # %% [markdown]
 # ## Why: three numbers decide how fast a kernel can be
@@ -141,12 +42,10 @@ except CheckFailed as error:
 # Data moves while arithmetic runs. So the least time of a kernel is the *longer* of two times: the bytes divided by
 # the **bandwidth** (bytes/s), and the FLOPs divided by the **peak rate** (FLOP/s).
 #
-# $$t_{\min} = \max\left(\frac{\text{bytes}}{\text{bandwidth}},\ \frac{\text{FLOPs}}{\text{peak rate}}\right)$$
-#
-# FLOPs divided by bytes is the **arithmetic intensity** of the work, in FLOP/byte. Plot the best possible FLOP/s
-# against it and you get the **roofline** (Williams, Waterman and Patterson, 2009). The slope is work that waits for
-# memory, "memory-bound". The flat part is work that waits for arithmetic, "compute-bound". They meet at the
-# **ridge**: peak rate divided by bandwidth.
+# FLOPs divided by bytes is the **arithmetic intensity** of the work, in FLOP/byte. The **roofline** (Williams, Waterman
+# and Patterson, 2009) is the best possible FLOP/s, drawn against the intensity. On the slope the work waits for memory
+# and is "memory-bound". On the flat part it waits for arithmetic and is "compute-bound". They meet at the **ridge**:
+# peak rate divided by bandwidth.
 
 # %%
 from mla_ref import DEVICES, MLAConfig, attention_cost, plots
@@ -164,16 +63,13 @@ print(f"{'ridge of an H100':32}{h100.ridge():5.0f} FLOP/byte")
 plots.roofline(h100, ways, title="DeepSeek-V3's attention over 8192 cached tokens, on an H100")
 
 # %% [markdown]
-# This picture is the course in short. The first two points are the *same* attention with the same result, computed in
-# two ways. One reads keys and values for each of 128 heads: 1 FLOP per byte, far down the slope. The other reads a
-# **latent**, one short vector per token that all heads share: 242 FLOP/byte, close to the ridge at 295. With four new
-# tokens at once it is past the ridge. Lesson 01 says what heads, keys and values are; lessons 02 and 03 build both ways
-# and show that they agree.
+# The first two points are the *same* attention with the same result, computed in two ways. One reads keys and values
+# for each of 128 heads: 1 FLOP per byte. The other reads a **latent**, one short vector per token that all heads share:
+# 242 FLOP/byte, close to the ridge at 295. With four new tokens at once it is past the ridge. Lesson 01 explains heads,
+# keys and values; lessons 02 and 03 build both ways and show that they agree.
 #
-# The points are calculated, so they lie on the roof. A measured one should lie on it or below. The roof comes from the
-# data sheet of an H100 with 80 GB of HBM3.
-#
-# In this lesson you build the calculator behind the picture.
+# These points are calculated, so they lie on the roof. The roof is from the data sheet of an H100 with 80 GB of HBM3.
+# In this lesson you write the functions behind such a picture.
 
 # %% [markdown]
 # ## Exercise 1: the bytes of a tensor
@@ -207,6 +103,54 @@ def tensor_bytes(shape, itemsize):
 
 # %% check="tensor_bytes"
 check("tensor_bytes")
+
+# %% [markdown]
+# ## How your work is graded
+#
+# An exercise is a description, a cell for your code, and a **check cell**. The check is for you: it answers at once,
+# and its result counts for nothing. If something is wrong it says what, and raises an error.
+#
+# The **judge** gives the points. It runs your function on the same cases with other numbers, and on hidden cases with
+# other shapes. Each **part** of an exercise is a group of cases, and gives its points when all of them are right. Where
+# an answer is wrong in a known way, the verdict names the mistake.
+#
+# Here is a wrong attempt at Exercise 1. It counts elements where bytes were asked for.
+
+# %%
+from autograder.checking import CheckFailed
+
+
+def wrong_attempt(shape, itemsize):
+    return math.prod(shape)
+
+
+try:
+    # exec checks this function in place of yours. In an exercise the check is one line.
+    exec('check("tensor_bytes")', {"check": check, "tensor_bytes": wrong_attempt})
+except CheckFailed as error:
+    print("CheckFailed:", error)
+
+# %% [markdown]
+# One part of three is right, since elements of one byte are as many as their bytes. The message names the mistake, and
+# the case that showed it.
+#
+# **What the judge runs.** It runs your solution cell in a process of its own. Functions, classes, imports and
+# assignments that the solution uses from your other cells come along; plots, measurements and experiments do not. A
+# broken cell costs only the exercises that need it. Where an exercise builds on an earlier one, the judge supplies the
+# right earlier answer, so one mistake is counted once.
+#
+# **Its limits.** One exercise has 10 s of wall-clock time and 512 MiB of memory beyond what PyTorch takes itself.
+#
+# | kind | outcomes | points |
+# |---|---|---|
+# | your answer | passed, partial, wrong, error, unfinished, missing | those of the parts that are right |
+# | a limit | time limit, memory limit, ended early | those of the parts that were right before it |
+# | the grader's own fault | grader fault | no score, never a zero: a person looks at it |
+#
+# **The full verdict:** save the notebook, and in a terminal (*File → New → Terminal* in JupyterLab) run
+# `mla-course check course/00_start_here/00_start_here.ipynb`. It judges as the instructor's grader does, on hidden
+# cases that it draws afresh. `mla-course doctor` says what your machine has, what it lacks, and what to do. In a
+# terminal outside JupyterLab both are at `.venv/bin/mla-course`, at the top of the repository.
 
 # %% [markdown]
 # ## Exercise 2: what a matrix product costs
@@ -340,8 +284,8 @@ def predict_h100(copied, size):
 check("predict_h100")
 
 # %% [markdown]
-# Now compare with what an H100 reaches. `DEVICES` holds the data-sheet figures, and beside them **measured
-# ceilings**: what PyTorch's own copy and matrix product got out of a real H100.
+# `DEVICES` holds the data-sheet figures and, beside them, **measured ceilings**: what PyTorch's own copy and matrix
+# product reached on an H100.
 
 # %%
 predicted = predict_h100(copied=2**30, size=8192)
@@ -352,17 +296,96 @@ reached = {
 for entry, label in (("copy_us", "copy of 1 GiB"), ("matmul_us", "8192³ product")):
     least, real = predicted[entry], reached[entry]
     print(f"{label}: {least:5.0f} µs by the data sheet, {real:5.0f} µs at the measured rate: {least / real:.0%}")
-print()
-print(f"{h100.bandwidth(measured=True) / 1e12:.2f} TB/s:", h100.source["measured_dram_bandwidth"])
-print(f"{h100.rate('bfloat16', measured=True) / 1e12:.0f} TFLOP/s:", h100.source["measured_flops"])
 
 # %% [markdown]
-# A good copy reaches {{copy_share}} % of the data sheet's bandwidth, and a good product of random matrices
-# {{product_share}} % of its dense rate. These two, {{kept_gb_per_s}} GB/s and {{kept_tflop_per_s}} TFLOP/s, are the
-# ceilings that the course compares kernels with. They were measured once and stay in `DEVICES` as they are, so that
-# what is calculated from them stays too. Another H100 of the same type has reached {{copy_gb_per_s}} GB/s and
-# {{product_tflop_per_s}} TFLOP/s since (`benchmarks/ceilings_h100.json`). Had you taken 1,979 teraFLOPS, the best
-# library there is would seem to run at {{sparse_share}} %, and every kernel of yours would look half as good as it is.
+# The copy reached {{copy_share}} % of the data sheet's bandwidth, and the product of random matrices
+# {{product_share}} % of its dense rate: {{kept_gb_per_s}} GB/s and {{kept_tflop_per_s}} TFLOP/s. The course compares
+# kernels with these ceilings. They stay fixed. A later run on another H100 gave {{copy_gb_per_s}} GB/s and
+# {{product_tflop_per_s}} TFLOP/s (`benchmarks/ceilings_h100.json`).
+#
+# Against 1,979 teraFLOPS the same product is at {{sparse_share}} %. When you read a percentage of the peak, find out
+# which peak. A user asked the authors of FlashMLA, DeepSeek's MLA kernels, why they take 990 TFLOP/s when the chip does
+# 1979 (`deepseek-ai/FlashMLA` issue #75): 1979 is for sparse matrices. PyTorch Lightning's table of peaks held dense
+# figures for some Hopper GPUs and sparse ones for others (`Lightning-AI/pytorch-lightning` pull request #21743).
+
+# %% [markdown]
+# ## Measure: this machine's own roofline
+#
+# Guess first. Nobody grades it.
+
+# %%
+guess = {"copy, GB/s": 10, "matmul, GFLOP/s": 100}  # change both before you run on
+
+# %% [markdown]
+# The two functions below time a copy (128 MiB on a CPU, 1 GiB on a GPU) and a square matrix product (1024³ in float32
+# on a CPU, 8192³ in 16 bits on a GPU). The copy counts bytes read *plus* bytes written. Some tools count one direction
+# only, and their figure is half of this one.
+
+# %%
+from mla_ref import measure_copy_bandwidth, measure_matmul_rate
+
+here_bandwidth, here_rate = measure_copy_bandwidth(), measure_matmul_rate()
+measured = {"copy, GB/s": here_bandwidth / 1e9, "matmul, GFLOP/s": here_rate / 1e9}
+beside = {"copy, GB/s": h100.bandwidth(True) / 1e9, "matmul, GFLOP/s": h100.rate("bfloat16", True) / 1e9}
+
+print(f"{'':17}{'your guess':>12}{'measured':>12}{'an H100':>12}")
+for label in guess:
+    print(f"{label:17}{guess[label]:12,.0f}{measured[label]:12,.0f}{beside[label]:12,.0f}")
+print(f"ridge: {here_rate / here_bandwidth:.1f} FLOP/byte here, {h100.ridge(measured=True):.0f} on the H100")
+
+# %% [markdown]
+# ## Can you trust one measurement?
+#
+# No. The next cell times the same copy of 32 MiB 40 times, each alone, the very first call included.
+
+# %%
+from statistics import mean, median
+
+from mla_ref import bench
+
+source = torch.ones(2**23, device=device)
+target = torch.empty_like(source)
+samples = [1e3 * bench(lambda: target.copy_(source), warmup=0, repeat=1).median for _ in range(40)]
+averages = {"median": median(samples), "mean": mean(samples)}
+plots.lines(range(1, 41), {"one call": samples}, xlabel="call", ylabel="time (ms)", horizontal=averages)
+
+# %% [markdown]
+# - **Warm-up.** The first calls often pay for what later ones do not: memory is handed out, code is loaded, a library
+#   chooses its algorithm, a GPU raises its clock. Run the work a few times before the clock starts.
+# - **Median.** Another program or an interrupt adds time to some calls. A few such calls raise the mean and hardly
+#   change the median.
+# - **Noise.** Report the spread too. `mla_ref.bench` returns the median with the 20th and 80th percentile. If two
+#   kernels differ by less than that spread, you do not know which is the faster.
+#
+# The next cell copies five different amounts. On a CPU it uses one core.
+
+# %%
+def copy_seconds(nbytes):
+    source = torch.ones(nbytes, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    return bench(lambda: target.copy_(source), repeat=9).median
+
+
+sizes = {"1 KiB": 2**10, "32 KiB": 2**15, "1 MiB": 2**20, "8 MiB": 2**23, "128 MiB": 2**27}
+threads = torch.get_num_threads()
+torch.set_num_threads(1)
+seconds = {label: copy_seconds(nbytes) for label, nbytes in sizes.items()}
+byte = copy_seconds(1)
+torch.set_num_threads(threads)
+print(f"copying 1 byte takes {1e6 * byte:.2f} µs, 1 KiB {1e6 * seconds['1 KiB']:.2f} µs")
+plots.bars(
+    {label: 2 * nbytes / seconds[label] / 1e9 for label, nbytes in sizes.items()},
+    unit="GB/s, read plus written",
+    title=f"One copy, five sizes, {'the GPU' if gpu else 'one core'} of this machine",
+)
+
+# %% [markdown]
+# - **Fixed cost.** Copying 1 KiB takes about as long as copying 1 byte. Nearly all of that time is the fixed cost of a
+#   call; on a GPU that is the launch.
+# - **Caches.** On a CPU, the sizes in the middle usually run above the rate of 128 MiB: they stay in a cache, close to
+#   the cores, and hardly touch DRAM. In a model, other layers run between two calls of a kernel, and replace what the
+#   cache held. So a benchmark must **flush the caches** between calls. On a GPU `bench` does: it
+#   writes twice the size of the L2, the last cache before DRAM. On a CPU it does not; use data larger than the cache.
 
 # %% [markdown]
 # ## Exercise 5: how many rows until arithmetic matters?
@@ -411,104 +434,14 @@ for m in (1, 16, 128, ridge_rows(n=7168, k=7168, itemsize=2, **on_h100), 1024):
 
 # %% [markdown]
 # By the model, 16 rows take as long as one, to within half a percent. In **decoding**, each sequence adds one token
-# at a time, so a batch of 16 sequences is 16 rows: bound by memory, far from the ridge. This is why bytes come first
-# in this course.
-
-# %% [markdown]
-# ## Measure: this machine's own roofline
-#
-# Guess first. A guess that you have written down teaches more than a number that you have read. Nobody grades it.
-
-# %%
-guess = {"copy, GB/s": 10, "matmul, GFLOP/s": 100}  # change both before you run on
-
-# %% [markdown]
-# The two functions below time a copy (128 MiB on a CPU, 1 GiB on a GPU) and a square matrix product (1024³ in float32
-# on a CPU, 8192³ in 16 bits on a GPU). The copy counts bytes read *plus* bytes written. Other tools count only one
-# direction, so their figure is half of ours.
-
-# %%
-from mla_ref import measure_copy_bandwidth, measure_matmul_rate
-
-here_bandwidth, here_rate = measure_copy_bandwidth(), measure_matmul_rate()
-measured = {"copy, GB/s": here_bandwidth / 1e9, "matmul, GFLOP/s": here_rate / 1e9}
-beside = {"copy, GB/s": h100.bandwidth(True) / 1e9, "matmul, GFLOP/s": h100.rate("bfloat16", True) / 1e9}
-
-print(f"{'':17}{'your guess':>12}{'measured':>12}{'an H100':>12}")
-for label in guess:
-    print(f"{label:17}{guess[label]:12,.0f}{measured[label]:12,.0f}{beside[label]:12,.0f}")
-print(f"ridge: {here_rate / here_bandwidth:.1f} FLOP/byte here, {h100.ridge(measured=True):.0f} on the H100")
-
-# %% [markdown]
-# ## Can you trust one measurement?
-#
-# No. The next cell times the same copy 40 times, each alone, the very first call included.
-
-# %%
-import matplotlib.pyplot as plt
-from mla_ref import bench
-
-source = torch.ones(2**23, device=device)
-target = torch.empty_like(source)
-samples = [1e3 * bench(lambda: target.copy_(source), warmup=0, repeat=1).median for _ in range(40)]
-
-with plt.rc_context(plots.STYLE):
-    figure, axes = plt.subplots(figsize=(7, 2.8), layout="constrained")
-    axes.plot(range(1, 41), samples, "o", label="one call")
-    axes.axhline(sorted(samples)[20], color=plots.PALETTE[2], label="median")
-    axes.axhline(sum(samples) / 40, color=plots.PALETTE[1], linestyle="--", label="mean")
-    axes.set(xlabel="call", ylabel="time (ms)", ylim=(0, None))
-    axes.set_title("A copy of 32 MiB, timed 40 times on this machine")
-    axes.legend(ncols=3)
-    plt.close(figure)  # shown once, by the next line
-figure
-
-# %% [markdown]
-# - **Warm-up.** The first calls often pay for things that later ones do not: memory is handed out, code is loaded, a
-#   library chooses its algorithm, a GPU raises its clock. Run the work a few times before the clock starts.
-# - **Median.** Another program, an interrupt or a busy neighbour adds time to some calls. Such calls pull up the
-#   mean, and leave the median where it was. If your points lie in two bands, the machine is busy: close what you can,
-#   and measure again.
-# - **Noise.** Report the spread too. `mla_ref.bench` returns the median with the 20th and 80th percentile. If two
-#   kernels differ by less than that spread, you do not know which is the faster.
-#
-# The next cell copies different amounts, and shows two more effects. On a CPU it uses one core: several cores have to
-# wait for one another, which hides both effects where a machine is shared.
-
-# %%
-def copy_seconds(nbytes):
-    source = torch.ones(nbytes, dtype=torch.uint8, device=device)
-    target = torch.zeros_like(source)
-    return bench(lambda: target.copy_(source), repeat=9).median
-
-
-sizes = {"1 KiB": 2**10, "32 KiB": 2**15, "1 MiB": 2**20, "8 MiB": 2**23, "128 MiB": 2**27}
-threads = torch.get_num_threads()
-torch.set_num_threads(1)
-seconds = {label: copy_seconds(nbytes) for label, nbytes in sizes.items()}
-print(f"copying 1 byte takes {1e6 * copy_seconds(1):.2f} µs, 1 KiB {1e6 * seconds['1 KiB']:.2f} µs")
-plots.bars(
-    {label: 2 * nbytes / seconds[label] / 1e9 for label, nbytes in sizes.items()},
-    unit="GB/s, read plus written",
-    title=f"One copy, five sizes, {'the GPU' if gpu else 'one core'} of this machine",
-)
-torch.set_num_threads(threads)
-
-# %% [markdown]
-# - **The third number.** Copying 1 KiB takes about as long as copying 1 byte. The time is the fixed cost of a call;
-#   on a GPU that is the launch. The rate is low for no other reason.
-# - **Caches.** On a CPU, the sizes in the middle usually run above the rate of 128 MiB: they stay in a cache, close to
-#   the cores, and DRAM is hardly touched. In DeepSeek-V3 the work of 60 other layers comes between two calls, and
-#   nothing of the first is left. So a measurement that repeats one call must **flush the caches** in between, or it
-#   reports a speed that nobody will see. On a GPU `bench` does that: before each call it writes twice the size of the
-#   L2, the last cache before DRAM. On a CPU it does not; use data larger than the cache there.
+# at a time, so a batch of 16 sequences is 16 rows: memory-bound, far from the ridge. This is why bytes come first in
+# this course.
 
 # %% [markdown]
 # ## Measure: does the model hold?
 #
 # Your functions predict the time of a `[m, 4096] @ [4096, 4096]` product on this machine, from the two rates that you
-# measured. The cell takes m of 1, 4, 16, 64 and 256 (on a GPU 1 to 2048). Before you run it: which of these do you
-# expect to take as long as one row? The column "predicted" is your functions' answer, "measured" the machine's.
+# measured. Before you run the cell: for which m do you expect the time of one row?
 
 # %%
 from mla_ref import Cost, Device
@@ -552,21 +485,12 @@ plots.roofline([here, h100], points, title=title)
 
 # %% [markdown]
 # A point on the roof is as fast as the model allows. A point *below* it has something to gain: a few rows do not keep
-# every core busy, or the library has no good kernel for that shape. A point *above* it is not a record. It says that
-# the model or the measurement is off. On a CPU there are two usual reasons: part of the weights stayed in the cache;
-# and a copy also writes, which can cost more than reading, and so gave a low bandwidth.
+# every core busy, or the library has no good kernel for that shape. A point *above* it means that the model or the
+# measurement is off. On a CPU there are three usual reasons: part of the weights stayed in the cache; the bandwidth was
+# measured with a copy, whose writes can cost more than its reads; or the machine was busy when the roof was measured.
 #
-# On a shared or small machine expect a factor of two or three. Exercise 4 showed an H100 within {{copy_gap}} % and
-# {{product_gap}} % of its data sheet, on large work that has the chip to itself.
-
-# %% [markdown]
-# ## In the field: the wrong peak
-#
-# The doubled figure of Exercise 4 is a common one. A user asked the authors of FlashMLA why they take 990 TFLOP/s as
-# the peak when the chip does 1979 (`deepseek-ai/FlashMLA` issue #75): 1979 is for sparse matrices. PyTorch
-# Lightning's table of peaks held dense figures for some Hopper GPUs and sparse ones for others, so the same run
-# showed half the utilisation on another GPU (`Lightning-AI/pytorch-lightning` pull request #21743). When you read a
-# percentage of the peak, look for the peak first.
+# On a shared or small machine expect a factor of two or three. The H100 of Exercise 4 was within {{copy_gap}} % and
+# {{product_gap}} % of its data sheet, on large work that had the chip to itself.
 
 # %% [markdown]
 # ## In the field: the wrong time
@@ -589,42 +513,53 @@ plots.bars(
 )
 
 # %% [markdown]
-# Sources: the first figure was published in an article, "The Hidden Bottleneck in MLA Serving"; the other two were
-# measured for this course with cuBLAS on an H100 80GB HBM3 (`benchmarks/timing_traps_h100.json`).
+# The first figure was published in an article, "The Hidden Bottleneck in MLA Serving". The other two were measured for
+# this course with cuBLAS on an H100 80GB HBM3 (`benchmarks/timing_traps_h100.json`).
 #
 # | trap | what it measures instead |
 # |---|---|
 # | `time.time()` around GPU work, without `torch.cuda.synchronize()` | Python: a launch returns before the kernel ran |
 # | `triton.testing.do_bench` on a small kernel | the kernel and the gap before it, while the host prepares the launch |
-# | replaying a CUDA graph | the kernel with warm caches: {{graph_us}} µs, *below* the floor: weights came from the L2 |
+# | replaying a CUDA graph | the kernel with warm caches: {{graph_us}} µs, *below* the floor{{!below_the_floor}} |
 # | a CPU loop over one small input | the cache, as in your bars above |
 #
-# The weights are 16 MiB and the L2 holds 50 MiB, so they stay there from one replay to the next{{!below_the_floor}}.
-# Triton's developers show both effects side by side: cuBLAS on a 256³ product in float16 comes out at 5.5 TFLOP/s by
-# `do_bench` and at 15.0 by a CUDA graph (`triton-lang/triton` pull request #10149). The two answer different questions,
-# so say which one you asked. Lesson 10 comes back to this product.
-
-# %% [markdown]
-# ## The course at a glance
-#
-# | lesson | you build | there now |
-# |---|---|---|
-# | 00 start here | a roofline calculator, and this machine's roofline | yes |
-# | 01 multi-head attention | attention, its cache, one decode step; what the cache costs | yes |
-# | 02 naive MLA | latent projections, RMSNorm, RoPE, the latent cache | yes |
-# | 03 weight absorption | the same result straight from the latent | yes |
-# | 04 fused norm and RoPE | first Triton kernels | |
-# | 05 fused scores and softmax | attention scores and masked softmax as kernels | |
-# | 06 flash decoding | online softmax, split caches, one decode kernel | |
-# | 07 paged cache | page tables, and decoding straight from pages | |
-# | 08 roofline | naive against absorbed: predicted and measured | |
-# | 09 shared prefix | both forms in one step, merged | |
-# | 10 the hidden bottleneck | batched products with 4-bit weights, and what the L2 does to them | |
-# | 11 prefill and FP8 | ragged prefill, and a cache in 8 bits | |
-# | 12 capstone | a whole decode layer against the clock | |
-# | 13 generate | your kernels in a real model, token for token | |
+# The weights are 16 MiB and the L2 holds 50 MiB, so they stay there from one replay to the next.
 #
 # **Before you hand in:** restart the kernel and run all cells, so that nothing depends on a cell you have deleted. Then
 # save, and run `mla-course check` once.
+
+# %% [markdown]
+# ## Appendix
+#
+# <details><summary><b>The course at a glance</b></summary>
+#
+# | lesson | you build |
+# |---|---|
+# | 00 start here | a roofline calculator, and this machine's roofline |
+# | 01 multi-head attention | attention, its cache, one decode step; what the cache costs |
+# | 02 naive MLA | latent projections, RMSNorm, RoPE, the latent cache |
+# | 03 weight absorption | the same result straight from the latent |
+# | 04 fused norm and RoPE | first Triton kernels |
+# | 05 fused scores and softmax | attention scores and masked softmax as kernels |
+# | 06 flash decoding | online softmax, split caches, one decode kernel |
+# | 07 paged cache | page tables, and decoding straight from pages |
+# | 08 roofline | naive against absorbed: predicted and measured |
+#
+# Planned, and named in the lessons: 09 shared prefix, 10 the hidden bottleneck (batched products with 4-bit weights),
+# 11 prefill and FP8, 12 a whole decode layer against the clock, 13 your kernels in a real model.
+#
+# Lessons 04 to 07 use Triton, the language of their GPU kernels. It exists for Linux; on macOS lessons 00–03 work
+# without it. On Windows, use WSL.
+#
+# </details>
+#
+# <details><summary><b>On Google Colab</b></summary>
+#
+# Add a cell at the very top and run `%pip install "git+URL"` in it, where URL is the address of your copy of the
+# course's repository. If pip replaced PyTorch, restart the session. The free T4 GPU has no bfloat16; the lessons use
+# float16 there. When you are done, choose *File → Download → Download .ipynb* and hand in that file, under the name
+# that it had.
+#
+# </details>
 #
 # Figures: {{records}}.

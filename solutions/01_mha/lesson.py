@@ -1,23 +1,18 @@
 # %% [markdown]
 # # Lesson 01: multi-head attention and its cache
 #
-# A language model writes one token at a time. Each new token attends to every token before it. The keys and values of
-# those tokens are kept in a **cache**. This lesson builds attention, the cache, and a layer that decodes with it. It
-# also counts what the cache costs, because Multi-head Latent Attention (lesson 02) exists to make that number
-# smaller.
+# A language model writes one token at a time. Each new token attends to every token before it, whose keys and values
+# are kept in a **cache**. You build attention, the cache, and a layer that decodes with it, and count what the cache
+# costs. Multi-head Latent Attention (MLA, lesson 02) exists to make that number smaller. You need PyTorch and no GPU.
+# The lesson takes about two hours.
 #
-# You need PyTorch and no GPU. A **head** is one attention with queries, keys and values of its own; a layer has many
-# side by side. In this lesson these symbols name sizes:
+# A **head** is one attention with queries, keys and values of its own; a layer has many side by side.
 #
 # | symbol | meaning |
 # |---|---|
-# | B | batch: sequences that are processed together |
-# | S | new query tokens per sequence |
-# | T | context: tokens that a query may look back on, the S new ones included |
-# | H | query heads |
-# | G | key/value heads, "key heads" for short; G divides H |
-# | D | width of the model |
-# | Dh | width of one head |
+# | B, S, T | sequences in the batch; new query tokens per sequence; tokens in the context, the S new ones included |
+# | H, G | query heads; key/value heads, "key heads" for short. G divides H |
+# | D, Dh | width of the model; width of one head |
 #
 # Limits of every exercise here: 10 s and 512 MiB for all cases together. Sizes stay below B = 4, S = 10, T = 50 and
 # H = 20. Tensors are float32 on the CPU. Attention may have a relative error of 1e-4; what a cache stores must come
@@ -32,18 +27,14 @@ from autograder import check
 # %% [markdown]
 # ## Why there is a cache
 #
-# The key and the value of a token depend on that token and the ones before it. Causal attention never lets a later
-# token change them. So at every step of generation a model has a choice: compute the keys and values of the whole
-# context again, or keep them.
+# The key and the value of a token depend on that token and the ones before it. In causal attention a later token never
+# changes them. So at every step of generation a model may compute the keys and values of the whole context again, or
+# keep them.
 #
-# The figure shows both for a prompt of 4 tokens and 8 generated tokens. A row is one step of generation, a column is
-# one token. The first row processes the prompt and is the same either way; it is called **prefill**. The other rows
-# are **decode** steps.
+# The figure shows both for a prompt of 4 tokens and 8 generated tokens. A row is one step of generation, a column one
+# token. The first row processes the prompt and is called **prefill**. The other rows are **decode** steps.
 
 # %%
-import matplotlib.pyplot as plt
-from matplotlib.colors import ListedColormap
-from matplotlib.patches import Patch
 from mla_ref import plots
 
 prompt, generated = 4, 8
@@ -51,39 +42,17 @@ step = torch.arange(generated)[:, None]
 token = torch.arange(prompt + generated - 1)
 seen = token < prompt + step
 new = seen & ((step == 0) | (token == prompt + step - 1))
-
-
-def draw_grid(axes, picture, colors):
-    """Draw a table of small integers as coloured squares."""
-    rows, columns = picture.shape
-    axes.imshow(picture, cmap=ListedColormap(colors), vmin=0, vmax=len(colors) - 1)
-    axes.set_xticks(torch.arange(-0.5, columns).tolist(), minor=True)
-    axes.set_yticks(torch.arange(-0.5, rows).tolist(), minor=True)
-    axes.tick_params(which="minor", length=0)
-    axes.grid(False)
-    axes.grid(which="minor", color="white", linewidth=2)
-
-
-with plt.rc_context(plots.STYLE):
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
-    for axes, computed, name in zip(panels, (seen, new), ("without", "with"), strict=True):
-        draw_grid(axes, seen.int() + computed.int(), ["white", "#56B4E9", "#D55E00"])
-        axes.set(xlabel="token position", title=f"{name} a cache: {int(computed.sum())} keys computed")
-    panels[0].set_ylabel("step of generation")
-    figure.legend(
-        handles=[
-            Patch(color="#D55E00", label="computed in this step"),
-            Patch(color="#56B4E9", label="kept from an earlier step and read"),
-        ],
-        loc="outside lower center",
-        ncols=2,
-    )
-    plt.show()
+plots.squares(
+    {f"{name} a cache: {int(computed.sum())} keys computed": seen.int() + computed.int()
+     for name, computed in (("without", seen), ("with", new))},
+    ("future", "kept from an earlier step and read", "computed in this step"),
+    xlabel="token position",
+    ylabel="step of generation",
+)
 
 # %% [markdown]
-# Without a cache the count grows with the square of the length. With a cache every token is computed once. The price
-# is memory, and the blue squares: they are not computed, but **every one of them is read again at every step**. Keep
-# the blue squares in mind. They decide how fast decoding is.
+# With a cache every token is computed once. But **every blue square is read again at every step**, and that decides how
+# fast decoding is.
 
 # %% [markdown]
 # ## Predict: what the cache costs
@@ -157,23 +126,21 @@ print(f"{'':18} {'bytes per token':>16} {'GB for 131072 tokens':>22} {'tokens in
 for kind, size in per_token.items():
     print(f"{names[kind]:>18} {size:>16,} {size * 131072 / 1e9:>22.1f} {int(memory // size):>17,}")
 
-context = torch.logspace(10, 17, 50, base=2)
-with plt.rc_context(plots.STYLE):
-    figure, axes = plt.subplots(figsize=(7, 3.8), layout="constrained")
-    for color, (kind, size) in zip(plots.PALETTE, per_token.items(), strict=False):
-        axes.loglog(context, context * size / 1e9, color=color, label=names[kind])
-    axes.axhline(memory / 1e9, color="black", linestyle="--", label="all of an H100's memory: 80 GB")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([2**n for n in range(10, 18)], [f"{2 ** (n - 10)}k" for n in range(10, 18)])
-    axes.set(xlabel="context of one sequence (tokens)", ylabel="cache (GB)")
-    axes.set_title("Cache of one sequence, 61 layers, bfloat16")
-    axes.legend()
-    plt.show()
+context = [2**n for n in range(10, 18)]
+plots.lines(
+    context,
+    {names[kind]: [tokens * size / 1e9 for tokens in context] for kind, size in per_token.items()},
+    xlabel="context of one sequence (tokens)",
+    ylabel="cache (GB)",
+    title="Cache of one sequence, 61 layers, bfloat16",
+    log="xy",
+    horizontal={"memory of an H100, GB": memory / 1e9},
+)
 
 # %% [markdown]
 # With MHA, one sequence of 128k tokens would need 524 GB of cache: more than six H100s hold, for the cache alone. GQA
-# with 8 key heads needs a sixteenth of that, MQA a hundred-and-twenty-eighth. Fewer key heads cost model quality, as
-# an appendix of the DeepSeek-V2 paper (arXiv:2405.04434) measures; MLA, in lesson 02, takes another way.
+# with 8 key heads needs 1/16 of that, MQA 1/128. Fewer key heads cost model quality, as an appendix of the DeepSeek-V2
+# paper (arXiv:2405.04434) measures. MLA takes another way.
 
 # %% [markdown]
 # ## Build: attention
@@ -195,22 +162,32 @@ with plt.rc_context(plots.STYLE):
 
 # %%
 S, T = 3, 8
-with plt.rc_context(plots.STYLE):
-    figure, panels = plt.subplots(1, 2, figsize=(9, 2.5), sharey=True, layout="constrained")
-    titles = ("bottom-right: what decoding needs", "top-left: tril()")
-    for axes, shift, name in zip(panels, (T - S, 0), titles, strict=True):
-        draw_grid(axes, torch.ones(S, T).tril(shift), ["#EEEEEE", "#0072B2"])
-        axes.set_xticks(range(T))
-        axes.set_yticks(range(S))
-        axes.set(xlabel="key position t (blue: seen)", title=name)
-    panels[0].set_ylabel("query s")
-    plt.show()
+plots.squares(
+    {
+        "bottom-right: what decoding needs": torch.ones(S, T, dtype=torch.int).tril(T - S),
+        "top-left: tril()": torch.ones(S, T, dtype=torch.int).tril(),
+    },
+    ("not seen", "seen"),
+    xlabel="key position t",
+    ylabel="query s",
+)
 
 # %% [markdown]
 # **Large scores.** float32 ends at $3.4 \cdot 10^{38} = e^{88.7}$. A score of 89 turns `exp` into inf, and inf/inf
 # into NaN. Subtracting a row's maximum before the exponent changes nothing in the quotient and keeps every exponent
-# at or below 0. `torch.logsumexp` does that.
+# at or below 0. `torch.softmax` and `torch.logsumexp` do that.
 #
+# The weights are a **quotient**, not $e^{z - \mathrm{lse}}$. Both are the same number, but lse is rounded, and the
+# rounding error of a number grows with it: the step between neighbours in float32 is $6 \cdot 10^{-5}$ near 1000. In
+# the exponent that error becomes a factor of all weights of the row. The next cell shows it for three equal scores.
+
+# %%
+for score in (10.0, 1e3, 1e6):
+    z = torch.full((3,), score)
+    print(f"scores {score:9,.0f}: exp(z - lse) sums to {torch.exp(z - z.logsumexp(0)).sum():.5f}, "
+          f"softmax to {z.softmax(0).sum():.5f}")
+
+# %% [markdown]
 # The function returns the **log-sum-exp** beside the output. Below the exercise you will see what for.
 #
 # | tensor | shape |
@@ -224,7 +201,8 @@ with plt.rc_context(plots.STYLE):
 #
 # <details><summary>Hint 1</summary>
 #
-# Six lines. Scores [B, S, H, T] by `torch.einsum`, the mask, the log-sum-exp, the output by `torch.einsum`.
+# Six lines. Scores [B, S, H, T] by `torch.einsum`, the mask, the weights, the output by `torch.einsum`, the
+# log-sum-exp.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -235,8 +213,8 @@ with plt.rc_context(plots.STYLE):
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# With `lse = torch.logsumexp(scores, dim=-1)`, the softmax is `torch.exp(scores - lse[..., None])`: no second sum,
-# and no exponent above 0. The two einsums are `"bshd,bthd->bsht"` and `"bsht,bthd->bshd"`.
+# Broadcast the table as `future[:, None, :]`. The two einsums are `"bshd,bthd->bsht"` and `"bsht,bthd->bshd"`. The
+# weights are `torch.softmax(scores, dim=-1)`, and `torch.logsumexp` takes the same arguments.
 #
 # </details>
 
@@ -262,8 +240,8 @@ def attention(q, k, v):
     scores = torch.einsum("bshd,bthd->bsht", q, k) / math.sqrt(q.shape[-1])
     future = torch.arange(T) > torch.arange(S)[:, None] + (T - S)
     scores = scores.masked_fill(future[:, None, :], -math.inf)
+    out = torch.einsum("bsht,bthd->bshd", torch.softmax(scores, dim=-1), v)
     lse = torch.logsumexp(scores, dim=-1)
-    out = torch.einsum("bsht,bthd->bshd", torch.exp(scores - lse[..., None]), v)
     return out, lse
     ### END SOLUTION
 
@@ -276,8 +254,7 @@ check("attention")
 #
 # The output forgets how large the sum under the fraction was; `lse` keeps it. With it, attention over one part of the
 # context can be merged with attention over another part, as if both had been computed together. Lesson 06 splits a
-# long context over many cores this way, lesson 09 separates a shared prefix from the rest. The cell splits 1000 keys
-# after the 300th.
+# long context over many cores this way. The cell splits 1000 keys after the 300th.
 
 # %%
 torch.manual_seed(0)
@@ -287,7 +264,8 @@ first, lse_first = attention(q, k[:, :300], v[:, :300])
 second, lse_second = attention(q, k[:, 300:], v[:, 300:])
 
 lse = torch.logaddexp(lse_first, lse_second)
-merged = first * (lse_first - lse).exp()[..., None] + second * (lse_second - lse).exp()[..., None]
+shares = torch.stack((lse_first, lse_second)).softmax(0)[..., None]  # of the sum of exponentials, by part
+merged = shares[0] * first + shares[1] * second
 print(f"largest difference of the merged output: {(merged - whole).abs().max():.1e}")
 print(f"largest difference of the merged lse:    {(lse - lse_whole).abs().max():.1e}")
 print(f"for comparison, a plain mean of the two: {((first + second) / 2 - whole).abs().max():.1e}")
@@ -304,9 +282,9 @@ print(f"for comparison, a plain mean of the two: {((first + second) / 2 - whole)
 # | k, v | [B, T, G, Dh] |
 # | out, lse | [B, S, H, Dh], [B, S, H] |
 #
-# There are two ways. You may copy every key head H/G times and call your `attention`. Or you give the queries an axis
-# of their own for the group and copy nothing. The second reads the cache once per group instead of once per query
-# head; production kernels do that. Both get full points. The judge supplies a right `attention` if you call it.
+# There are two ways, and both get full points. You may copy every key head H/G times and call your `attention` (the
+# judge supplies a right one). Or you give the queries an axis of their own for the group and copy nothing, as
+# production kernels do. A later cell measures the difference.
 #
 # `scaled_dot_product_attention` may not be called.
 #
@@ -325,8 +303,8 @@ print(f"for comparison, a plain mean of the two: {((first + second) / 2 - whole)
 #
 # Not copying: with n for the H/G heads of a group, the einsums are `"bsgnd,btgd->bsgnt"` and `"bsgnt,btgd->bsgnd"`.
 # The mask needs two more axes, `future[:, None, None, :]`. At the end `flatten(2, 3)` makes one axis of G and H/G
-# again, for
-# `out` and for `lse`.
+# again,
+# for `out` and for `lse`.
 #
 # </details>
 
@@ -352,8 +330,8 @@ def grouped_attention(q, k, v):
     scores = torch.einsum("bsgnd,btgd->bsgnt", q, k) / math.sqrt(q.shape[-1])
     future = torch.arange(T) > torch.arange(S)[:, None] + (T - S)
     scores = scores.masked_fill(future[:, None, None, :], -math.inf)
+    out = torch.einsum("bsgnt,btgd->bsgnd", torch.softmax(scores, dim=-1), v)
     lse = torch.logsumexp(scores, dim=-1)
-    out = torch.einsum("bsgnt,btgd->bsgnd", torch.exp(scores - lse[..., None]), v)
     return out.flatten(2, 3), lse.flatten(2, 3)
     ### END SOLUTION
 
@@ -527,7 +505,7 @@ class CachedAttention:
 check("CachedAttention")
 
 # %% [markdown]
-# Look at it once with your own eyes: 40 tokens at once, and the same 40 tokens as a prompt of 24 and 16 single steps.
+# The next cell compares 40 tokens at once with the same 40 tokens as a prompt of 24 and 16 single steps.
 
 # %%
 D, H, G, Dh = 512, 8, 8, 64
@@ -576,25 +554,20 @@ for T, without, cached in rows:
     print(f"    with    {cached}")
 measured = next(without.median / cached.median for T, without, cached in rows if T == 512)
 print(f"your guess at T = 512: {guess} times, measured: {measured:.0f} times")
-
-with plt.rc_context(plots.STYLE):
-    figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
-    contexts, *timings = zip(*rows, strict=True)
-    for timing, label, color in zip(timings, ("without", "with"), ("#D55E00", "#0072B2"), strict=True):
-        times = [each.median * 1e3 for each in timing]
-        axes.loglog(contexts, times, "o-", color=color, label=f"{label} the cache")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(contexts, map(str, contexts))
-    axes.set(xlabel="context T (tokens)", ylabel="one step (ms)")
-    axes.set_title("One step of one layer on one core of this machine")
-    axes.legend()
-    plt.show()
+plots.lines(
+    [T for T, _, _ in rows],
+    {f"{name} the cache": [1e3 * row[n].median for row in rows] for n, name in ((1, "without"), (2, "with"))},
+    xlabel="context T (tokens)",
+    ylabel="one step (ms)",
+    title="One step of one layer on one core of this machine",
+    log="xy",
+)
 
 # %% [markdown]
-# Counted in multiply-accumulates the ratio is simple. A token costs 4·D² in the projections and 2·T·D in the
-# attention (with G = H, counting masked scores). Without the cache that is paid T times, with it once: **the work
-# falls by a factor of T**. The measured time usually falls by less. The next cell shows why. The step with the cache
-# computes at a much lower rate, because its one token still needs all weights and the whole cache to be read.
+# Count the multiply-accumulates of one token: 4·D² in the projections and 2·T·D in the attention (with G = H, masked
+# scores included). Without the cache the step pays that for T tokens, with it for one: **the work falls by a factor of
+# T**. The measured time usually falls by less. The next cell compares the rates: the one token of a step with the cache
+# still needs all weights and the whole cache to be read.
 
 # %%
 bandwidth = measure_copy_bandwidth()
@@ -611,15 +584,16 @@ for T, without, cached in rows:
     )
 
 # %% [markdown]
-# The last column is near that bandwidth or, as a few MB may stay in the processor's own caches between the timed
-# calls, above it. The same happens on a GPU with its far larger numbers: **decode is bound by memory**.
+# With the cache a step computes at a small part of the rate that the machine reaches without it. It waits for the
+# weights and the cache. (A few MB may stay in the processor's own caches between the timed calls. Then the last column
+# can be above the copy bandwidth. If your `grouped_attention` copies key heads, it moves more than is counted here, and
+# the column is lower.) The same holds on a GPU: **decode is bound by memory**.
 
 # %% [markdown]
 # ## Predict: what one decode step must move
 #
-# The cache has turned a problem of arithmetic into a problem of reading. How much of a problem, one number says: the
-# **arithmetic intensity**, FLOPs per byte. A device has such a number too, its ridge: FLOP/s divided by bytes/s. Work
-# with a lower intensity than the ridge waits for memory.
+# **Arithmetic intensity** is FLOPs per byte. A device has such a number too, its ridge: FLOP/s divided by bytes/s.
+# Work of a lower intensity than the ridge waits for memory.
 #
 # Take one layer and one decode step: S = 1 for each of B sequences, every sequence with a context of T tokens. Count
 #
@@ -680,36 +654,41 @@ check("predict_decode_cost")
 # ## Measure: fewer key heads on this machine
 #
 # The same 32 query heads of width 64 over 4096 tokens, in float32, with 32, 8 and 1 key heads. The arithmetic is the
-# same three times. Only the bytes differ. The floor is the bytes divided by the copy bandwidth measured above. Before
-# you run it: the bytes fall by a factor of 32 from the first line to the last. Does the time?
+# same three times, and only the bytes of the cache differ. The floor is those bytes divided by the copy bandwidth
+# measured above. The last column is a function that copies each key head H/G times. Before you run it: from the first
+# line to the last the bytes fall by a factor of 32. Which of the two times falls with them?
 
 # %%
 from functools import partial
+
+
+def copying_attention(q, k, v):
+    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], dim=2) for x in (k, v))
+    return attention(q, k, v)
+
 
 H, Dh, T = 32, 64, 4096
 for G in (32, 8, 1):
     q, k, v = torch.randn(1, 1, H, Dh), torch.randn(1, T, G, Dh), torch.randn(1, T, G, Dh)
     cost = predict_decode_cost(1, T, H, G, Dh, itemsize=4)
-    time = bench(partial(grouped_attention, q, k, v), repeat=9)
-    floor, rate = cost["bytes"] / bandwidth, cost["flops"] / time.median
+    yours, copying = (bench(partial(f, q, k, v), repeat=9).median for f in (grouped_attention, copying_attention))
     print(
-        f"G = {G:2}: {cost['intensity']:4.1f} FLOP/byte, {cost['bytes'] / 1e6:4.1f} MB, "
-        f"floor {floor * 1e3:5.2f} ms, measured {time.median * 1e3:5.2f} ms, {rate / 1e9:4.1f} GFLOP/s"
+        f"G = {G:2}: {cost['intensity']:4.1f} FLOP/byte, {cost['bytes'] / 1e6:4.1f} MB, floor "
+        f"{cost['bytes'] / bandwidth * 1e3:5.2f} ms, yours {yours * 1e3:5.2f} ms, copying {copying * 1e3:5.2f} ms"
     )
 
 # %% [markdown]
-# With fewer key heads the time falls, and by less than the bytes. If your function copies key heads it is slower, and
-# falls less: 32 copies are written and read again, whatever G is. A time below the floor is possible, as a copy also
-# writes, which can cost more than reading. Where the bytes stop being the limit, something else takes over: the
-# arithmetic, which did not shrink, and the fixed cost of a handful of PyTorch calls.
+# Copying writes and reads 32 heads whatever G is, so its time does not follow the bytes of the cache. Without copies
+# the time falls, but by less than the bytes: the arithmetic did not shrink, and a handful of PyTorch calls have a fixed
+# cost. (If both columns agree, your function copies too. A time below the floor is possible: a copy also writes, which
+# can cost more than reading.)
 
 # %% [markdown]
 # ## The same step on an H100, modelled
 #
-# A **roofline** is the best a device can do: the rate is limited by its arithmetic or by intensity × bandwidth,
-# whichever is lower. The figures of the H100 are those of its data sheet, 989 TFLOP/s dense bfloat16 and 3.35 TB/s
-# (`mla_ref.DEVICES["h100"].source`). Nothing below was run on one. The sizes are those of the large model above: 128
-# heads of width 128, bfloat16, here with 8 sequences of 4096 tokens.
+# The roofline of lesson 00, for an H100 by its data sheet: 989 TFLOP/s of dense bfloat16 and 3.35 TB/s. Nothing below
+# was run on one. The sizes are those of the large model above, 128 heads of width 128 in bfloat16, with 8 sequences of
+# 4096 tokens.
 
 # %%
 from mla_ref.hardware.cost import Cost
@@ -730,70 +709,50 @@ print(f"ridge: {h100.ridge():.0f} FLOP/byte")
 plots.roofline(h100, points, title="Attention of one decode step, one layer")
 
 # %% [markdown]
-# Read the first line again. With MHA in bfloat16 every number that is read takes part in one multiply-accumulate: the
-# intensity is 1 FLOP per byte, the ridge is 295. **The tensor cores**, the units that multiply matrices, **are idle
-# more than 99 % of the time.** In bfloat16 the intensity is H/G and nothing else. Neither a longer context nor a larger
-# batch changes it, since every sequence brings a cache of its own. The projections are different: all sequences share
-# their weights, so a batch raises their intensity.
+# With MHA in bfloat16 every number that is read takes part in one multiply-accumulate: the intensity is 1 FLOP per
+# byte, the ridge is 295. **The tensor cores**, the units that multiply matrices, **are idle more than 99 % of the
+# time.** In bfloat16 the intensity is H/G and nothing else. A longer context or a larger batch does not change it,
+# since every sequence brings a cache of its own. (All sequences share the weights of the projections, so a batch raises
+# *their* intensity.)
 #
-# Sharing key heads is what moves a point to the right. MQA with 128 heads comes to 128, still left of the ridge.
-# Where MLA stands is the subject of lesson 03.
+# Sharing key heads moves a point to the right. MQA with 128 heads comes to 128, still left of the ridge. Lesson 03
+# shows where MLA stands.
 
 # %% [markdown]
 # ## In the field
 #
 # Four traps that real code fell into. A name such as flashinfer#2113 is an issue or pull request of that repository.
 #
-# **Base of the log-sum-exp.** GPUs have an instruction for $2^x$, so some kernels return $\log_2$. FlashInfer returns
-# base 2 (flashinfer#2113), and flashinfer#4485 lists backends of one function that differ. FlashMLA's dense decode
-# returns base e, its sparse prefill base 2. Merging with the wrong base is silent: sglang#35045 reports a largest error
-# of 0.105, and 0.0005 once fixed.
+# **Base of the log-sum-exp.** GPUs have an instruction for $2^x$, so some kernels return $\log_2$. FlashInfer does
+# (flashinfer#2113); backends of one of its functions differ (flashinfer#4485). Merging with the wrong base raises no
+# error: sglang#35045 reports a largest error of 0.105, and 0.0005 once fixed.
 #
 # **Empty rows.** A query that sees nothing has a sum of 0, so lse = −inf, and merging it changes nothing.
 # FlashAttention returned +inf there (flash-attention#978). Two empty parts merge to −inf − (−inf) = NaN unless the
 # merge is written for it (flashinfer#4051). This course uses −inf.
 #
-# **Alignment of the causal mask.** `is_causal=True` of PyTorch's `scaled_dot_product_attention` is top-left aligned.
-# With one query and a cache, the query sees key 0 and nothing else: generation repeats the same vector
-# (pytorch#144858; the request to change it is pytorch#108108). FlashAttention had the same alignment and moved to
-# bottom-right in version 2.1 (flash-attention#517).
+# **Alignment of the causal mask.** `is_causal=True` of PyTorch's `scaled_dot_product_attention` (SDPA) is top-left
+# aligned. With one query and a cache, the query sees key 0 and nothing else (pytorch#144858). FlashAttention moved from
+# top-left to bottom-right in version 2.1 (flash-attention#517).
 #
 # **Order of grouped heads.** Both orders have the same shapes, so nothing fails. The ONNX definition of attention tiled
 # its key heads as 0, 1, 0, 1, where PyTorch interleaves them as 0, 0, 1, 1 (onnx#7274).
 #
-# The cell reproduces the four with your functions.
+# The cell reproduces three of the four with your functions.
 
 # %%
-import torch.nn.functional as F
-
 torch.manual_seed(0)
 q, k, v = torch.randn(1, 1, 4, 64), torch.randn(1, 1000, 4, 64), torch.randn(1, 1000, 4, 64)
 whole, _ = attention(q, k, v)
-first, lse_first = attention(q, k[:, :300], v[:, :300])
-second, lse_second = attention(q, k[:, 300:], v[:, 300:])
-
-
-def merge(lse_a, lse_b):
-    lse = torch.logaddexp(lse_a, lse_b)
-    return first * (lse_a - lse).exp()[..., None] + second * (lse_b - lse).exp()[..., None]
-
-
-def error(out, expected=whole):
-    return f"{float((out - expected).norm() / expected.norm()):.1e}"
-
-
-print("merging with base-e lse: relative error", error(merge(lse_first, lse_second)))
-base2 = [lse / math.log(2) for lse in (lse_first, lse_second)]
-print("merging with base-2 lse: relative error", error(merge(*base2)))
-
-for mark in (-math.inf, math.inf):
-    merged = merge(lse_first, torch.full_like(lse_second, mark))
-    print(f"merging with an empty part marked {mark:+}: relative error", error(merged, first))
+parts, lses = zip(attention(q, k[:, :300], v[:, :300]), attention(q, k[:, 300:], v[:, 300:]), strict=True)
+for base, name in ((math.e, "e"), (2, "2")):
+    shares = (torch.stack(lses) / math.log(base)).softmax(0)[..., None]
+    error = (shares[0] * parts[0] + shares[1] * parts[1] - whole).norm() / whole.norm()
+    print(f"merging with lse to base {name}: relative error {error:.1e}")
 
 heads_first = [t.transpose(1, 2) for t in (q, k, v)]
-top_left = F.scaled_dot_product_attention(*heads_first, is_causal=True).transpose(1, 2)
-print("SDPA with is_causal=True, S = 1: relative error", error(top_left))
-print("    the output is the first value:", torch.allclose(top_left, v[:, :1]))
+top_left = torch.nn.functional.scaled_dot_product_attention(*heads_first, is_causal=True).transpose(1, 2)
+print("SDPA with is_causal=True, S = 1: the output is the first value:", torch.allclose(top_left, v[:, :1]))
 
 k2, v2 = k[:, :, :2], v[:, :, :2]
 tiled, _ = attention(q, k2.repeat(1, 1, 2, 1), v2.repeat(1, 1, 2, 1))
@@ -802,13 +761,11 @@ wrong = [h for h in range(4) if not torch.allclose(tiled[:, :, h], right[:, :, h
 print("repeat instead of repeat_interleave: of the heads 0 to 3, these are wrong:", wrong)
 
 # %% [markdown]
-# Look at the tiled heads: the first and the last are right. A test that looks at head 0 passes.
-
-# %% [markdown]
+# Of the tiled heads the first and the last are right. A test that looks at head 0 passes.
+#
 # ## What to take along
 #
 # - Keys and values of past tokens never change, so they are kept. A step's work falls by a factor of T.
-# - The cache costs 2 · layers · key heads · Dh · itemsize bytes per token. At large sizes it fills the memory.
-# - A decode step reads all of the cache and does H/G FLOPs per byte of it in bfloat16. It is bound by memory.
-# - So there are two reasons for a smaller cache: more fits, and a step is faster. MLA, in lesson 02, caches one short
-#   vector per token from which all heads are rebuilt.
+# - The cache costs 2 · layers · key heads · Dh · itemsize bytes per token.
+# - A decode step reads all of the cache and does H/G FLOPs per byte of it in bfloat16. It is bound by memory, so a
+#   smaller cache makes it faster. MLA caches one short vector per token, from which all heads are rebuilt.

@@ -289,7 +289,7 @@ def grouped_attention(q, k, v):
         patches=(
             replace("attention", "torch.logsumexp(scores, dim=-1)", "torch.log(torch.exp(scores).sum(-1))"),
             replace(
-                "attention", "torch.exp(scores - lse[..., None])", "torch.exp(scores) / torch.exp(scores).sum(-1, True)"
+                "attention", "torch.softmax(scores, dim=-1)", "torch.exp(scores) / torch.exp(scores).sum(-1, True)"
             ),
             replace("KVCache", "if total > self.k.shape[1]:", "if total < 0:"),
         ),
@@ -300,17 +300,17 @@ def grouped_attention(q, k, v):
     ),
     Submission(
         "quinn",
-        "computes the log-sum-exp by hand",
-        patches=(replace("attention", "torch.logsumexp(scores, dim=-1)", "scores.exp().sum(-1).log()"),),
+        "computes the log-sum-exp by hand, and the weights from it",
+        patches=(
+            replace("attention", "torch.softmax(scores, dim=-1)", "(scores - scores.exp().sum(-1, True).log()).exp()"),
+            replace("attention", "torch.logsumexp(scores, dim=-1)", "scores.exp().sum(-1).log()"),
+        ),
         expect={"attention": Expected(4, PARTIAL, "exp overflows")},
     ),
     Submission(
         "rosa",
         "a stable softmax beside a log-sum-exp by hand",
-        patches=(
-            replace("attention", "torch.logsumexp(scores, dim=-1)", "scores.exp().sum(-1).log()"),
-            replace("attention", "torch.exp(scores - lse[..., None])", "torch.softmax(scores, dim=-1)"),
-        ),
+        patches=(replace("attention", "torch.logsumexp(scores, dim=-1)", "scores.exp().sum(-1).log()"),),
         expect={"attention": Expected(4, PARTIAL, "lse overflows")},
     ),
     Submission(

@@ -2,24 +2,14 @@
 # # Lesson 02: naive MLA
 #
 # Multi-head attention caches a key and a value for every head of every token. Multi-head Latent Attention (MLA)
-# caches one short vector per token instead, and makes the keys and values of all heads from it when they are needed.
+# caches one short vector per token instead, the **latent**, and makes the keys and values of all heads from it.
 #
-# In this lesson you build one MLA layer in plain PyTorch: the norm, the rotation, what goes into the cache, the
-# attention, and a decode step. It is called *naive* because it expands the short vector into full keys and values at
-# every step. At the end you measure what that costs. Lesson 03 removes the cost.
+# You build one MLA layer in plain PyTorch, step by step. It is called *naive* because it expands the latent into full
+# keys and values at every step, and you measure what that costs. Lesson 03 removes the cost. This lesson takes about
+# two and a half hours.
 #
-# | exercise | you write | points |
-# |---|---|---|
-# | `predict_latent_cache` | bytes cached per token, both ways | 2 |
-# | `rms_normalize` | RMSNorm | 3 |
-# | `rotate_pairs` | rotary position embedding | 3 |
-# | `latent_kv` | what is cached of a token | 3 |
-# | `naive_mla_attention` | attention over expanded keys and values | 5 |
-# | `mla_decode_step` | one token through the layer | 4 |
-#
-# Every exercise is judged on its own, with the right solutions of the earlier ones. Each may use 10 s and 512 MiB.
-# The tensors are small, a few thousand numbers at most. Hidden cases have other shapes: odd widths, one token, one
-# head.
+# Every exercise is judged on its own, with the right solutions of the earlier ones. Each may use 10 s and 512 MiB. The
+# tensors are small; hidden cases have other shapes: odd widths, one token, one head.
 #
 # The equations are those of DeepSeek-V2 (arXiv:2405.04434), as repeated in section 3.1 of the report *Optimizing
 # Multi-head Latent Attention for Efficient Inference* (below: "the report").
@@ -45,60 +35,37 @@ from autograder import check
 # | $D_v$ | width of a head's value | 128 |
 # | $R$, $R_q$ | width (rank) of the latent for keys and values, and of the latent for queries | 512, 1536 |
 #
-# The next cell draws the layer. Follow the orange boxes: they are all that is kept of a token. The key of head $i$
-# has two parts. The part of width $D_n$ comes from the latent, through a matrix $W^{UK}_i$ of that head. The part of
-# width $D_r$ is one vector that all heads share.
+# In the picture W is a weight matrix. Its upper letters say what it does: D projects down and U up, Q makes queries,
+# K keys, V values, and O the layer's output. Follow the orange boxes: they are all that is kept of a token. The key of
+# a head has two parts. `k_nope`, of width $D_n$, comes from the latent. `k_rope`, of width $D_r$, carries the position
+# and is one vector for all heads. Its rotation is called RoPE.
 
 # %%
-import matplotlib.pyplot as plt
-from mla_ref.plots import PALETTE
+from mla_ref.plots import flow
 
-BLUE, ORANGE, GREEN = PALETTE[0], PALETTE[4], PALETTE[2]
-
-
-def box(x, y, text, width=1.5, color="#E8EEF4", edge="#8899AA"):
-    corner = (x - width / 2, y - 0.36)
-    axes.add_patch(plt.Rectangle(corner, width, 0.72, facecolor=color, edgecolor=edge, zorder=2))
-    axes.text(x, y, text, ha="center", va="center", fontsize=8.5, zorder=3)
-
-
-def arrow(start, end):
-    axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": "#556677"}, zorder=1)
-
-
-figure, axes = plt.subplots(figsize=(9.6, 4.4), layout="constrained")
-box(0.3, 2.9, "hidden state\nh  [D]", 1.2)
-for y, down, latent, shade in (
-    (4.6, "$W^{DQ}$, RMSNorm", "query latent\n[$R_q$]", "#E8EEF4"),
-    (2.9, "$W^{DKV}$, RoPE", "k_rope\n[$D_r$], shared", ORANGE),
-    (1.2, "$W^{DKV}$, RMSNorm", "c_kv, the latent\n[R]", ORANGE),
-):
-    box(2.3, y, down, 1.6, "white")
-    box(4.3, y, latent, 1.6, shade)
-    arrow((0.9, 2.9), (1.5, y))
-    arrow((3.1, y), (3.5, y))
-for y, source, up, result, made in (
-    (5.1, 4.6, "$W^{UQ}$", "q_nope\n[H, $D_n$]", None),
-    (4.1, 4.6, "$W^{UQ}$, RoPE", "q_rope\n[H, $D_r$]", None),
-    (2.9, 2.9, "copy to heads", "k_rope\n[H, $D_r$]", GREEN),
-    (1.7, 1.2, "$W^{UK}$", "k_nope\n[H, $D_n$]", GREEN),
-    (0.7, 1.2, "$W^{UV}$", "v\n[H, $D_v$]", GREEN),
-):
-    box(6.2, y, up, 1.3, "white")
-    box(7.9, y, result, 1.2, *(("#DCEFE8", GREEN) if made else ()))
-    arrow((5.1, source), (5.55, y))
-    arrow((6.85, y), (7.3, y))
-    arrow((8.5, y), (9.15, 2.9 + (y - 2.9) * 0.12))
-box(9.8, 2.9, "attention\nof H heads", 1.3)
-box(11.4, 2.9, "$W^O$", 0.7, "white")
-box(12.6, 2.9, "u\n[D]", 0.7)
-arrow((10.45, 2.9), (11.05, 2.9))
-arrow((11.75, 2.9), (12.25, 2.9))
-axes.text(3.95, 2.05, "cached: R + $D_r$ numbers per token", ha="center", fontsize=8.5, color="#A05A00")
-axes.text(7.9, 0.05, "rebuilt at every step by the naive form", ha="center", fontsize=8.5, color=GREEN)
-axes.set(xlim=(-0.4, 13.05), ylim=(-0.2, 5.6), title="One MLA layer, widths per token")
-axes.axis("off")
-plt.show()
+flow(
+    {
+        "h": (0, 3, "hidden state\nh [D]"),
+        "c_q": (3, 5, "query latent\n[$R_q$]"),
+        "k": (3, 3, "k_rope [$D_r$]\none for all heads"),
+        "c": (3, 1, "c_kv, the latent\n[R]"),
+        "q": (6.2, 5, "q_nope [H, $D_n$]\nq_rope [H, $D_r$]"),
+        "k_rope": (6.2, 3, "k_rope [H, $D_r$]"),
+        "k_nope": (6.2, 1.6, "k_nope [H, $D_n$]"),
+        "v": (6.2, 0.4, "v [H, $D_v$]"),
+        "attention": (8.8, 3, "attention\nof H heads"),
+        "u": (10.8, 3, "u [D]"),
+    },
+    [
+        ("h", "c_q", "$W^{DQ}$, RMSNorm"), ("h", "k", "$W^{DKV}$, RoPE"), ("h", "c", "$W^{DKV}$, RMSNorm"),
+        ("c_q", "q", "$W^{UQ}$, RoPE"), ("k", "k_rope", "copies"), ("c", "k_nope", "$W^{UK}$"), ("c", "v", "$W^{UV}$"),
+        ("q", "attention"), ("k_rope", "attention"), ("k_nope", "attention"), ("v", "attention"),
+        ("attention", "u", "$W^O$"),
+    ],
+    groups={"cached": ["k", "c"], "new token only": ["h", "c_q", "q", "u"],
+            "rebuilt for all tokens at every step": ["k_rope", "k_nope", "v"]},
+    title="One MLA layer, widths per token",
+)  # fmt: skip
 
 # %% [markdown]
 # ## Predict: bytes in the cache
@@ -108,7 +75,8 @@ plt.show()
 # - **expanded**: the key of every head, both parts ($D_n + D_r$), and the value of every head ($D_v$);
 # - **latent**: the orange boxes of the picture.
 #
-# Count the bytes of one token in one layer. `itemsize` is the number of bytes of one element: 2 for bfloat16.
+# Count the bytes of one token in one layer. A **word** is one stored number, an element of a tensor. `itemsize` is the
+# bytes of one word: 2 for bfloat16.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -124,7 +92,7 @@ plt.show()
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# For DeepSeek-V3 the expanded form has 128 × (128 + 64 + 128) elements. The latent form has 512 + 64. Multiply both
+# For DeepSeek-V3 the expanded form has 128 × (128 + 64 + 128) words. The latent form has 512 + 64. Multiply both
 # by `itemsize`. Three lines.
 #
 # </details>
@@ -134,14 +102,14 @@ plt.show()
 def predict_latent_cache(num_heads, qk_nope_head_dim, qk_rope_head_dim, v_head_dim, kv_lora_rank, itemsize):
     """Bytes cached per token and layer.
 
-    The arguments are H, Dn, Dr, Dv, R and the bytes of one element; all are ints.
+    The arguments are H, Dn, Dr, Dv, R and the bytes of one word; all are ints.
 
     Returns a dict of numbers:
       expanded_bytes  keys (both parts) and values of every head
       latent_bytes    what MLA caches
       ratio           expanded_bytes / latent_bytes
 
-    The trap: bytes, not elements.
+    The trap: bytes, not words.
     """
     ### BEGIN SOLUTION
     expanded = num_heads * (qk_nope_head_dim + qk_rope_head_dim + v_head_dim) * itemsize
@@ -154,10 +122,9 @@ def predict_latent_cache(num_heads, qk_nope_head_dim, qk_rope_head_dim, v_head_d
 check("predict_latent_cache")
 
 # %% [markdown]
-# The next cell compares five caches for the head sizes of DeepSeek-V3. Plain multi-head attention with heads of 128
-# would cache $H(D_n + D_v)$ = 32768 elements. Expanded MLA needs more than that, because of the RoPE part: 40960. The
-# latent needs 576, between multi-query attention (one key head, 256) and grouped-query attention with 8 key heads
-# (2048). In units of grouped-query attention that is 576/256 = 2.25 key heads.
+# Plain multi-head attention with heads of 128 would cache $H(D_n + D_v)$ = 32768 words. Expanded MLA needs more than
+# that, 40960, because of the RoPE part. The latent needs 576: between multi-query attention (one key head, 256) and
+# grouped-query attention with 8 key heads (2048).
 
 # %%
 from mla_ref import MLAConfig
@@ -182,7 +149,7 @@ bars(
         "multi-query": kv_cache_elements("mqa", v3),
         "MLA latent": kv_cache_elements("absorb", v3),
     },
-    unit="elements per token and layer",
+    unit="words per token and layer",
     title="What is cached of a token, DeepSeek-V3 head sizes",
     log=True,
 )
@@ -268,13 +235,13 @@ check("rms_normalize")
 # DeepSeek pairs neighbours: (0, 1), (2, 3), … This is called *interleaved*. Other models pair element $i$ with
 # element $i + D_r/2$ (*half rotation*). Weights trained for one give wrong scores with the other.
 #
-# (Below its equation 7 the report gives the base as 1/10000. With that value the angles would grow with $i$. The base
-# is 10000.)
-#
 # The cosines and sines are computed once, for all positions. The next cell makes the tables, in float64, and draws
 # the angles of the first pairs.
 
 # %%
+from mla_ref.plots import lines
+
+
 def rope_table(first, count, dim, theta=10000.0, dtype=torch.float64):
     """cos and sin, [count, dim/2] each, of positions first, first + 1, …"""
     frequency = theta ** (-2 * torch.arange(dim // 2, dtype=torch.float64) / dim)
@@ -283,13 +250,13 @@ def rope_table(first, count, dim, theta=10000.0, dtype=torch.float64):
 
 
 cos, sin = rope_table(0, 100, 64)
-figure, axes = plt.subplots(figsize=(7, 2.6), layout="constrained")
-for pair, color in zip((0, 4, 8, 16), PALETTE, strict=False):
-    axes.plot(cos[:, pair], color=color, label=f"pair {pair}")
-axes.set(xlabel="position t (tokens)", ylabel="cos tθ")
-axes.set_title("Early pairs turn fast, late pairs slowly ($D_r$ = 64)")
-axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-plt.show()
+lines(
+    range(100),
+    {f"pair {pair}": cos[:, pair].tolist() for pair in (0, 4, 8, 16)},
+    xlabel="position t (tokens)",
+    ylabel="cos tθ",
+    title="Early pairs turn fast, late pairs slowly ($D_r$ = 64)",
+)
 
 # %% [markdown]
 # Your function gets the tables and applies them.
@@ -510,7 +477,7 @@ check("latent_kv")
 #
 # Add the two products, then divide the sum by `math.sqrt(Dn + Dr)`, both read off the queries. Mask with
 # `masked_fill(future, -math.inf)`, where `future` compares `torch.arange(T)` with `torch.arange(S)[:, None] + (T -
-# S)`. `torch.logsumexp(scores, -1)` is stable, and the softmax is `torch.exp(scores - lse[..., None])`.
+# S)`. The weights are `torch.softmax(scores, dim=-1)`; `torch.logsumexp` takes the same arguments.
 #
 # </details>
 
@@ -535,14 +502,92 @@ def naive_mla_attention(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv):
     scores = scores / math.sqrt(q_nope.shape[-1] + q_rope.shape[-1])
     future = torch.arange(T) > torch.arange(S)[:, None] + (T - S)
     scores = scores.masked_fill(future[:, None, :], -math.inf)
+    out = torch.einsum("bsht,bthv->bshv", torch.softmax(scores, dim=-1), v)
     lse = torch.logsumexp(scores, dim=-1)
-    out = torch.einsum("bsht,bthv->bshv", torch.exp(scores - lse[..., None]), v)
     return out, lse
     ### END SOLUTION
 
 
 # %% check="naive_mla_attention"
 check("naive_mla_attention")
+
+# %% [markdown]
+# ## Measure: what expansion costs
+#
+# The cache is 71 times smaller. The price: keys and values of all $T$ cached tokens are rebuilt at every step, for one
+# new token. For each cached token, how many multiply-accumulates of a decode step (S = 1) does the expansion take, and
+# how many the attention, scores and weighted sum? Write the quotient for $D_n$ = 128, $D_r$ = 64, $D_v$ = 128, $R$ =
+# 512 into the next cell. It is not graded.
+
+# %%
+my_quotient = 1.0  # multiply-accumulates of the expansion, per one of the attention
+
+# %% [markdown]
+# Now measure on this machine: one sequence, float32, the report's layer (16 heads, widths as above), one thread. The
+# expansion is one matrix product here, with the weights of all heads stacked. The attention gets expanded keys and
+# values. Each time is the 20th percentile of 9 calls.
+
+# %%
+from mla_ref.hardware.timing import bench
+
+H, Dn, Dr, Dv, R = 16, 128, 64, 128, 512
+w_uk, w_uv = torch.randn(H, Dn, R) / R**0.5, torch.randn(H, Dv, R) / R**0.5
+w_both = torch.cat((w_uk, w_uv), 1).flatten(0, 1)  # [H(Dn+Dv), R]
+q = torch.randn(1, 1, H, Dn + Dr)
+
+
+def attend(q, k, v):
+    weights = (torch.einsum("bshd,bthd->bsht", q, k) / math.sqrt(Dn + Dr)).softmax(-1)
+    return torch.einsum("bsht,bthv->bshv", weights, v)
+
+
+def milliseconds(call, *operands):
+    return bench(lambda: call(*operands), repeat=9, device="cpu").p20 * 1e3
+
+
+threads = torch.get_num_threads()
+torch.set_num_threads(1)
+print("context T   expansion (ms)   attention (ms)   quotient of the times")
+for T in (128, 512, 2048):
+    c_kv, k, v = torch.randn(1, T, R), torch.randn(1, T, H, Dn + Dr), torch.randn(1, T, H, Dv)
+    a, b = milliseconds(torch.matmul, c_kv, w_both.T), milliseconds(attend, q, k, v)
+    print(f"{T:9} {a:16.2f} {b:16.2f} {a / b:23.0f}")
+torch.set_num_threads(threads)
+counted = R * (Dn + Dv) / (Dn + Dr + Dv)
+print(f"\nmultiply-accumulates: you wrote {my_quotient:g}, counted H(Dn+Dv)R / H(Dn+Dr+Dv) = {counted:g}")
+
+# %% [markdown]
+# The expansion has about 410 times the arithmetic of the attention, and takes fewer times as long: it is a large matrix
+# product, which a processor does near its full rate. The attention of a single query does two operations with each
+# number that it reads, so it waits for memory. Each step expands every latent again, so generating $T$ tokens takes
+# time that grows with $T^2$.
+#
+# The next cell calculates the same for an H100, as in lesson 00: the sizes of DeepSeek-V3 in bfloat16, 128 sequences of
+# 4096 tokens, one layer, one step.
+
+# %%
+from mla_ref import DEVICES, Cost, attention_cost
+from mla_ref.roofline import expansion_cost
+
+h100, batch, context = DEVICES["h100"], 128, 4096
+costs = {
+    "expand K and V of all tokens": expansion_cost(v3, tokens=batch * context),
+    "attention over expanded K and V": attention_cost("naive", v3, batch=batch, context=context),
+    "read the latent cache once": Cost(bytes=batch * context * cache_bytes_per_token("absorb", v3)),
+}
+for name, cost in costs.items():
+    print(f"{name:34}{cost.bytes / 1e9:7.2f} GB {cost.flops / 1e12:8.3f} TFLOP {cost.time(h100) * 1e3:7.2f} ms, "
+          f"bound by {cost.bound(h100)}")
+stored = batch * context * cache_bytes_per_token("naive", v3, layers=61)
+print(f"keeping K and V expanded, all 61 layers: {stored / 1e12:.2f} TB; an H100 has {h100.dram_bytes / 1e12:.2f} TB")
+
+# %% [markdown]
+# Here the quotient of the times is 1.4 for the same 410 in arithmetic: a GPU multiplies faster, compared with its
+# memory, than a CPU does. Rebuilding and reading keys and values takes about 31 ms per layer, reading the cache 0.18
+# ms. Keeping keys and values expanded would avoid the first time, but they do not fit.
+#
+# FlashMLA, DeepSeek's kernel for this step, takes {{flash_mla_ms}} ms per layer, measured for this course on an
+# {{decode_h100.device}} (`benchmarks/decode_h100.json`). It never expands. Lesson 03 shows why it need not.
 
 # %% [markdown]
 # ## The query, given
@@ -650,7 +695,7 @@ check("mla_decode_step")
 # `mla_ref.MLA` is this course's reference layer. Its weights have the names that Hugging Face uses. The next cell
 # takes the weights out of a small one (D = 64, H = 4, R = 32), feeds ten tokens through your `mla_decode_step` one at
 # a time, and compares with the reference, which sees all ten at once. Everything is in float64. Expect an error
-# around 1e-16, or around 1e-7 if your norm always computes in float32.
+# of 1e-15, or around 1e-7 if your norm always computes in float32.
 
 # %%
 from mla_ref import MLA
@@ -685,135 +730,17 @@ with torch.no_grad():
 print(f"ten decode steps against one pass of the reference: largest difference {difference:.1e}")
 
 # %% [markdown]
-# ## Measure: what expansion costs
+# ## In the field: the softmax scale
 #
-# The cache is 71 times smaller. The price is that keys and values of all $T$ cached tokens are rebuilt at every step,
-# for one new token.
+# The scale is $1/\sqrt{D_n + D_r}$, from the width of a head's key. Kernels that work on the latent see keys of width
+# $R + D_r$, and it is tempting to take that one. FlashMLA's default is 1/√576 unless the caller passes a scale. ollama
+# used 1/√576 where 1/√256 was right, for a model with $D_n + D_r$ = 256; the fix names tool calling and looping as what
+# improved (ollama #13893). Megatron-LM took D/H = 5120/128 = 40 for the width (Megatron-LM #1501).
 #
-# First predict. For each cached token, count the multiply-accumulates of one decode step (S = 1): how many does the
-# expansion take, $W^{UK}$ and $W^{UV}$ of all heads? How many the attention itself, scores and weighted sum? Write
-# the quotient for $D_n$ = 128, $D_r$ = 64, $D_v$ = 128, $R$ = 512 into the next cell. It is not graded.
-
-# %%
-my_quotient = 1.0  # multiply-accumulates of the expansion, per one of the attention
-
-# %% [markdown]
-# Now measure on this machine: one sequence, float32, the report's layer (16 heads, sizes as above), one thread. The
-# expansion is one matrix product here, with the weights of all heads stacked; the attention gets keys and values that
-# are expanded already. Each time is the 20th percentile of 9 calls.
-
-# %%
-from mla_ref.hardware.timing import bench
-
-H, Dn, Dr, Dv, R = 16, 128, 64, 128, 512
-w_uk, w_uv = torch.randn(H, Dn, R) / R**0.5, torch.randn(H, Dv, R) / R**0.5
-w_both = torch.cat((w_uk, w_uv), 1).flatten(0, 1)  # [H(Dn+Dv), R]
-q = torch.randn(1, 1, H, Dn + Dr)
-
-
-def attend(q, k, v):
-    weights = (torch.einsum("bshd,bthd->bsht", q, k) / math.sqrt(Dn + Dr)).softmax(-1)
-    return torch.einsum("bsht,bthv->bshv", weights, v)
-
-
-def milliseconds(call, *operands):
-    return bench(lambda: call(*operands), repeat=9, device="cpu").p20 * 1e3
-
-
-threads = torch.get_num_threads()
-torch.set_num_threads(1)
-contexts, expanding, attending = (128, 256, 512, 1024, 2048), [], []
-for T in contexts:
-    c_kv, k, v = torch.randn(1, T, R), torch.randn(1, T, H, Dn + Dr), torch.randn(1, T, H, Dv)
-    expanding.append(milliseconds(torch.matmul, c_kv, w_both.T))
-    attending.append(milliseconds(attend, q, k, v))
-torch.set_num_threads(threads)
-
-print("context T   expansion (ms)   attention (ms)   quotient of the times")
-for T, a, b in zip(contexts, expanding, attending, strict=True):
-    print(f"{T:9} {a:16.2f} {b:16.2f} {a / b:23.0f}")
-counted = R * (Dn + Dv) / (Dn + Dr + Dv)
-print(f"\nquotient of the multiply-accumulates: you wrote {my_quotient:g}")
-print(f"counted: H(Dn+Dv)R / H(Dn+Dr+Dv) = {counted:g}")
-
-figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
-axes.loglog(contexts, expanding, "s-", color=PALETTE[1], label="expansion of the latents into K and V")
-axes.loglog(contexts, attending, "o-", color=BLUE, label="attention over K and V")
-axes.set(xlabel="context T (tokens)", ylabel="time per step (ms)")
-axes.set_title("One decode step on one core of this CPU, B = 1, H = 16")
-axes.set_xticks(contexts, [str(T) for T in contexts])
-axes.minorticks_off()
-axes.grid(color="#DDDDDD")
-axes.legend(frameon=False)
-plt.show()
-
-# %% [markdown]
-# The expansion has about 410 times the arithmetic of the attention. It does not take 410 times as long: the last column
-# of your table says how many times on your machine. The expansion is a large matrix product, which a processor does
-# near its full rate. The attention of a single query reads every key and value once and does two operations with each
-# number, so it waits for memory.
-#
-# Both lines grow about in proportion to $T$. Generating $T$ tokens expands every latent again at every step, so the
-# total grows with $T^2$.
-#
-# The next cell does the same for an H100, by model: the sizes of DeepSeek-V3 in bfloat16, 128 sequences of 4096
-# tokens, one layer, one step. Bytes are divided by 3.35 TB/s, FLOPs (two per multiply-accumulate) by 989 TFLOP/s,
-# both from the data sheet, and the larger time counts. Real kernels take longer.
-
-# %%
-from mla_ref.hardware.devices import DEVICES
-from mla_ref.hardware.cost import Cost
-from mla_ref.roofline import attention_cost, expansion_cost
-
-h100, batch, context = DEVICES["h100"], 128, 4096
-latent = Cost(bytes=batch * context * cache_bytes_per_token("absorb", v3))
-costs = {
-    "expand K and V of all tokens": expansion_cost(v3, tokens=batch * context),
-    "attention over expanded K and V": attention_cost("naive", v3, batch=batch, context=context),
-    "read the latent cache once": latent,
-}
-print(f"{'':34}     GB     TFLOP   H100 (ms)   bound by")
-for name, cost in costs.items():
-    print(f"{name:34}{cost.bytes / 1e9:7.2f} {cost.flops / 1e12:9.3f} "
-          f"{cost.time(h100) * 1e3:11.2f}   {cost.bound(h100)}")
-stored = batch * context * cache_bytes_per_token("naive", v3, layers=61)
-print(f"\nkeeping K and V expanded instead, in all 61 layers: {stored / 1e12:.2f} TB; "
-      f"an H100 has {h100.dram_bytes / 1e12:.2f} TB")
-bars(
-    {name: cost.time(h100) * 1e3 for name, cost in costs.items()},
-    unit="ms, modelled, per layer and step",
-    title="Naive decode on an H100: B = 128, T = 4096, DeepSeek-V3",
-    log=True,
-)
-
-# %% [markdown]
-# Here the quotient of the times is 1.4 (17.79 to 12.82 ms), for the same 410 in arithmetic: a GPU multiplies faster,
-# compared with its memory, than a CPU does.
-#
-# Rebuilding and reading keys and values takes about 31 ms per layer. Reading the cache itself would take 0.18 ms.
-# Keeping keys and values expanded would avoid the first bar, but would not fit.
-#
-# DeepSeek's kernel FlashMLA does the attention of this step (128 sequences, 128 heads, 4096 tokens) in {{flash_mla_ms}}
-# ms per layer, measured for this course on an {{decode_h100.device}} (`benchmarks/decode_h100.json`). It never expands.
-# Lesson 03 shows why it need not.
-
-# %% [markdown]
-# ## In the field
-#
-# Each of these cost somebody time in a public project. Issue and pull request numbers are those of the repositories
-# named.
-#
-# ### The softmax scale
-#
-# The scale is $1/\sqrt{D_n + D_r}$, the width of the key in training. Kernels that work on the latent see keys of
-# width $R + D_r$, and it is tempting to take that one. FlashMLA's default is 1/√576 unless the caller passes a scale.
-# ollama used 1/√576 where 1/√256 was right, for a model with $D_n + D_r$ = 256; the fix names tool calling and
-# looping as what improved (ollama #13893). Megatron-LM took D/H = 5120/128 = 40 for the width (Megatron-LM #1501).
-#
-# Models whose context was extended with YaRN multiply the scale by one more factor: 1.87 for DeepSeek-V3. It was
+# YaRN, a way to extend a model's context, multiplies the scale by one more factor: 1.87 for DeepSeek-V3. It was
 # computed from the wrong field (Megatron-LM #1429) or left out (transformers #47435, TensorRT-LLM #19112). The next
-# cell shows the size of these errors on random data with your function: multiplying the queries by a factor is the
-# same as multiplying the scale by it.
+# cell shows the size of these errors on random data: multiplying the queries by a factor is the same as multiplying the
+# scale by it.
 
 # %%
 torch.manual_seed(0)
@@ -821,109 +748,45 @@ q_nope, q_rope = torch.randn(1, 1, 16, 128), torch.randn(1, 1, 16, 64)
 c_kv, k_rope = torch.randn(1, 512, 512), torch.randn(1, 512, 64)
 right, _ = naive_mla_attention(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv)
 yarn = v3.softmax_scale * math.sqrt(192)
-print(f"YaRN's factor for DeepSeek-V3: (0.1 ln 40 + 1)² = {(0.1 * math.log(40) + 1) ** 2:.3f}")
-print(f"the same from mla_ref's configuration:            {yarn:.3f}\n")
 for name, factor in (
     ("1/√576 for 1/√192", math.sqrt(192 / 576)),
     ("1/√128 for 1/√192", math.sqrt(192 / 128)),
-    ("YaRN's factor left out", 1 / yarn),
+    (f"YaRN's factor {yarn:.2f} left out", 1 / yarn),
 ):
     wrong, _ = naive_mla_attention(q_nope * factor, q_rope * factor, c_kv, k_rope, w_uk, w_uv)
     error = (wrong - right).norm() / right.norm()
-    print(f"{name:23} scores × {factor:.2f}, error of the output {error:.0%}")
+    print(f"{name:28} scores × {factor:.2f}, error of the output {error:.0%}")
 
 # %% [markdown]
-# ### Two ways to pair
-#
-# Hugging Face's DeepSeek code first sorts the even and odd elements into halves and then uses half rotation. Its keys
-# are a permutation of DeepSeek's own, and its scores are the same, because query and key are permuted alike. Users
-# who compared the tensors reported a bug (transformers #39687, vllm #26995). The error is real only where one
-# convention meets the other.
-
-# %%
-def rotate_halves(x, cos, sin):
-    cos, sin = cos[:, None], sin[:, None]
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
-
-
-def scores(turn_q, q, turn_k, k):
-    return torch.einsum("bshd,bthd->bst", turn_q(q, *table), turn_k(k, *table))
-
-
-sort = torch.cat((torch.arange(0, 64, 2), torch.arange(1, 64, 2)))  # even elements, then odd ones
-q, k = torch.randn(2, 1, 9, 1, 64, dtype=torch.float64)
-table = rope_table(0, 9, 64)
-right = scores(rotate_pairs, q, rotate_pairs, k)
-sorted_q, sorted_k = q[..., sort], k[..., sort]
-for name, other in (
-    ("both sorted, half rotation on both", scores(rotate_halves, sorted_q, rotate_halves, sorted_k)),
-    ("neither sorted, half rotation on both", scores(rotate_halves, q, rotate_halves, k)),
-    ("query in pairs, key by half rotation", scores(rotate_pairs, q, rotate_halves, k)),
-):
-    print(f"{name:38} error of the scores {(other - right).norm() / right.norm():.1e}")
-
-# %% [markdown]
-# ### Angles in bfloat16
-#
-# The public MLA decode challenge for AMD's MI300 (lesson 12) computes its angles in bfloat16. A bfloat16 number has 8
-# significant bits. Integers up to 256 are exact; above that, positions round to multiples of 2, then 4, and so on.
-# The first pair turns by one radian per token, so its angle is the position itself.
-
-# %%
-positions = torch.arange(0, 6145)
-rounded = positions.to(torch.bfloat16).double()
-print("4097 tokens, positions 0 to 4096:", len(rounded[:4097].unique()), "different angles in bfloat16")
-print("positions 4090 to 4096 become", rounded[4090:4097].long().tolist())
-
-figure, axes = plt.subplots(figsize=(7, 2.8), layout="constrained")
-axes.plot(positions, (rounded - positions).abs(), color=PALETTE[1], linewidth=0.6)
-axes.axhline(2 * math.pi, color="#556677", linestyle="--", linewidth=1)
-axes.text(100, 2 * math.pi + 0.4, "one full turn", fontsize=8.5, color="#556677")
-axes.set(xlabel="position (tokens)", ylabel="error of the angle (rad)")
-axes.set_title("Pair 0, angle computed in bfloat16")
-plt.show()
-
-# %% [markdown]
-# Beyond a few hundred tokens the fast pairs carry no usable position. The tables of this lesson are computed in
-# float64 and rounded once, at the end.
-#
-# ### Rotated before the cache, or after
-#
-# The same challenge caches the key's RoPE part *unrotated* and rotates the whole cache again at each step. The result
-# is the same; the work is not. The next cell counts it for the challenge's largest case: 128 sequences, 6144 tokens.
-# A cache and a layer that disagree on this are the mistake "rotated again" of your last exercise.
-
-# %%
-batch, context = 128, 6144
-again = Cost(bytes=2 * batch * context * v3.qk_rope_head_dim * 2)  # read and written, 2 bytes each
-once = Cost(bytes=2 * batch * 1 * v3.qk_rope_head_dim * 2)
-cache = Cost(bytes=batch * context * cache_bytes_per_token("absorb", v3))
-for name, cost in (
-    ("rotate every cached key", again),
-    ("rotate the new key only", once),
-    ("read the whole cache", cache),
-):
-    micros = cost.time(h100) * 1e6
-    print(f"{name:25}{cost.bytes / 1e6:9.2f} MB, {micros:8.2f} µs at 3.35 TB/s")
-
-# %% [markdown]
-# ### What is cached
-#
-# Users of two projects had to ask what the cache holds (DeepSeek-V3 #305, TensorRT-LLM #2738). It holds the latent
-# after its RMSNorm and the rotated shared key: 576 elements per token for DeepSeek-V3. A public cache calculator
-# counted 2 × 512 = 1024: the latent once for K and once for V, and no RoPE key (LMCache #694).
-#
-# ### Squares in float16
-#
-# The RMSNorm kernel of the report squares in the dtype of its input. In float16 that overflows from 256 on. Yours was
-# tested with values up to 400.
-#
 # ## What to take along
 #
-# - A layer that caches 576 elements per token where expanded keys and values take 40960.
-# - A function for each step, which later lessons replace one by one: by absorption (03), by kernels for norm and
+# - A layer that caches 576 words per token where expanded keys and values take 40960.
+# - A function for each step. Later lessons replace them one by one: by absorption (03), by kernels for norm and
 #   rotation (04), for the attention (05, 06), by a paged cache (07).
-# - The number to beat: expansion is 410 multiply-accumulates for each one of the attention itself.
+# - Expansion takes 410 multiply-accumulates for each one of the attention itself.
+#
+# <details><summary><b>Appendix: four more traps from public projects</b></summary>
+#
+# Numbers are issues and pull requests of the repositories named.
+#
+# **Two ways to pair.** Hugging Face's DeepSeek code first sorts the even and odd elements into halves and then uses
+# half rotation. Its keys are a permutation of DeepSeek's own. The scores are the same, because query and key are
+# permuted alike. Users who compared the tensors reported a bug (transformers #39687, vllm #26995). The scores are wrong
+# where one side is turned in pairs and the other by halves.
+#
+# **Angles in bfloat16.** A bfloat16 number has 8 significant bits. Integers up to 256 are exact; above that, positions
+# round to multiples of 2, then 4, and so on. The first pair turns by one radian per token, so its angle is the position
+# itself. The public MLA decode challenge for AMD's MI300 computes its angles in bfloat16. The tables of this lesson are
+# computed in float64 and rounded once, at the end.
+#
+# **Rotated before the cache, or after.** The same challenge caches the key's RoPE part unrotated and rotates the whole
+# cache again at each step. The result is the same, with more work. A cache and a layer that disagree on this are the
+# mistake "rotated again" of your last exercise.
+#
+# **What is cached.** Users of two projects had to ask what the cache holds (DeepSeek-V3 #305, TensorRT-LLM #2738): the
+# latent after its RMSNorm and the rotated shared key, 576 words per token for DeepSeek-V3. A public cache calculator
+# counted 2 × 512 = 1024: the latent once for K and once for V, and no RoPE key (LMCache #694).
+#
+# </details>
 #
 # Figures: {{records}}.

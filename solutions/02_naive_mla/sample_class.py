@@ -9,6 +9,7 @@ LATENT = "    return rms_normalize(c_kv, norm_weight), rotate_pairs(k_rope[:, :,
 ROPE_SCORES = '    scores = scores + torch.einsum("bshd,btd->bsht", q_rope, k_rope)\n'
 SCALE = "math.sqrt(q_nope.shape[-1] + q_rope.shape[-1])"
 LSE = "    lse = torch.logsumexp(scores, dim=-1)\n"
+WEIGHTS = "torch.softmax(scores, dim=-1)"
 WRITE = "    c_cache[:, now] = c_new\n    k_cache[:, now] = k_new\n"
 FILLED = "    c_kv, k_rope = c_cache[:, : position + 1], k_cache[:, : position + 1]\n"
 
@@ -323,7 +324,10 @@ def rotate_pairs(x, cos, sin):
     Submission(
         "sven",
         "takes the logarithm of a sum that overflows",
-        patches=(replace("naive_mla_attention", LSE, "    lse = scores.exp().sum(-1).log()\n"),),
+        patches=(
+            replace("naive_mla_attention", LSE, "    lse = scores.exp().sum(-1).log()\n"),
+            replace("naive_mla_attention", WEIGHTS, "(scores - scores.exp().sum(-1, keepdim=True).log()).exp()"),
+        ),
         expect={"naive_mla_attention": Expected(4, Outcome.PARTIAL, "before the logarithm")},
     ),
     Submission(
@@ -343,12 +347,8 @@ def rotate_pairs(x, cos, sin):
         "uma",
         "divides exponentials that overflow",
         patches=(
-            replace("naive_mla_attention", LSE, "    weights = torch.exp(scores)\n    lse = weights.sum(-1).log()\n"),
-            replace(
-                "naive_mla_attention",
-                "torch.exp(scores - lse[..., None])",
-                "weights / weights.sum(-1, keepdim=True)",
-            ),
+            replace("naive_mla_attention", LSE, "    lse = scores.exp().sum(-1).log()\n"),
+            replace("naive_mla_attention", WEIGHTS, "scores.exp() / scores.exp().sum(-1, keepdim=True)"),
         ),
         expect={"naive_mla_attention": Expected(4, Outcome.PARTIAL, "subtract each row's maximum")},
     ),

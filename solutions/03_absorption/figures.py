@@ -14,8 +14,6 @@ def figures(record):
     times = flash_mla(record)
     return {
         "us_32": f"{times[32]:.1f}",
-        "us_128": f"{times[128]:.1f}",
-        "about_us_32": f"{times[32]:.0f}",
         "crosses": [round(time, 1) for time in times.values()],
     }
 

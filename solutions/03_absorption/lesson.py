@@ -9,37 +9,22 @@
 # %% [markdown]
 # # Lesson 03: weight absorption
 #
-# The cache of lesson 02 is small: R + Dr = 576 words a token in DeepSeek-V3. (A **word** is one stored number,
-# whatever its type; lesson 02 said element.) The attention over it is not small. It expands every cached latent into
-# keys and values of all heads, for every new token, and throws them away again.
+# The cache of lesson 02 is small: R + Dr = 576 words a token in DeepSeek-V3. (A **word** is one stored number.) But the
+# **naive** form expands every cached latent into keys and values of all heads, for every new token, and throws them
+# away again. This lesson removes the expansion. The result stays the same up to rounding.
 #
-# This lesson removes the expansion, and the result stays the same up to rounding. It takes one identity, one line
-# of code on the query side, one on the output side, and an attention that reads the cache as it is.
-#
-# At the end you
-#
-# - have written the **absorbed** form of MLA, the one that decode kernels such as FlashMLA compute;
-# - can say what it saves (bytes), what it costs (arithmetic), and from where on the **naive** form is the better
-#   one;
-# - know the trap in its softmax scale, which several public implementations fell into.
-#
-# The lesson takes about two hours. 20 points.
+# You write the **absorbed** form of MLA, which decode kernels compute, such as DeepSeek's FlashMLA. You count what it
+# saves and what it costs, and from where on the naive form is the better one. The lesson takes about two hours.
 #
 # | symbol | meaning | DeepSeek-V3 |
 # |---|---|---|
 # | B, S, T | batch, new query tokens per sequence, context length (the S new tokens included) | |
 # | H | heads | 128 |
 # | Dn, Dr, Dv | width per head: without position, with position (RoPE), value | 128, 64, 128 |
-# | R | width of the latent | 512 |
+# | R, D, Rq | width of the latent, of the model, of the query's latent | 512, 7168, 1536 |
 #
-# D is the width of the model (7168) and Rq that of the query's latent (1536), as in lesson 02.
-#
-# | tensor | shape | what it is |
-# |---|---|---|
-# | `c_kv` | [B, T, R] | cached latents, after their RMSNorm |
-# | `k_rope` | [B, T, Dr] | cached keys with position, rotated; one for all heads |
-# | `q_nope`, `q_rope` | [B, S, H, Dn], [B, S, H, Dr] | the query's two parts, the second rotated |
-# | `w_uk`, `w_uv` | [H, Dn, R], [H, Dv, R] | up-projections of the latent to keys and to values |
+# Tensors have the names of lesson 02. Limits, where nothing else is said: 10 seconds and 512 MiB for all cases of an
+# exercise.
 
 # %% setup="imports"
 import math
@@ -50,117 +35,68 @@ from autograder import check
 # %% [markdown]
 # ## Why: the same product, bracketed differently
 #
-# Take one head h, one query and one cached token t. Lesson 02 built the key $k_t = W^{UK}_h c_t$ and took its
-# product with the query. A product of three matrices may be bracketed either way:
+# Take one head h, one query and one cached token t. Lesson 02 built the key $k_t = W^{UK}_h c_t$ and multiplied it with
+# the query. A product of three matrices may be bracketed either way:
 #
 # $$q^\top (W^{UK}_h\, c_t) \;=\; ({W^{UK}_h}^\top q)^\top c_t .$$
 #
-# On the left the bracket belongs to the **token**: it is computed once per token of the context. On the right it
-# belongs to the **query**: it is computed once per query, and serves every token. This is all there is to weight
-# absorption.
-#
-# The output side works the same way. The weights $p_t$ of the softmax are numbers, so the matrix can leave the sum:
+# The left bracket belongs to the **token**: it is computed for every token of the context. The right one belongs to the
+# **query**: it is computed once per query, and serves every token. This is weight absorption. On the output side the
+# weights $p_t$ of the softmax are numbers, so the matrix can leave the sum:
 #
 # $$\sum_t p_t\, (W^{UV}_h\, c_t) \;=\; W^{UV}_h \Big(\sum_t p_t\, c_t\Big).$$
 #
-# The property used is associativity. (The TyphoonMLA paper, arXiv:2509.21081, calls it commutativity; matrix products
-# do not commute.) The next cell tries both sides for one head and 1000 tokens, and counts multiply-accumulates
-# (**MACs**).
+# The RoPE part was never compressed (lesson 02). It is multiplied as it is.
 
 # %%
 torch.manual_seed(0)
 Dn, R, T = 128, 512, 1000
-q = torch.randn(Dn, dtype=torch.float64)  # [Dn]
-w_uk = torch.randn(Dn, R, dtype=torch.float64)  # [Dn, R]
-c_kv = torch.randn(T, R, dtype=torch.float64)  # [T, R]
-
+q, w_uk = torch.randn(Dn, dtype=torch.float64), torch.randn(Dn, R, dtype=torch.float64)
+c_kv = torch.randn(T, R, dtype=torch.float64)
 keys_first = (c_kv @ w_uk.T) @ q  # T keys of Dn, then T products
 query_first = c_kv @ (w_uk.T @ q)  # one query of R, then T products
-
-difference = (keys_first - query_first).abs().max()
-print(f"largest difference   {difference:.1e}, scores up to {keys_first.abs().max():.0f}")
-print(f"MACs, keys first     {T * Dn * R + T * Dn:>12,}")
-print(f"MACs, query first    {Dn * R + T * R:>12,}")
+print(f"largest difference {(keys_first - query_first).abs().max():.0e}, scores to {keys_first.abs().max():.0f}")
+print(f"multiply-accumulates: keys first {T * Dn * R + T * Dn:,}, query first {Dn * R + T * R:,}")
 
 # %% [markdown]
-# **And the RoPE part?** Between a rotated query and a rotated key stands a rotation that depends on how far apart
-# the two tokens are. $q^\top \mathrm{Rot}(t-s)\, W\, c_t$ has no matrix that serves every t, so nothing can be
-# absorbed. That is why MLA keeps position in a part of its own, `q_rope` and `k_rope`: that part was never
-# compressed, and it is multiplied as it is.
-#
-# Draw both data flows. Orange grows with the context T, blue with the new tokens S. Sizes are DeepSeek-V3's, for
-# one sequence.
+# Both data flows, with the sizes of DeepSeek-V3 for one sequence:
 
 # %%
-import matplotlib.pyplot as plt
 from mla_ref import plots
 
-TOKEN, QUERY, PLAIN = "#F5C9A3", "#A9CCE3", "#E8E8E8"  # grows with T, grows with S, operation
-
-
-def box(axes, x, y, text, color, width=2.5):
-    corner = (x - width / 2, y - 0.36)
-    axes.add_patch(plt.Rectangle(corner, width, 0.72, facecolor=color, edgecolor="#555555"))
-    axes.text(x, y, text, ha="center", va="center", fontsize=8.5)
-
-
-def arrow(axes, start, end, text=""):
-    axes.annotate("", end, start, arrowprops=dict(arrowstyle="-|>", color="#555555"))
-    if text:
-        x, y = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
-        white = dict(facecolor="white", edgecolor="none", pad=1.5)
-        axes.text(x, y, text, fontsize=9, ha="center", va="center", bbox=white)
-
-
-figure, (left, right) = plt.subplots(1, 2, figsize=(11, 6.2), layout="constrained")
-for axes in (left, right):
-    axes.set(xlim=(0, 9), ylim=(-0.6, 6.6))
-    axes.axis("off")
-
-left.set_title("naive: expand the cache to H heads", loc="left")
-box(left, 1.5, 6, "q_nope | q_rope\n[S, 128, 128 | 64]", QUERY)
-box(left, 4.7, 6, "k_rope [T, 64]", TOKEN)
-box(left, 7.6, 6, "c_kv [T, 512]", TOKEN)
-box(left, 4.7, 4.2, "K [T, 128, 128 | 64]\n24,576 words a token", TOKEN)
-box(left, 7.6, 4.2, "V [T, 128, 128]\n16,384 words a token", TOKEN)
-box(left, 3.1, 2.4, "p = softmax(q·K / √192)", PLAIN, 4.0)
-box(left, 5.3, 0.4, "out = p·V   [S, 128, 128]", QUERY, 4.0)
-arrow(left, (7.1, 5.6), (5.6, 4.6), "W_UK")
-arrow(left, (8.1, 5.6), (8.1, 4.6), "W_UV")
-arrow(left, (4.3, 5.6), (4.3, 4.6), "128 copies")
-arrow(left, (1.5, 5.6), (2.2, 2.8))
-arrow(left, (4.7, 3.8), (4.0, 2.8))
-arrow(left, (3.6, 2.0), (4.6, 0.8))
-arrow(left, (7.6, 3.8), (6.4, 0.8))
-
-right.set_title("absorb: bring the query to the cache", loc="left")
-box(right, 1.5, 6, "q_nope | q_rope\n[S, 128, 128 | 64]", QUERY)
-box(right, 1.5, 4.2, "q_latent | q_rope\n[S, 128, 512 | 64]", QUERY)
-box(right, 6.3, 4.2, "c_kv | k_rope  [T, 512 | 64]\n576 words a token, for all heads", TOKEN, 4.6)
-box(right, 3.1, 2.4, "p = softmax(q·key / √192)", PLAIN, 4.0)
-box(right, 6.0, 1.2, "out_latent = p·c_kv   [S, 128, 512]", QUERY, 4.8)
-box(right, 6.0, -0.2, "out [S, 128, 128]", QUERY)
-arrow(right, (1.2, 5.6), (1.2, 4.6), "W_UK")
-arrow(right, (2.3, 5.6), (2.3, 4.6), "as it is")
-arrow(right, (1.5, 3.8), (2.2, 2.8))
-arrow(right, (5.2, 3.8), (4.2, 2.8), "key: all 576")
-arrow(right, (7.4, 3.8), (7.4, 1.6), "value: the first 512")
-arrow(right, (3.6, 2.0), (4.6, 1.6))
-arrow(right, (6.0, 0.8), (6.0, 0.2), "W_UV")
-plt.show()
+plots.flow(
+    {
+        "q": (0, 4, "q_nope | q_rope\n[S, 128, 128 | 64]"), "kr": (2.4, 4, "k_rope\n[T, 64]"),
+        "c": (4.4, 4, "c_kv\n[T, 512]"), "K": (2.4, 2.7, "K [T, 128, 128 | 64]"),
+        "V": (4.6, 2.7, "V [T, 128, 128]"), "p": (1.2, 1.5, "p = softmax(q·K / √192)"),
+        "o": (3, 0.3, "out = p·V [S, 128, 128]"),
+        "q2": (7.4, 4, "q_nope | q_rope\n[S, 128, 128 | 64]"),
+        "ql": (7.4, 2.7, "q_latent | q_rope\n[S, 128, 512 | 64]"),
+        "ck": (10.6, 4, "c_kv | k_rope [T, 512 | 64]"), "p2": (8.4, 1.5, "p = softmax(q·key / √192)"),
+        "ol": (10.9, 1.5, "p·c_kv\n[S, 128, 512]"), "o2": (10.9, 0.3, "out [S, 128, 128]"),
+    },
+    [
+        ("q", "p"), ("kr", "K", "copies"), ("c", "K", "$W^{UK}$"), ("c", "V", "$W^{UV}$"),
+        ("K", "p"), ("p", "o"), ("V", "o"),
+        ("q2", "ql", "$W^{UK}$"), ("ql", "p2"), ("ck", "p2", "key: all 576"), ("ck", "ol", "value: the first 512"),
+        ("p2", "ol"), ("ol", "o2", "$W^{UV}$"),
+    ],
+    groups={"grows with the context T": ["kr", "c", "K", "V", "ck"],
+            "grows with the new tokens S": ["q", "o", "q2", "ql", "ol", "o2"]},
+    title="left, naive: expand the cache to 128 heads;   right, absorbed: bring the query to the cache",
+    size=(11.5, 4.6),
+)  # fmt: skip
 
 # %% [markdown]
 # The right side is **multi-query attention** (MQA, lesson 01): H query heads, one key head. The key is R + Dr = 576
-# wide. The value is R = 512 wide, and it is not another tensor: it is the first 512 words of the key. A kernel that
-# has a token's 576 words on the chip has its key and its value for all heads.
-#
-# Nothing on the right side is orange except the cache itself.
+# wide. The value is no other tensor: it is the first R = 512 words of the key. On the right side nothing grows with T
+# but the cache and the weights p.
 
 # %% [markdown]
 # ## Predict: arithmetic against bytes
 #
 # Absorption is not free. Per head, the query it compares with a token becomes wider (512 + 64 in place of 128 +
-# 64), and so does the value it averages (512 in place of 128). Count both, before any measurement.
+# 64), and so does the value it averages (512 in place of 128).
 #
 # Write `predict_macs`. Per **query token and context token**, count the MACs of attention: scores and weighted sum,
 # over all heads. Per **context token**, count the words that the cache holds and attention reads.
@@ -169,10 +105,8 @@ plt.show()
 #   each head has a whole key of its own, Dn + Dr wide. This is the cache that multi-head attention would have.
 # - `absorb_macs`, `absorb_words`: attention over the latent cache.
 #
-# Leave out the projections (they come later in this lesson), the softmax, and the mask. Count MACs, not FLOPs: one
-# multiplication with its addition is one MAC and two FLOPs.
-#
-# Limits here and below, where nothing else is said: 10 seconds and 512 MiB for all cases of an exercise.
+# Leave out the projections (they come later in this lesson), the softmax, and the mask. A **MAC**, a
+# multiply-accumulate, is two FLOPs.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -218,29 +152,17 @@ def predict_macs(H, Dn, Dr, Dv, R):
 check("predict_macs")
 
 # %% [markdown]
-# Your numbers for DeepSeek-V3, in units of 1024. They are those of Table 1 of the TyphoonMLA paper.
+# Your numbers for DeepSeek-V3, in units of 1024. They are those of Table 1 of the TyphoonMLA paper (arXiv:2509.21081).
 
 # %%
-from mla_ref import DEVICES, MLAConfig
+from mla_ref import DEVICES, MLAConfig, tokens_that_fit
 
 v3 = MLAConfig.preset("deepseek_v3")
 sizes = dict(H=128, Dn=128, Dr=64, Dv=128, R=512)  # as in v3
 counts = predict_macs(**sizes)
 h100 = DEVICES["h100"]
-
-with plt.rc_context(plots.STYLE):
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.3), layout="constrained")
-    titles = {"macs": "MACs per query and context token", "words": "cached words per token"}
-    for axes, (kind, title) in zip((left, right), titles.items(), strict=True):
-        values = [counts[f"{form}_{kind}"] / 1024 for form in ("naive", "absorb")]
-        drawn = axes.barh(["naive", "absorb"], values, color=plots.PALETTE[:2])
-        axes.bar_label(drawn, [f" {value:g}" for value in values])
-        axes.invert_yaxis()
-        axes.margins(x=0.15)
-        axes.grid(axis="y", visible=False)
-        axes.set(title=title, xlabel="× 1024")
-    plt.show()
-
+for name, count in counts.items():
+    print(f"{name:12} {count / 1024:8.4g} × 1024")
 more, fewer = counts["absorb_macs"] / counts["naive_macs"], counts["naive_words"] / counts["absorb_words"]
 print(f"absorb: {more:.1f} times the arithmetic, 1/{fewer:.0f} of the bytes")
 for form in ("naive", "absorb"):
@@ -248,20 +170,13 @@ for form in ("naive", "absorb"):
     print(f"{form:>6}: {flops / nbytes:5.1f} FLOP per byte of a 16-bit cache, one query token")
 peak, memory = h100.rate() / 1e12, h100.bandwidth() / 1e12
 print(f"H100, data sheet: {peak:.0f} TFLOP/s over {memory:.2f} TB/s = {h100.ridge():.0f} FLOP per byte")
+for form in ("naive", "absorb"):
+    print(f"{form:>6}: {tokens_that_fit(form, v3, 80e9, layers=61):>9,} tokens fit into 80 GB, 61 layers, 16 bits")
 
 # %% [markdown]
 # With one new token the naive form does 1 FLOP per byte, so the arithmetic units of an H100 idle while it reads.
 # The absorbed form does 242 FLOP per byte, close to the 295 at which the device is balanced. It reads 71 times
-# fewer bytes and pays with 3.4 times the arithmetic, which the device had to spare.
-#
-# The size matters as much as the time. How many tokens of context fit into 80 GB, over the 61 layers of DeepSeek-V3
-# (`num_hidden_layers` of its `config.json`), with nothing else in the memory?
-
-# %%
-from mla_ref import tokens_that_fit
-
-for form in ("naive", "absorb"):
-    print(f"{form:>6}: {tokens_that_fit(form, v3, 80e9, layers=61):>9,} tokens")
+# fewer bytes and pays with 3.4 times the arithmetic, which the device had to spare. And 71 times as many tokens fit.
 
 # %% [markdown]
 # ## Build: absorb the query
@@ -349,13 +264,13 @@ check("absorb_query")
 # <details><summary>Hint 2</summary>
 #
 # Scores are two products, added, then scaled: `"bshr,btr->bsht"` and `"bshe,bte->bsht"` with e for Dr. Mask: query
-# s sees t ≤ T − S + s. Put −inf elsewhere before `torch.logsumexp`.
+# s sees t ≤ T − S + s. Put −inf elsewhere, before the softmax and `torch.logsumexp`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Seven lines. The mask and the log-sum-exp are those of your `attention` in lesson 01. The weights are
-# `torch.exp(scores - lse[..., None])`, and the last line is `torch.einsum("bsht,btr->bshr", weights, c_kv)`.
+# Seven lines. The mask, the weights `torch.softmax(scores, dim=-1)` and the log-sum-exp are those of your `attention`
+# in lesson 01. The output is `torch.einsum("bsht,btr->bshr", weights, c_kv)`.
 #
 # </details>
 
@@ -377,7 +292,7 @@ def latent_attention(q_latent, q_rope, c_kv, k_rope, scale):
     future = torch.arange(T) > torch.arange(S)[:, None] + (T - S)  # [S, T]
     scores = (scores * scale).masked_fill(future[:, None, :], -math.inf)
     lse = torch.logsumexp(scores, dim=-1)
-    weights = torch.exp(scores - lse[..., None])
+    weights = torch.softmax(scores, dim=-1)
     return torch.einsum("bsht,btr->bshr", weights, c_kv), lse
     ### END SOLUTION
 
@@ -510,8 +425,7 @@ def attend(q_nope, q_rope, k, v):
     scores = torch.einsum("bshd,bthd->bsht", q, k) / math.sqrt(q.shape[-1])
     future = torch.arange(T) > torch.arange(S)[:, None] + (T - S)
     scores = scores.masked_fill(future[:, None, :], -math.inf)
-    lse = torch.logsumexp(scores, dim=-1)
-    return torch.einsum("bsht,bthv->bshv", torch.exp(scores - lse[..., None]), v), lse
+    return torch.einsum("bsht,bthv->bshv", torch.softmax(scores, dim=-1), v), torch.logsumexp(scores, dim=-1)
 
 
 def naive(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv):
@@ -545,14 +459,13 @@ for dtype in (torch.float64, torch.float32, torch.bfloat16):
 #
 # - **float64**: they agree to about 1e-15. It is one function.
 # - **float32**: both are about equally far from the exact result, and from each other.
-# - **bfloat16**: they differ by about 1 %, and so does each from the exact result. The naive form rounds every key
-#   and value to 8 significant bits; the absorbed form rounds the latent query and the latent output. Another order
-#   of multiplication is another order of rounding. Neither form is the reference for the other.
+# - **bfloat16**: they differ by somewhat less than 1 %, and so does each from the exact result. The naive form rounds
+#   every key and value to 8 significant bits; the absorbed form rounds the latent query and the latent output. Another
+#   order of multiplication is another order of rounding. Neither form is the reference for the other.
 #
 # So a test of an absorbed kernel compares with float64, and its tolerance follows from the dtype. Do not ask for
 # equal bits. The scores are the same numbers in both forms, and so is `lse`. (In bfloat16 the difference shows as 0
-# or as one step of that type, 0.03 here.) Lesson 09 uses this: it takes the naive form on one part of a context,
-# the absorbed form on the rest, and merges them by `lse`.
+# or as one step of that type, 0.03 here.)
 
 # %% [markdown]
 # ## Predict: what a whole step costs
@@ -626,53 +539,20 @@ def absorb_costs(B, S, T, H, Dn, Dr, Dv, R, itemsize):
 check("absorb_costs")
 
 # %% [markdown]
-# Look at the FLOPs for one sequence with a context of 4096 tokens, as the number S of new tokens grows. S = 1 is
-# decoding. S = T is the prefill of an empty cache. Between them lie speculative decoding (a few tokens to verify)
-# and chunked prefill (some hundred tokens on a context that is already there). Mind the vertical axes: each panel has
-# a scale of its own.
+# The FLOPs for one sequence with a context of 4096 tokens, as the number S of new tokens grows. S = 1 is decoding, S =
+# T the prefill of an empty cache. Between them lie speculative decoding (a few tokens to verify) and chunked prefill
+# (some hundred tokens on a context that is already there).
 
 # %%
-def macs_by_stage(S, T, **sizes):
-    """Return (MACs of expansion or projections, MACs of attention) of each form."""
-    flops = absorb_costs(B=1, S=S, T=T, itemsize=2, **sizes)
-    alone = predict_macs(**sizes)
-    attention = {form: S * T * alone[f"{form}_macs"] for form in ("naive", "absorb")}
-    return {form: (flops[f"{form}_flops"] / 2 - attention[form], attention[form]) for form in attention}
-
-
-def draw_stages(axes, S, T=4096):
-    stages = macs_by_stage(S, T, **sizes)
-    first = [weights / 1e9 for weights, _ in stages.values()]
-    second = [attention / 1e9 for _, attention in stages.values()]
-    axes.bar(list(stages), first, color=plots.PALETTE[4], label="expansion, or projections")
-    axes.bar(list(stages), second, bottom=first, color=plots.PALETTE[5], label="attention")
-    axes.set(title=f"S = {S}", ylabel="10⁹ MACs")
-    axes.grid(axis="x", visible=False)
-
-
-with plt.rc_context(plots.STYLE):
-    figure, panels = plt.subplots(1, 4, figsize=(10, 2.9), layout="constrained")
-    for axes, S in zip(panels, (1, 32, 164, 1024), strict=True):
-        draw_stages(axes, S)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    plt.show()
-
-# %% [markdown]
-# With ipywidgets installed you can move S yourself.
-
-# %%
-try:
-    from ipywidgets import IntSlider, interact
-except ImportError:
-    print("no ipywidgets here: the figure above shows four positions of the slider")
-else:
-
-    @interact(S=IntSlider(value=64, min=1, max=512, description="S", continuous_update=False))
-    def stages(S):
-        with plt.rc_context(plots.STYLE):
-            _, axes = plt.subplots(figsize=(4.5, 2.9), layout="constrained")
-            draw_stages(axes, S)
-            plt.show()
+new_tokens = [2**n for n in range(13)]
+steps = [absorb_costs(B=1, S=S, T=4096, itemsize=2, **sizes) for S in new_tokens]
+plots.lines(
+    new_tokens,
+    {form: [step[f"{form}_flops"] for step in steps] for form in ("naive", "absorb")},
+    xlabel="new tokens S",
+    ylabel="FLOPs of one step",
+    log="xy",
+)
 
 # %% [markdown]
 # ## Predict: the break-even
@@ -721,26 +601,18 @@ for T in (512, 4096, 32768, 10**9):
     print(f"T = {T:>13,}: naive takes fewer FLOPs from S = {break_even_queries(T, **widths):.1f} on")
 
 # %% [markdown]
-# The statement for DeepSeek-V3 and a long context, in FLOPs: **absorb up to 170 new tokens per sequence, naive
-# beyond.** Neither the batch nor the number of heads matters. At the break-even 1/S is 1/T plus something, so S is
-# below T: a prefill of an empty cache, with S = T, is always beyond it. A decode step has S = 1, below the break-even
-# for any context of two tokens or more.
-#
-# Serving engines do just this: naive kernels for prefill, absorbed ones for decode (the TyphoonMLA paper,
+# For DeepSeek-V3 and a long context, in FLOPs: **absorb up to 170 new tokens per sequence, naive beyond.** Neither the
+# batch nor the number of heads matters. At the break-even 1/S is 1/T plus something, so S is below T: a prefill of an
+# empty cache, with S = T, is always beyond it. A decode step has S = 1, below the break-even for any context of two
+# tokens or more. Serving engines use naive kernels for prefill and absorbed ones for decode (the TyphoonMLA paper,
 # section 1).
-#
-# One thing makes the batch matter: a context that several sequences *share*. Then one expansion serves them all,
-# and what counts is the batch times S. That is the subject of lessons 08 and 09.
 
 # %% [markdown]
 # ## Measure: both forms on this machine
 #
-# Time your `absorbed_mla_attention` against `naive`, with the widths of DeepSeek-V3, 8 heads, and a context of 512
-# tokens in float32.
-#
-# First the prediction. It is your `absorb_costs` under the roofline of lesson 00: the larger of FLOPs over this
-# machine's matmul rate and bytes over its copy bandwidth. One thread, so that neighbours on the machine disturb
-# less.
+# The next cell times your `absorbed_mla_attention` and `naive`, with the widths of DeepSeek-V3, 8 heads, a context of
+# 512 tokens, float32 and one thread. Beside it stands the roofline of lesson 00, from your `absorb_costs` and the rates
+# of this machine. Before you run it: will the measured times be above or below the predicted ones?
 
 # %%
 import functools
@@ -750,7 +622,7 @@ from mla_ref import bench, measure_copy_bandwidth, measure_matmul_rate
 threads = torch.get_num_threads()
 torch.set_num_threads(1)
 rate, bandwidth = measure_matmul_rate("cpu"), measure_copy_bandwidth("cpu")
-print(f"this machine, one thread: {rate / 1e9:.0f} GFLOP/s in float32, {bandwidth / 1e9:.1f} GB/s")
+forms = {"naive": naive, "absorb": absorbed_mla_attention}
 
 
 def predicted(form, rate, bandwidth, **case):
@@ -759,226 +631,89 @@ def predicted(form, rate, bandwidth, **case):
     return max(costs[f"{form}_flops"] / rate, costs[f"{form}_bytes"] / bandwidth)
 
 
-T, H = 512, 8
-here = dict(B=1, T=T, itemsize=4, **(sizes | dict(H=H)))
-steps = (1, 32, 64, 128, 256, 512)
-forms = {"naive": naive, "absorb": absorbed_mla_attention}
-model = {form: [predicted(form, rate, bandwidth, S=S, **here) for S in steps] for form in forms}
-for S, a, b in zip(steps, model["naive"], model["absorb"], strict=True):
-    print(f"S = {S:3}: naive {1e3 * a:5.1f} ms, absorb {1e3 * b:5.1f} ms, naive / absorb {a / b:5.2f}")
-
-# %% [markdown]
-# Now the clock. Before you run the cell: will the measured times be above or below these, and which of the ratios
-# do you trust?
-
-# %%
+T, steps = 512, (1, 32, 64, 128, 256, 512)
+here = dict(B=1, T=T, itemsize=4, **(sizes | dict(H=8)))
+model = {form: [1e3 * predicted(form, rate, bandwidth, S=S, **here) for S in steps] for form in forms}
 measured = {form: [] for form in forms}
 for S in steps:
-    args = operands(B=1, S=S, T=T, H=H)
-    for form, attention in forms.items():
-        timing = bench(functools.partial(attention, *args), warmup=1, repeat=5, device="cpu")
-        measured[form].append(timing.median)
-
-with plt.rc_context(plots.STYLE):
-    figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
-    for form, color, marker in zip(forms, plots.PALETTE, plots.MARKERS, strict=False):
-        milliseconds = [1e3 * seconds for seconds in measured[form]]
-        axes.plot(steps, milliseconds, color=color, marker=marker, label=f"{form}, measured")
-        axes.plot(steps, [1e3 * x for x in model[form]], ":", color=color, label=f"{form}, predicted")
-    axes.axvline(break_even_queries(T, **widths), color="grey", linewidth=1)
-    axes.set(title=f"T = {T}, {H} heads, float32, one CPU thread")
-    axes.set(xlabel="new tokens S", ylabel="milliseconds", ylim=(0, None))
-    axes.legend()
-    plt.show()
-
-for S, a, b in zip(steps, measured["naive"], measured["absorb"], strict=True):
-    print(f"S = {S:3}: naive {1e3 * a:5.1f} ms, absorb {1e3 * b:5.1f} ms, naive / absorb {a / b:5.2f}")
-
-# %% [markdown]
-# The grey line is `break_even_queries`, 128 for this T. Where the measured lines cross depends on your machine and on
-# what else it does. In seven of eight runs on a shared 2-core server it was between S = 128 and S = 256; in the
-# eighth, with a busy neighbour and uneven times, beyond 256.
-#
-# With many queries both forms take longer than predicted, up to six times in those runs. The count leaves the softmax
-# out, and PyTorch makes several passes over the scores for it. They are the same passes in both forms, so they pull
-# the ratio towards 1. At S = 1 the absorbed form can also be *faster* than predicted: its few MiB stay in the
-# processor's own cache between the timed calls, and the prediction lets them come from memory.
-#
-# Now decoding, S = 1, over a longer context. A third way joins: the naive form with a cache that is *stored*
-# expanded, as in `predict_macs`. It needs no expansion.
-
-# %%
-T = 2048
-args = operands(B=1, S=1, T=T, H=H)
-k, v = expand(*args[2:])
-expanded_bytes, latent_bytes = 4 * (k.numel() + v.numel()), 4 * (args[2].numel() + args[3].numel())
-case = here | dict(S=1, T=T)
-rows = {
-    "naive, latent cache": (lambda: naive(*args), predicted("naive", rate, bandwidth, **case)),
-    "naive, expanded cache": (lambda: attend(*args[:2], k, v), expanded_bytes / bandwidth),
-    "absorb": (lambda: absorbed_mla_attention(*args), predicted("absorb", rate, bandwidth, **case)),
-}
-print(f"decode, B = 1, T = {T}, {H} heads, float32, one thread")
-for name, (call, seconds) in rows.items():
-    timing = bench(call, warmup=2, repeat=9, device="cpu")
-    print(f"{name:22} measured {1e3 * timing.median:7.2f} ms   predicted {1e3 * seconds:7.2f} ms")
-print(f"cache: {expanded_bytes / 2**20:.1f} MiB expanded, {latent_bytes / 2**20:.1f} MiB latent")
+    args = operands(B=1, S=S, T=T, H=8)
+    for form, function in forms.items():
+        timing = bench(functools.partial(function, *args), warmup=1, repeat=5, device="cpu")
+        measured[form].append(1e3 * timing.median)
 torch.set_num_threads(threads)
+crossing = {"break-even in FLOPs": break_even_queries(T, **widths)}
+plots.lines(steps, measured, predicted=model, vertical=crossing, xlabel="new tokens S", ylabel="milliseconds")
 
 # %% [markdown]
-# Expanding at every step loses by far. Between the other two the gap is small here: with 8 heads the expanded cache
-# is 4.4 times as large as the latent one, not 71 times, and a CPU has less arithmetic to spare per byte than a GPU.
-# (And here too a few MiB can stay in the processor's own cache.) The expanded cache grows in proportion to H, the
-# latent one does not.
+# Where the measured lines cross depends on your machine and on what else it does. With many queries both forms take
+# longer than predicted: the count leaves the softmax out, and PyTorch makes several passes over the scores for it. At
+# S = 1 the absorbed form can be *faster* than predicted, as its few MiB stay in the processor's own cache between the
+# timed calls.
 
 # %% [markdown]
 # ## Measure: the same on an H100, by the model
 #
-# Without a GPU here, the roofline says what an H100 could do at best: DeepSeek-V3, all 128 heads, bfloat16, the data
-# sheet's ceilings. The crosses are FlashMLA, a public absorbed kernel, measured for this course on an
-# {{decode_h100.device}} (`benchmarks/decode_h100.json`): {{us_32}} µs at B = 32 and {{us_128}} µs at B = 128. That is
-# attention alone, without the two projections.
+# The roofline of an H100: DeepSeek-V3, all 128 heads, bfloat16, the data sheet's ceilings. "Naive, expanded cache"
+# keeps K and V expanded in memory. The crosses are FlashMLA, measured for this course on an {{decode_h100.device}}
+# (`benchmarks/decode_h100.json`): attention alone, without the two projections.
 
 # %%
 from mla_ref import attention_cost, operand_cost
 
-case = dict(T=4096, itemsize=2, **sizes)
+case = dict(S=1, T=4096, itemsize=2, **sizes)
 batches = [2**n for n in range(9)]
 ceilings = h100.rate(), h100.bandwidth()
-lines = {form: [predicted(form, *ceilings, B=B, S=1, **case) for B in batches] for form in forms}
-stored = [
+lines = {f"{form}, latent cache": [predicted(form, *ceilings, B=B, **case) for B in batches] for form in forms}
+lines["naive, expanded cache"] = [
     (attention_cost("naive", v3, batch=B, context=4096) + operand_cost("naive", v3, batch=B)).time(h100)
     for B in batches
 ]
-
-with plt.rc_context(plots.STYLE):
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    for label, times, style, color in (
-        ("naive, latent cache", lines["naive"], "o-", plots.PALETTE[0]),
-        ("naive, expanded cache", stored, "D-", plots.PALETTE[2]),
-        ("absorb", lines["absorb"], "s-", plots.PALETTE[1]),
-    ):
-        left.loglog(batches, [1e6 * x for x in times], style, color=color, label=label)
-    left.loglog([32, 128], "{{crosses}}", "kx", markersize=8, label="FlashMLA, measured")
-    left.set(xlabel="batch B", ylabel="microseconds", title="decode: S = 1, T = 4096")
-    left.legend()
-    queries = [2**n for n in range(13)]
-    for form, style, color in (("naive", "o-", plots.PALETTE[0]), ("absorb", "s-", plots.PALETTE[1])):
-        times = [predicted(form, *ceilings, B=8, S=S, **case) for S in queries]
-        right.loglog(queries, [1e6 * x for x in times], style, color=color, label=form)
-    right.axvline(break_even_queries(4096, **widths), color="grey", linewidth=1)
-    right.set(title="B = 8, T = 4096; grey: break-even in FLOPs")
-    right.set(xlabel="new tokens S", ylabel="microseconds")
-    right.legend()
-    plt.show()
-
-at = batches.index(32)
-for name, times in (*lines.items(), ("expanded", stored)):
-    print(f"B = 32, S = 1: {name:9} {1e6 * times[at]:9.1f} µs")
-step = absorb_costs(B=32, S=1, **case)
+for name, times in lines.items():
+    print(f"B = 32, S = 1: {name:22} {1e6 * times[batches.index(32)]:9.1f} µs")
+step = absorb_costs(B=32, **case)
 computing, moving = step["absorb_flops"] / ceilings[0], step["absorb_bytes"] / ceilings[1]
 print(f"absorb, B = 32: {1e6 * computing:.1f} µs of arithmetic, {1e6 * moving:.1f} µs of memory traffic")
-weights = 2 * 128 * 512 * (128 + 128)  # bytes
-print(f"W_UK and W_UV: {weights / 2**20:.0f} MiB, {1e6 * weights / ceilings[1]:.1f} µs to read")
-
-
-def gain(S):
-    times = {form: predicted(form, *ceilings, B=8, S=S, **case) for form in forms}
-    return times["absorb"] / times["naive"]
-
-
-crossing = next(S for S in range(1, 4096) if gain(S) > 1)
-print(f"B = 8: naive is faster from S = {crossing} on")
+plots.lines(
+    batches,
+    {name: [1e6 * each for each in times] for name, times in lines.items()},
+    points={"FlashMLA, measured": ([32, 128], "{{crosses}}")},
+    xlabel="batch B",
+    ylabel="microseconds",
+    title="One decode step of one layer: S = 1, T = 4096",
+    log="xy",
+)
 
 # %% [markdown]
-# Read off the left picture:
-#
-# - Expanding at every decode step is the worst of all. Each step reads, writes and multiplies as a prefill would.
+# - Expanding at every decode step is the slowest: each step expands the whole context.
 # - Storing the expansion is 53 times slower than absorbing at B = 32, and takes 10 GiB per layer there.
-# - Towards B = 1 the absorbed line flattens. It then reads mostly its two weights, 16 MiB each, and not the cache of
-#   the sequence (4.5 MiB). The two projections are small products with large weights; lesson 10 is about them.
-#
-# Right picture: the naive line is flat on the left. Writing and reading the expanded keys and values takes that long,
-# whatever S is. The absorbed line rises from the third new token on, bound by arithmetic. They cross close to the
-# break-even in FLOPs.
-#
-# (Lesson 02 came to 31 ms for a naive step at B = 128, this picture to 26 ms. There each stage had a roofline of its
-# own, and the expansion alone is bound by arithmetic. Here the step has one, as if the arithmetic of one stage could
-# run during the traffic of the other. Both are floors; the second is the lower one.)
-#
-# FlashMLA's times are the core alone, and above the line of the whole{{!above_the_line}}: {{about_us_32}} µs where the
-# model says 61. A roofline is a floor. Lesson 06 asks what lies between.
-
-# %% [markdown]
-# ## In the field
-#
-# **1/√576.** The absorbed query and key are 576 wide, and a habit says: scale by one over the square root of the
-# width. But the scores are those that the model was trained with, $q^\top k$ with 192 terms. The right scale is
-# 1/√192.
-#
-# Lesson 02 named those who fell for it: FlashMLA's default is 1/√576, so its caller must pass the scale, and ollama
-# ran a model that way until pull request #13893. Nothing had crashed; the model looped and called tools badly. One
-# more: FlashInfer's own benchmark of MLA decode sets 1/√(512+64). For a timing on random data that does no harm. As an
-# example to copy from, it does.
-#
-# The scores shrink by √(192/576) = 0.58, so attention spreads out more evenly. Measure what that does.
-
-# %%
-q_nope, q_rope, c_kv, k_rope, w_uk, _ = operands(B=1, S=1, T=1000, H=16)
-for sharpness in (1, 3, 6):
-    query = sharpness * absorb_query(q_nope, w_uk), sharpness * q_rope
-    (right, right_lse), (wrong, wrong_lse) = (
-        latent_attention(*query, c_kv, k_rope, 1 / math.sqrt(width)) for width in (192, 576)
-    )
-    off = (wrong_lse - right_lse).abs().max()
-    error = 100 * distance(wrong, right)
-    print(f"queries × {sharpness}: out is {error:.0f} % off, lse by up to {off:.1f}")
-
-# %% [markdown]
-# The output is off by about half its size or more, and no shape, no NaN and no exception tells.
-#
-# There is another reason for taking the scale as an argument: YaRN, which multiplies DeepSeek-V3's scale by 1.87
-# (lesson 02). `MLAConfig.preset("deepseek_v3").softmax_scale` is 1.87/√192. This lesson leaves YaRN out.
-#
-# **Absorbing too much.** "Absorb W_UK into W_UQ" (the query's own up-projection, here without its RoPE rows: [H, Dn,
-# Rq]) can be read as: multiply both matrices once, offline, and store the product. The pull request that brought MLA
-# decode to FlashInfer (#551) described it so, with merged weights [1536, 65536], which is [Rq, H·R]. The result is
-# right, and the low rank is gone. Count the words.
-
-# %%
-Rq, D, mib = v3.q_lora_rank, v3.hidden_size, 2**20
-H, Dn, Dv, R = sizes["H"], sizes["Dn"], sizes["Dv"], sizes["R"]
-table = {
-    "W_UQ and W_UK, apart": H * Dn * Rq + H * Dn * R,
-    "their product": H * Rq * R,
-    "W_O and W_UV, apart": D * H * Dv + H * Dv * R,
-    "their product ": D * H * R,
-}
-for name, words in table.items():
-    print(f"{name:22} {2 * words / mib:4.0f} MiB in bfloat16, {words / 1e6:5.1f} million MACs a query token")
-
-product = torch.randn(96, 16, dtype=torch.float64) @ torch.randn(16, 64, dtype=torch.float64)
-rank = torch.linalg.matrix_rank(product)
-print(f"\na [96, 16] matrix times a [16, 64] one: {product.numel()} words, rank {rank}")
-
-# %% [markdown]
-# Per head the product has at most rank Dn = 128 and is stored as if it had rank 512: three times the bytes on the query
-# side, nearly four times on the output side, and as many times the arithmetic. In decode those weights are read for
-# every token. So "absorb" means an order of multiplication, not a merged weight: two small products, one after the
-# other.
-#
-# **What a kernel covers.** FlashMLA takes queries that are already 576 wide and returns outputs that are 512 wide,
-# which is your `latent_attention`. `absorb_query` and `absorb_output` are the caller's. A benchmark of the kernel
-# alone does not show them.
+# - Towards B = 1 the absorbed line flattens. It then reads mostly $W^{UK}$ and $W^{UV}$, 16 MiB each, and not the cache
+#   of the sequence (4.5 MiB).
+# - FlashMLA's times are the attention alone, and above the line of the whole step{{!above_the_line}}: {{us_32}} µs at
+#   B = 32. A roofline is a floor. Lesson 06 asks what lies between.
 #
 # ## What to take along
 #
-# - A matrix that stands between a query and every token belongs to the query: W_UK before the attention, W_UV after it.
-#   The result is the same up to rounding.
+# - A matrix that stands between a query and every token belongs to the query: $W^{UK}$ before the attention, $W^{UV}$
+#   after it.
 # - For DeepSeek-V3 that costs 3.4 times the arithmetic of attention and reads 1/71 of the bytes. Decoding is bound by
 #   bytes, so it wins there. Beyond about 170 new tokens per sequence the naive form takes fewer FLOPs.
 # - The softmax scale stays 1/√(Dn+Dr), whatever the widths of the tensors.
-# - You have the mathematics of every MLA kernel. Lesson 04 writes the first kernels in Triton, lesson 06 turns
-#   `latent_attention` into one, and lesson 09 takes the better of both forms at once.
+#
+# <details><summary><b>Appendix: two traps in the field</b></summary>
+#
+# **1/√576.** The absorbed query and key are 576 wide, and a habit says: scale by one over the square root of the width.
+# The scores are those that the model was trained with, $q^\top k$ with 192 terms, so the scale is 1/√192. Lesson 02
+# named those who fell for it, and measured the error. FlashInfer's own benchmark of MLA decode sets 1/√(512+64). For a
+# timing on random data that does no harm; copied into a model it does.
+#
+# **Absorbing too much.** "Absorb $W^{UK}$ into $W^{UQ}$" (the query's own up-projection, here without its RoPE rows:
+# [H, Dn, Rq]) can be read as: multiply both matrices once, offline, and store the product. The pull request that
+# brought MLA decode to FlashInfer (#551) described it so, with merged weights [1536, 65536], which is [Rq, H·R]. The
+# result is right, and the low rank is gone. Apart, the two matrices have H·Dn·(Rq + R) words; their product has H·Rq·R,
+# three times as many. For $W^{UV}$ and $W^O$ it is H·Dv·(D + R) against H·D·R, 3.7 times as many. In decode those
+# weights are read for every token. So "absorb" means an order of multiplication, not a merged weight: two small
+# products, one after the other.
+#
+# </details>
 #
 # Figures: {{records}}.

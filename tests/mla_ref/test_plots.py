@@ -73,6 +73,56 @@ def test_page_table_colours_a_slot_for_every_token_on_both_sides():
         plots.page_table([[5]], [5], page_size=4, num_pages=6)
 
 
+def test_lines_are_drawn_with_what_was_predicted_beside_them():
+    figure = plots.lines(
+        (1, 2, 4),
+        {"naive": (3, 5, 9), "absorb": (1, 4, 16)},
+        xlabel="S",
+        ylabel="ms",
+        log="x",
+        predicted={"absorb": (1, 2, 4)},
+        points={"a kernel": ([2], [3])},
+        horizontal={"median": 2.5},
+        vertical={"break-even": 3},
+    )
+    axes = drawn(figure)
+    found = {line.get_label(): line for line in axes.lines}
+    assert list(found) == ["naive", "absorb", "absorb, predicted", "a kernel", "median: 2.5", "break-even: 3"]
+    assert list(found["naive"].get_ydata()) == [3, 5, 9]
+    assert found["absorb"].get_color() == found["absorb, predicted"].get_color() != found["naive"].get_color()
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2", "4"]
+    assert axes.get_ylim()[0] == 0
+
+
+def test_stacked_bars_stand_one_behind_the_other():
+    parts = {"mul": {"read": 4, "written": 2}, "to": {"read": 1, "written": 3}}
+    axes = drawn(plots.stacked(parts, unit="bytes"))
+    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [(0, 4), (0, 1), (4, 2), (1, 3)]
+
+
+def test_squares_are_coloured_by_number_and_hold_their_text():
+    figure = plots.squares(
+        {"one": [[0, 1, 1]], "two": [[1, 2], [0, 0]]}, ("masked", "program 0", "program 1"), texts={"one": [[7, 8, 9]]}
+    )
+    one = drawn(figure)
+    assert [text.get_text() for text in one.texts] == ["7", "8", "9"]
+    colors = one.images[0].to_rgba(one.images[0].get_array())
+    assert tuple(colors[0, 0]) == (1, 1, 1, 1) != tuple(colors[0, 1]) == tuple(colors[0, 2])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["masked", "program 0", "program 1"]
+
+
+def test_flow_connects_boxes_by_name():
+    figure = plots.flow(
+        {"h": (0, 0, "hidden"), "c": (2, 1, "latent")}, [("h", "c", "W")], groups={"cached": ["c"]}, title="a layer"
+    )
+    axes = drawn(figure)
+    assert [text.get_text() for text in axes.texts if text.get_text()] == ["hidden", "latent", "W"]
+    plain, cached = (text.get_bbox_patch().get_facecolor() for text in axes.texts[:2])
+    assert plain == (1, 1, 1, 1) != cached
+    with pytest.raises(KeyError):
+        plots.flow({"h": (0, 0, "hidden")}, [("h", "nowhere")])
+
+
 def test_global_style_is_left_alone():
     before = dict(matplotlib.rcParams)
     plots.bars({"a": 1}, unit="x")
