@@ -220,8 +220,8 @@ def _check_cost(events: Sequence[Mapping[str, Any]], most: Cost) -> None:
             cost, event = max(spent, key=lambda each: each[0])
             where = event.get("line") or "another cell"
             raise Forbidden(
-                f"{what} {total:,} {unit} in this call, where {limit:,.0f} are plenty: `{event['op'][0].strip('_')}` in "
-                f"{where} takes {cost:,} of them at a time"
+                f"{what} {total:,} {unit} in this call, and {limit:,.0f} are plenty: see `{event['op'][0].strip('_')}` "
+                f"in {where}, {cost:,} each time it runs"
             )
 
 

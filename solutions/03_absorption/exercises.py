@@ -9,6 +9,7 @@ import torch
 
 from autograder.isolation.sandbox import Limits
 from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, randn
+from mla_ref import Cost
 from mla_ref.attention import latent_attention
 from mla_ref.roofline import (
     absorb_projection_cost,
