@@ -13,6 +13,7 @@ WIDEST = 16  # bytes that a thread loads at once
 AGAIN = 1.5  # times as many bytes loaded as there are distinct ones: some are loaded again
 TILES = 4  # the same: they are loaded again and again
 NEAR = 1.15  # times the floor's bytes: no fewer can be moved
+FEW = 0.75  # programs for each multiprocessor
 BESIDE = 0.5  # of the longest of the times that compete: the next one counts too
 MATTER = 0.2  # of the time for the bytes: products that take so long want matrix units
 
@@ -21,6 +22,7 @@ BY_BOUND = {
     "L2": "requests to the L2 cache bound it: load less again, or in wider pieces that lie side by side",
     "load and store units": "the number of loads and stores bounds it: take more (tokens, columns) in a turn",
     "instructions": "arithmetic and addresses bound it: do less of them per byte",
+    "special functions": "exponentials, roots and their like bound it: compute fewer",
     "matrix units": "the matrix products bound it",
     "waiting": "waiting for memory bounds it: let a program ask for more bytes at once, or more programs run at a time",
     "handing out blocks": "the number of programs bounds it: let each do more",
@@ -65,7 +67,7 @@ def _of_launch(row: Mapping[str, Any], speed: Mapping[str, Any], moved: float) -
     width = max(widths, key=lambda width: width * widths[width], default=WIDEST)
     if row.get("spill_bytes"):
         return "registers spill to memory: take smaller blocks, or more warps for one"
-    if programs and programs < units:
+    if programs and programs < FEW * units:
         return f"{programs} programs run on {units} multiprocessors, and the others idle: divide the work further"
     products = speed["flops"] / speed["rate"] > MATTER * speed["bytes"] / speed["bandwidth"]
     if products and programs and not row.get("tensor_instructions") and bound not in ("DRAM", "matrix units"):
@@ -76,7 +78,8 @@ def _of_launch(row: Mapping[str, Any], speed: Mapping[str, Any], moved: float) -
                 f"most of what is loaded comes {width} bytes at a time, and {WIDEST} are possible: have the last axis "
                 f"of a block run along neighbours in memory"
             )
-        if distinct and loaded > TILES * distinct and bound != "waiting":
+        tiled = loaded > (AGAIN if row.get("tensor_instructions") else TILES) * distinct
+        if distinct and tiled and bound != "waiting":
             return f"{_mb(loaded)} are loaded of {_mb(distinct)}: take larger tiles, so that less is loaded again"
         if distinct and loaded > AGAIN * distinct and bound != "waiting":
             return f"{_mb(loaded)} are loaded of {_mb(distinct)}: some is read again. Keep it from the first time"

@@ -23,6 +23,8 @@ from mla_ref.hardware.devices import Device
 
 SECTOR = 32
 WIDE = 16  # bytes that a thread moves with one instruction
+SPECIAL = 16  # exponentials, roots, sines and their like that a multiprocessor computes in a cycle
+MEASURES = ("count", "spill", "shared", "tensor", "mufu")  # of regions of machine code: see `worker.compiling`
 NEW = 39  # the bin of what a program had not touched before: see `kernels.worker.replaying`
 FITTED = Path(__file__).parent / "cost_constants.json"
 
@@ -244,9 +246,9 @@ def launch_time(
     store, atomic = counts["access"]["store"], counts["access"]["atomic"]
     beyond += k.sector * store["sectors"] + k.request * store["lines"] + k.partial * store["partial"]
     beyond += k.atomic * atomic["sectors"]
-    instructions, spilled, shared, _ = executed(counts, compiled)
+    done = executed(counts, compiled)
     threads = warps * sm.warp_size
-    spilled *= threads * programs
+    spilled = done["spill"] * threads * programs
     kept = compiled["stack_bytes"] * threads * here
     reload_wait = spilled / (16 * threads * programs) * (k.l1_wait if kept <= l1 else k.l2_wait) / 4
     through = spilled if kept > l1 else spilled / 2  # the half that is stored passes through the L1 in any case
@@ -257,9 +259,10 @@ def launch_time(
 
     balance = per_sm * device.sms / programs if programs > device.sms else 1.0
     slots = used * 4 * sm.clock * k.issue
-    issue = instructions * warps * programs * balance / slots
+    issue = done["count"] * warps * programs * balance / slots
+    special = done["mufu"] * threads * programs * balance / (SPECIAL * used * sm.clock)
     waves = counts["access"]["load"]["lines"] + store["lines"] + store["partial"] + atomic["sectors"]
-    waves += (shared * threads * programs + spilled) / 128
+    waves += (done["shared"] * threads * programs + spilled) / 128
     pipe = waves * balance / (used * sm.clock)
     matrix = 0.0
     if compiled["instructions"].get("tensor"):
@@ -270,8 +273,8 @@ def launch_time(
         """Return the seconds that one program cannot do without, of several on average."""
         waits = sum(rounds * wait for rounds, wait in zip(programs["rounds"], places, strict=True))
         waits += programs["barriers"] * k.exchange * math.log2(2 * warps) if warps > 1 else 0.0
-        count, _, shared, products = executed(programs, compiled)
-        cycles = count * k.step + products * k.product + shared / WIDE * k.shared
+        one = executed(programs, compiled)
+        cycles = one["count"] * k.step + one["tensor"] * k.product + one["shared"] / WIDE * k.shared
         return k.start + waits / programs["programs"] + reload_wait + cycles / sm.clock
 
     parts = {
@@ -279,6 +282,7 @@ def launch_time(
         "L2": cache,
         "load and store units": pipe,
         "instructions": issue,
+        "special functions": special,
         "matrix units": matrix,
         "waiting": max(steps * chain(counts), chain(counts["longest"])),
         "handing out blocks": programs * k.block / sm.clock,
@@ -289,8 +293,8 @@ def launch_time(
     return LaunchTime(name, seconds, parts, max(parts, key=parts.get), resident)
 
 
-def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> tuple[float, float, float, float]:
-    """Return the instructions a warp executes on average, a thread's bytes of spills and of shared memory, and products.
+def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a warp executes on average: its regions' sums of `MEASURES`.
 
     A loop turns as often as its accesses to global memory were executed in the replay, less those outside the loop. One
     without accesses turns as often as the loop that has its lines.
@@ -306,18 +310,16 @@ def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> tuple[fl
         for key, count in looped.items()
     }
     deepest = max(turns.values(), default=1.0)
-    total = spilled = shared = products = 0.0
+    sums = dict.fromkeys(MEASURES, 0.0)
     for region in compiled["regions"]:
         times = 1.0
         if region["loop"]:
             own = max((counts["turns"].get(line, 0) / counts["programs"] for line in region["source"]), default=0.0)
             own = max(own, deepest if region["tensor"] else 1.0)
             times = max((turns[key] for key in region["lines"]), default=own)
-        total += region["count"] * times
-        spilled += region["spill"] * times
-        shared += region["shared"] * times
-        products += region["tensor"] * times
-    return total, spilled, shared, products
+        for measure in MEASURES:
+            sums[measure] += region[measure] * times
+    return sums
 
 
 def _matrix_rate(device: Device, dtype: str) -> float:

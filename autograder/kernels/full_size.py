@@ -52,6 +52,8 @@ class FullSize:
                 mean, deviation = (found.mean().item(), found.std().item()) if len(found) > 1 else (0.0, 1.0)
                 terms = [tensor.numel(), mean, deviation or 1.0, f"{self.secret}{name}"]
                 self.drawn[name] = [DTYPES[tensor.dtype], *terms]
+        with torch.no_grad():
+            self.shapes = [list(tensor.shape) for tensor in tensors_in(self.speed.baseline(*self.arguments.values()))]
         self._expected: dict[str, Any] = {}
 
     @property
@@ -71,8 +73,8 @@ class FullSize:
 
     def wrong(self, replayed: Replayed, recording: Recording) -> str | None:
         """Return what of a sample's results is not right or not there, or None."""
-        if len(replayed.picks) != len(self.exercise.returns):
-            return f"{len(replayed.picks)} tensors are returned, expected {', '.join(self.exercise.returns)}"
+        if reason := self._another_form(recording):
+            return reason
         for name, view in zip(self.exercise.returns, recording.result, strict=True):
             if (share := _written(view, replayed, recording)) < WRITTEN and not self.speed.axes[name].startswith(TABLE):
                 return f"only {share:.0%} of {name} is written"
@@ -82,6 +84,21 @@ class FullSize:
                     place = ", ".join(map(str, [*row, f"{start}:{start + len(values)}"]))
                     return f"{found}, in {name}[{place}]"
         return None if any(replayed.picks) else "no program of the sample wrote anything of the result"
+
+    def _another_form(self, recording: Recording) -> str | None:
+        """Return what is wrong with the form of the results: how many there are, their shapes and dtypes."""
+        names, form = self.exercise.returns, recording.form
+        listed = list(form) if isinstance(form, list | tuple) else [form]
+        if listed != [{"$view": n} for n in range(len(names))] or (len(names) == 1 and form != listed[0]):
+            return f"something else than {', '.join(names)} is returned"
+        likes = [*self.exercise.like, *[None] * len(names)]
+        for name, view, shape, like in zip(names, recording.result, self.shapes, likes, strict=False):
+            if view["shape"] != shape:
+                return f"{name} has shape {view['shape']}, expected {shape}"
+            wanted = self.arguments[like].dtype if isinstance(like, str) else like
+            if wanted is not None and NAMED[view["dtype"]] != wanted:
+                return f"{name} is {NAMED[view['dtype']]}, expected {wanted}".replace("torch.", "")
+        return None
 
     def _differs(
         self, name: str, row: Sequence[int], start: int, values: torch.Tensor, counts: torch.Tensor
@@ -158,7 +175,5 @@ def _written(view: Mapping[str, Any], replayed: Replayed, recording: Recording) 
     wanted = sum(math.prod(v["shape"]) * NAMED[v["dtype"]].itemsize for v in recording.result if v["storage"] == number)
     hosts = [n for e in recording.events if e["kind"] == "host" and e["args"] is not None for n in e["writes"]]
     written = sum(size for n, size in hosts if n == number)
-    if found := replayed.written.get(str(number)):
-        first = replayed.counts[found["launch"]]["distinct"][str(number)].get("write", 0)
-        written += first * found["share"] + found["bytes"]
+    written += replayed.written.get(str(number), 0.0)
     return written / wanted if wanted else 1.0

@@ -243,7 +243,7 @@ def shortfall(found: Modelled, floor: Cost) -> str | None:
     if not products:  # multiplied and added outside the matrix units, two halves at a time
         products = sum(
             4
-            * cost_model.executed(counts, compiled)[0]
+            * cost_model.executed(counts, compiled)["count"]
             * compiled["warps"]
             * DEVICES[found.device].sm.warp_size
             * counts["programs"]

@@ -44,8 +44,7 @@ class Replayed:
     picks
         Of a sample, for each tensor of the result parts of its rows: index, first element, values, which of them count.
     written
-        Of a sample, by the number of each storage of a result that launches write: the first `launch` that does, the
-        `share` of what it writes that are results and that no later one writes, and the `bytes` of results besides.
+        Of a sample, by the number of each storage of a result that launches write: the bytes of results that they do.
     """
 
     counts: list[dict[str, Any]]
@@ -54,7 +53,7 @@ class Replayed:
     changed: list[str] = field(default_factory=list)
     unwritten: list[str] = field(default_factory=list)
     picks: list[list[Any]] = field(default_factory=list)
-    written: dict[str, dict[str, Any]] = field(default_factory=dict)
+    written: dict[str, float] = field(default_factory=dict)
 
     def places(self, source: str, recording: Recording) -> set[Place]:
         """Return the places of the kernels in `source` at which an operation ran."""
@@ -128,7 +127,7 @@ def replay_request(
             continue
         known = compiled[number] if compiled else {"sites": [], "warps": event["options"].get("num_warps", 4)}
         facts = {"sites": known["sites"], "warps": known["warps"], "stages": event["options"].get("num_stages", 3)}
-        facts |= {key: known[key] for key in ("module", "parameters") if key in known}
+        facts |= {key: known[key] for key in ("module", "places", "parameters") if key in known}
         events.append({**event, **facts})
         number += 1
     dtypes = {view["storage"]: view["dtype"] for view in recording.views()}

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autograder.isolation.worker import running
+from mla_ref.hardware.emulator.ttir import Locations, numbered
 
 UNITS = {"load": "load", "async": "load", "store": "store", "atomic": "atomic"}
 KINDS = {
@@ -39,7 +40,6 @@ def compile_launches(request: dict[str, Any]) -> list[dict[str, Any]]:
     compiled once.
     """
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
     os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="triton-")
     namespace: dict[str, Any] = {"__name__": "kernels"}
@@ -54,13 +54,36 @@ def compile_launches(request: dict[str, Any]) -> list[dict[str, Any]]:
             signature, constants, attributes = specialise(function, launch["args"])
             key = repr((launch["kernel"], signature, constants, attributes, sorted(options.items())))
             if key not in known:
-                source = ASTSource(function, signature=signature, constexprs=constants, attrs=attributes)
+                source = _numbered_source()(function, signature=signature, constexprs=constants, attrs=attributes)
                 given = [name for name, kind in signature.items() if kind != "constexpr"]
                 known[key] = functools.cache(_compile(source, gpu, options, given))
             found.append(known[key])
         except Exception as error:
             found.append(functools.partial(dict, error=_sentence(error)))
     return [each() for each in found]
+
+
+@functools.cache
+def _numbered_source() -> type:
+    """Return a source of which the module has one line for each operation, once functions are inlined: `places`."""
+    from triton._C.libtriton import ir, passes
+    from triton.compiler import ASTSource
+
+    class Numbered(ASTSource):
+        def make_ir(self, target: Any, options: Any, codegen_fns: Any, module_map: Any, context: Any) -> Any:
+            module = super().make_ir(target, options, codegen_fns, module_map, context)
+            inliner = ir.pass_manager(context)
+            passes.common.add_inliner(inliner)
+            inliner.run(module, "inline")
+            text, self.places = numbered(module.str())
+            with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
+                file.write(text)
+                file.flush()
+                module = ir.parse_mlir_module(file.name, context)
+            module.context = context
+            return module
+
+    return Numbered
 
 
 def _compile(source: Any, gpu: Any, options: dict[str, Any], given: list[str]) -> Callable[[], dict[str, Any]]:
@@ -72,7 +95,8 @@ def _compile(source: Any, gpu: Any, options: dict[str, Any], given: list[str]) -
 
     kernel = compile(source, target=gpu, options=options)
     tools = _Tools(kernel.asm["cubin"]) if gpu.backend == "cuda" else None
-    return lambda: {**_read(kernel, tools), "module": kernel.asm["source"], "parameters": given}
+    module = {"module": kernel.asm["source"], "places": source.places, "parameters": given}
+    return lambda: {**_read(kernel, tools), **module}
 
 
 def _read(kernel: Any, tools: _Tools | None) -> dict[str, Any]:
@@ -240,8 +264,8 @@ def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any
     """Return instructions by loop and class, and the widths of global accesses.
 
     `places` are the accesses that the kernel itself makes. A loop that reads a table of the compiler's into a local
-    array is the reduction of large angles for sine and cosine: where it can be jumped over, it is left out with the
-    code that only leads there.
+    array is the reduction of large angles for sine and cosine: the least code around it that can be jumped over is left
+    out.
     """
     loops, skips = [], []
     for position, (text, _) in enumerate(lines):
@@ -257,14 +281,14 @@ def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any
     loops = sorted(set(loops))
     kinds = [f"{classify(text)[0]}:{line}" for text, line in lines]
     own = [n for n, kind in enumerate(kinds) if kind in places]
-    tables = [
-        (first, last)
-        for first, last in loops
-        if {"load", "spill"} <= {kind.split(":")[0] for kind in kinds[first : last + 1]}
-    ]
+    innermost = [a for a in loops if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
     rare: set[int] = set()
-    for first, last in skips:
-        if any(first <= a and b <= last for a, b in tables) and not any(first <= n <= last for n in own):
+    for first, last in innermost:
+        if not {"load", "spill"} <= {kind.split(":")[0] for kind in kinds[first : last + 1]}:
+            continue
+        around = [(a, b) for a, b in skips if a <= first and last <= b]
+        first, last = min(around, key=lambda skip: skip[1] - skip[0], default=(1, 0))
+        if not any(first <= n <= last for n in own):
             rare |= set(range(first, last + 1))
     lines = _rehomed(lines, kinds, places, rare)
     regions: dict[int, dict[str, Any]] = {}
@@ -278,14 +302,16 @@ def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any
             continue
         inside = [n for n, (first, last) in enumerate(loops) if first <= position <= last]
         region = min(inside, key=lambda n: loops[n][1] - loops[n][0], default=-1)
-        new = {"count": 0, "spill": 0, "tensor": 0, "shared": 0, "lines": {}, "source": {}}
+        new = {"count": 0, "spill": 0, "tensor": 0, "mufu": 0, "shared": 0, "lines": {}, "source": {}}
         counts = regions.setdefault(region, new)
         kind, width = classify(text)
         counts["count"] += 1
         counts["source"][str(line)] = counts["source"].get(str(line), 0) + 1
         total[kind] = total.get(kind, 0) + 1
-        if kind in ("spill", "tensor", "shared"):
-            counts[kind] += 1 if kind == "tensor" else width
+        if kind in ("spill", "shared"):
+            counts[kind] += width
+        if kind in ("tensor", "mufu"):
+            counts[kind] += 1
         if kind in widths:
             widths[kind][str(width)] = widths[kind].get(str(width), 0) + 1
             at = by_line.setdefault((kind, line), {})
@@ -355,11 +381,11 @@ def _amd_class(instruction: str) -> tuple[str, int]:
 
 
 def _sites(ttgir: str) -> list[dict[str, Any]]:
-    """Return the accesses to global memory by kind, line and column, with the layout of their block.
+    """Return the accesses to global memory by kind and line, with the layout of their block.
 
     A layout is given by its bases: the coordinates of register 1, 2, 4, …, of lane 1, 2, 4, … and of warp 1, 2, 4, ….
     """
-    places, bases = _places(ttgir), iter(_bases(ttgir))
+    places, bases = Locations(ttgir), iter(_bases(ttgir))
     found: dict[tuple, dict[str, Any]] = {}
     for text in ttgir.splitlines():
         operation = next((name for name in KINDS if re.search(rf"(?:^|= ){re.escape(name)}\b", text.strip())), None)
@@ -367,17 +393,16 @@ def _sites(ttgir: str) -> list[dict[str, Any]]:
             continue
         layout = next(bases)  # the operations come in the order of the text
         place = re.search(r"loc\((#loc\d*)\)\s*(\{.*)?$", text)
-        line, column = places.get(place[1], (0, 0)) if place else (0, 0)
+        line = places.place(place[1])[1] if place else 0
         kind = KINDS[operation]
         tensor = re.search(r"tensor<([\dx]+)x!tt\.ptr<(\w+)>", text)
         shape = [int(n) for n in tensor[1].split("x")] if tensor else []
         unit = UNITS[kind]
-        key = (unit, line, column, tuple(shape))
+        key = (unit, line, tuple(shape))
         if key not in found or kind == "async":
             found[key] = {
                 "kind": unit,
                 "line": line,
-                "column": column,
                 "shape": shape,
                 "bases": layout,
                 "itemsize": _itemsize(tensor[2]) if tensor else 0,
@@ -389,19 +414,6 @@ def _sites(ttgir: str) -> list[dict[str, Any]]:
 def _itemsize(name: str) -> int:
     """Return the bytes of a type of the intermediate form: bf16, f32, i8, i1, f8E4M3FN."""
     return max(1, int(re.search(r"\d+", name)[0]) // 8)
-
-
-def _places(ttgir: str) -> dict[str, tuple[int, int]]:
-    """Return line and column of each location, of the innermost function where it was inlined."""
-    raw = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", ttgir, re.MULTILINE))
-
-    def resolve(text: str, depth: int = 0) -> tuple[int, int]:
-        if match := re.match(r'".*?":(\d+):(\d+)', text):
-            return int(match[1]), int(match[2])
-        inner = re.search(r"#loc\d*", text)
-        return resolve(raw.get(inner[0], ""), depth + 1) if inner and depth < 20 else (0, 0)
-
-    return {name: resolve(text) for name, text in raw.items()}
 
 
 def _bases(ttgir: str) -> list[dict[str, list[list[int]]] | None]:

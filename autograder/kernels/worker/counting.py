@@ -101,12 +101,12 @@ class Counter(Watch):
         self.logs: dict[int, list[tuple]] = {number: [] for number in machine.numbers.tolist()}
         loops = [op for op in machine.kernel.module.ops if op.name in ("scf.for", "scf.while")]
         bodies = [block for op in loops for block in op.regions[-1]]
-        self.bodies = {id(block): {str(op.line) for op in block.ops} for block in bodies}
+        self.bodies = {id(block): {str(op.key) for op in block.ops} for block in bodies}
         self.gone: dict[tuple[int, int], int] = {}
 
     def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
         kind, full, itemsize = op.ins[0], (machine.size, *op.ins[0].shape), _itemsize(op)
-        site = self.layouts.site(KINDS[op.name], op.line, op.place[2], kind.shape)
+        site = self.layouts.site(KINDS[op.name], op.key, kind.shape)
         whole = torch.ones(1, dtype=torch.bool) if mask is None else mask
         active = whole.expand(full).reshape(machine.size, -1).sum(1).tolist()
         found: list[list[tuple[int, int, Pattern]]] = [[] for _ in range(machine.size)]
@@ -193,7 +193,7 @@ class Counter(Watch):
         self.round, self.level = {}, -1
 
     def _access(self, op: Op, site: Any, itemsize: int, active: int, found: list[tuple[int, int, Pattern]]) -> None:
-        kind, weight, line = KINDS[op.name], self.weight, op.line
+        kind, weight, line = KINDS[op.name], self.weight, op.key
         if kind == "load":
             self._before_load(op, site)
         total = self.totals[kind]
@@ -362,8 +362,29 @@ class Ran(Watch):
         self.places.update((op.line, op.place[2]) for op in block.ops if op.name.startswith(PLACED))
 
 
+class Turns(Watch):
+    """How often each program enters a block of its kernel, and how many accesses it makes."""
+
+    def __init__(self):
+        self.counts: dict[int, int] = {}
+
+    def block(self, machine: Machine, block: Block) -> None:
+        self._add(machine)
+
+    def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
+        self._add(machine)
+
+    def _add(self, machine: Machine) -> None:
+        for number in machine.numbers[machine.programs_on()].tolist():
+            self.counts[number] = self.counts.get(number, 0) + 1
+
+    def alike(self) -> bool:
+        """Return whether all programs have done as much."""
+        return len(set(self.counts.values())) <= 1
+
+
 class Writes(Watch):
-    """Which bytes launches write.
+    """Which bytes launches write; `bytes` of each storage, each counted once.
 
     Parameters
     ----------
@@ -376,12 +397,16 @@ class Writes(Watch):
     def __init__(self, covered: Sequence[np.ndarray], numbers: dict[int, int]):
         self.covered = [torch.from_numpy(each) for each in covered]
         self.numbers = numbers
+        self.bytes: dict[int, int] = {}
 
     def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
         size = _itemsize(op)
         for region, index, here in touched if op.name != "tt.load" else ():
-            covered = self.covered[self.numbers[region.low]]
-            covered[: len(covered) // size * size].view(-1, size)[_chosen(index, here)] = True
+            number = self.numbers[region.low]
+            covered, chosen = self.covered[number], _chosen(index, here).unique()
+            rows = covered[: len(covered) // size * size].view(-1, size)
+            self.bytes[number] = self.bytes.get(number, 0) + int((~rows[chosen]).sum())
+            rows[chosen] = True
 
 
 class Drawn(Watch):
@@ -419,13 +444,9 @@ class _Layouts:
             self.by_line.setdefault((site["kind"], site["line"]), []).append(site)
         self.permutations: dict[tuple, np.ndarray] = {}
 
-    def site(self, kind: str, line: int, column: int, shape: tuple[int, ...]) -> dict[str, Any] | None:
-        """Return the compiled access for the one at this place, or the one on its line that is most like it."""
-        sites = self.by_line.get((kind, line))
-        if not sites:
-            return None
-        unlike = lambda site: (site["shape"] != list(shape), abs(site["column"] - column))
-        return min(sites, key=unlike)
+    def site(self, kind: str, line: int, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        """Return the compiled access for the one on this line, of this shape if there is one."""
+        return min(self.by_line.get((kind, line), ()), key=lambda site: site["shape"] != list(shape), default=None)
 
     def per_warp(self, site: dict[str, Any] | None, itemsize: int) -> int:
         """Return the instructions that a warp issues for one access."""

@@ -22,7 +22,7 @@ from autograder.isolation.worker import running
 from autograder.isolation.worker.layout import blank, window
 from autograder.kernels.worker import hosting
 from autograder.kernels.worker.compiling import specialise
-from autograder.kernels.worker.counting import Counter, Drawn, Ran, Sectors, Together, Writes
+from autograder.kernels.worker.counting import Counter, Drawn, Ran, Sectors, Together, Turns, Writes
 from autograder.kernels.worker.generated import Generated
 from autograder.kernels.worker.recording import NAMED
 from mla_ref.hardware.emulator.access import KINDS
@@ -30,7 +30,7 @@ from mla_ref.hardware.emulator.machine import Kernel, Watch
 from mla_ref.hardware.emulator.memory import Blanks, Memory, Region
 
 GUARD = 1 << 12
-BESIDE = 4  # programs that run with a sample of three for their results alone
+BESIDE = 21  # programs that run with a sample of three: for their results, and to see that they turn as often
 MARKED = 4096  # bytes that show how much of what one launch wrote later ones write again
 WINDOW = 256  # elements of a row that are compared together
 
@@ -187,7 +187,8 @@ class Compiled:
         check_grid(launch["kernel"], launch["grid"])
         if "module" in launch:
             if launch["module"] not in self.known:
-                self.known[launch["module"]] = kernel_of(launch["module"], launch["kernel"])
+                places = launch.get("places")
+                self.known[launch["module"]] = kernel_of(launch["module"], launch["kernel"], places)
             return self._given(self.known[launch["module"]], launch["parameters"], launch["args"])
         function = self.namespace[launch["kernel"]]
         try:
@@ -272,11 +273,12 @@ def _run(
             if str(storage) not in written and "write" in done[-1]["distinct"].get(str(storage), ()):
                 all_ran, alone = number in whole or done[-1]["exact"], sum(storage in each for each in writers) == 1
                 views = [view for view in request["result"] if view["storage"] == storage]
-                written[str(storage)] = _Written(covered[storage], views, len(done) - 1, all_ran, alone)
+                estimate = None if all_ran else run.estimate(storage)
+                written[str(storage)] = _Written(covered[storage], views, estimate, alone)
     found = {"launches": done, "changed": storages.changed(), "unwritten": storages.reports[:1]}
     if limit is None:
         return {**found, "result": [shown(storages.buffers[v["storage"]], v).clone() for v in request["result"]]}
-    told = {storage: each.summary() for storage, each in written.items()}
+    told = {storage: each.total() for storage, each in written.items()}
     picks = [_picked(storages, covered, view, request.get("picks", 0), rng) for view in request["result"]]
     return {**found, "picks": picks if rng else [], "written": told}
 
@@ -363,10 +365,13 @@ class _Launch:
         """Run all programs, or a sample of about `limit`, and count what they do. If `whole`, the others run too."""
         races = limit is None
 
+        turns = Turns()
+
         def count(chosen: list[tuple[int, int]], exact: bool) -> Counter:
-            counter = Counter(sectors, self.event, self.storages.numbers, dict(chosen), exact)
-            self._run([number for number, _ in chosen], races, counter)
-            return counter
+            self.counter = Counter(sectors, self.event, self.storages.numbers, dict(chosen), exact)
+            self.writes = Writes([blank(size).view(bool) for size in sectors.sizes], self.storages.numbers)
+            self._run([number for number, _ in chosen], races, self.counter, self.writes, turns)
+            return self.counter
 
         if self.kernel.depends:  # what a program does depends on those before it: none stands for another
             counter = count([(number, 1) for number in range(self.programs)], True)
@@ -380,14 +385,20 @@ class _Launch:
             first = count([(0, 1), (middle, self.programs - 2), (self.programs - 1, 1)], False)
             counter, seen = (first if first.long_and_alike(0, middle, self.programs - 1) else None), first.unwritten
             if counter is not None:
-                ran = {0, middle, self.programs - 1}
-                if rng and not whole:
-                    self._run(sorted({rng.randrange(self.programs) for _ in range(BESIDE)} - ran), races)
+                beside = {rng.randrange(self.programs) for _ in range(BESIDE)} if rng and not whole else set()
+                ran = {0, middle, self.programs - 1, *beside}
+                self._run(sorted(beside - {0, middle, self.programs - 1}), races, turns)
+                counter = counter if turns.alike() else None
         counter = counter or count(chosen, all(n <= per_axis for n in grid))
         counter.unwritten |= seen
         if whole:
             self._run([number for number in range(self.programs) if number not in ran], races)
         return self._with_places(counter.summary(self.programs))
+
+    def estimate(self, storage: int) -> float:
+        """Return the bytes that all programs write to a storage: as many for each as those that were counted."""
+        own, weighted = self.counter.own[storage, "write"], self.counter.sums[storage, "write"]
+        return self.writes.bytes[storage] * weighted / own
 
     def _with_places(self, counts: dict[str, Any]) -> dict[str, Any]:
         return {**counts, "ran": sorted(map(list, self.ran.places))}
@@ -436,39 +447,37 @@ class _Written:
         bool ``[bytes]``: what was seen to be written.
     views
         The results in it.
-    launch, all_ran, alone
-        The number of the first launch, whether all of its programs ran, and whether no other writes there.
+    estimate
+        The bytes that the first launch writes; None if all of its programs ran.
+    alone
+        Whether no other writes there.
     """
 
-    def __init__(self, covered: np.ndarray, views: list[dict[str, Any]], launch: int, all_ran: bool, alone: bool):
-        self.covered, self.views, self.launch, self.all_ran = covered, views, launch, all_ran
+    def __init__(self, covered: np.ndarray, views: list[dict[str, Any]], estimate: float | None, alone: bool):
+        self.covered, self.views, self.estimate = covered, views, estimate
         bytes_shown = sum(math.prod(view["shape"]) * NAMED[view["dtype"]].itemsize for view in views)
-        self.plain = alone and bytes_shown == len(
-            covered
-        )  # all that is written is a result, and stays: no need to look
+        # all that is written is a result, and stays: no need to look
+        self.plain = alone and estimate is not None and bytes_shown == len(covered)
         if self.plain:
             return
         self.first, seen = self._inside(), np.flatnonzero(covered)
         self.share = self.first / max(1, len(seen))
         self.marked = seen[:: max(1, len(seen) // MARKED)]
-        covered[self.marked] = all_ran  # who writes there again shows
+        covered[self.marked] = estimate is None  # who writes there again shows
 
     def _inside(self) -> int:
         return sum(int(elements(self.covered, view, every=False).sum()) for view in self.views)
 
-    def summary(self) -> dict[str, Any]:
+    def total(self) -> float:
+        """Return the bytes of results that are written, as far as a sample tells."""
         if self.plain:
-            return {"launch": self.launch, "share": 1.0, "bytes": 0}
+            return self.estimate
         again = float(self.covered[self.marked].mean()) if len(self.marked) else 0.0
         self.covered[self.marked] = True
         inside = self._inside()
-        if self.all_ran:
-            return {"launch": self.launch, "share": 0.0, "bytes": inside}
-        return {
-            "launch": self.launch,
-            "share": self.share * (1.0 - again),
-            "bytes": inside - self.first * (1.0 - again),
-        }
+        if self.estimate is None:
+            return inside
+        return inside + (self.estimate * self.share - self.first) * (1.0 - again)
 
 
 def _dense(shape: Sequence[int]) -> list[int]:

@@ -310,8 +310,10 @@ def compile_kernel(
     return loaded(compiled.asm["generic"].decode(), function.fn.__name__, function.fn.__code__.co_filename)
 
 
-def kernel_of(text: str, name: str) -> Kernel:
+def kernel_of(text: str, name: str, places: Sequence[Sequence[int]] | None = None) -> Kernel:
     """Return a kernel from the module that Triton's front end made of it for some GPU: `asm["source"]`.
+
+    With the `places` of a module that was numbered (see `ttir.numbered`), its operations have their own lines again.
 
     Raises RuntimeError for text that is no such module.
     """
@@ -328,6 +330,8 @@ def kernel_of(text: str, name: str) -> Kernel:
     module.context = context
     found = parse(generic_text(compiler.make_ttir(module, {}, compiler.parse_options({}), CAPABILITY)))
     for op in found.ops:
+        if places is not None:
+            op.place = (op.place[0], *(places[op.key - 1] if 0 < op.key <= len(places) else (0, 0)))
         if op.place[0] == file.name:  # what had no place got one in the text
             op.place = ("", 0, 0)
     return Kernel(found, name)

@@ -23,6 +23,10 @@ TRITON = str(Path(importlib.util.find_spec("triton").origin).parent)
 DTYPE_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64}
 
 
+Place = tuple[str, int, int]  # file, line, column
+NOWHERE: Place = ("", 0, 0)
+
+
 @dataclass(frozen=True)
 class Type:
     """The type of a value: a block ``shape``, ``()`` of a scalar; its ``element``, "i64" for a pointer; its pointee."""
@@ -34,14 +38,19 @@ class Type:
 
 @dataclass(slots=True)
 class Op:
-    """One operation. ``place`` is file, line and column, in the innermost function where it was inlined."""
+    """One operation.
+
+    ``place`` is file, line and column, in the innermost function where it was inlined; ``key`` is the line that the
+    module's text gives, which in a :func:`numbered` one no other operation has.
+    """
 
     name: str
     operands: list[str]
     results: list[str]
     attrs: dict[str, Any]
     successors: list[str]
-    place: tuple[str, int, int] = ("", 0, 0)
+    place: Place = NOWHERE
+    key: int = 0
     ins: list[Type] = field(default_factory=list)
     outs: list[Type] = field(default_factory=list)
     regions: list[list[Block]] = field(default_factory=list)
@@ -107,14 +116,50 @@ def parse_type(text: str) -> Type:
     return Type(shape, text)
 
 
+class Locations:
+    """The places that the locations of a module's text stand for."""
+
+    def __init__(self, text: str):
+        self.raw = dict(re.findall(r"^#(loc\d*) = loc\((.*)\)$", text, re.MULTILINE))
+        self.known: dict[str, Place] = {}
+
+    def place(self, text: str, depth: int = 0) -> Place:
+        """Return the place of a location: of a callsite that of the callee, but for Triton's own functions."""
+        if text in self.known:
+            return self.known[text]
+        found = NOWHERE
+        if match := re.match(r'"(.*)":(\d+):(\d+)', text):
+            found = (match[1], int(match[2]), int(match[3]))
+        elif depth < 50:  # of a callsite the callee comes first
+            for name in re.findall(r"#(loc\d*)", text):
+                place = self.place(self.raw.get(name, ""), depth + 1)
+                found = found if found[1] and not found[0].startswith(TRITON) else place
+        self.known[text] = found
+        return found
+
+
+def numbered(text: str) -> tuple[str, list[list[int]]]:
+    """Return a module's text with a line of its own for each operation, from 1, and for each line and column before.
+
+    So machine code says from which operation it comes, also where one line of a kernel was inlined in several places.
+    """
+    locations, lines, places = Locations(text), [], []
+    for line in text.splitlines():
+        if (match := re.search(r" loc\((#loc\d*)\)$", line)) and not line.startswith("#"):
+            file, *place = locations.place(match[1])
+            places.append(place)
+            line = f'{line[: match.start()]} loc("{file or "unknown"}":{len(places)}:1)'
+        lines.append(line)
+    return "\n".join(lines), places
+
+
 class _Parser:
     HEAD = re.compile(r'(?:(%[\w$.-]+)(?::(\d+))? = )?"([\w.]+)"\(([^()]*)\)(?:\[([^\]]*)\])?(.*)$')
     STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
     def __init__(self, text: str):
         self.lines = text.splitlines()
-        self.raw_locations = dict(re.findall(r"^#(loc\d*) = loc\((.*)\)$", text, re.MULTILINE))
-        self.locations: dict[str, tuple[str, int, int]] = {}
+        self.locations = Locations(text)
         self.strings: list[str] = []
         self.ops: list[Op] = []
 
@@ -180,7 +225,8 @@ class _Parser:
             self._finish(op, rest, location)
 
     def _finish(self, op: Op, rest: str, location: str) -> None:
-        op.place = self._place(location)
+        op.place = self.locations.place(location)
+        op.key = op.place[1]
         ins, outs = rest[rest.index(" : (") + 3 :].split(" -> ", 1) if " : (" in rest else ("()", "()")
         op.ins = [parse_type(each) for each in _split(ins.strip()[1:-1])]
         op.outs = [parse_type(each) for each in _split(outs.strip()[1:-1] if outs.startswith("(") else outs)]
@@ -209,19 +255,6 @@ class _Parser:
         if text.startswith('@"'):
             return self.strings[int(text[2:-1])]
         return {"true": True, "false": False, "unit": True}.get(text, text.removeprefix("@"))
-
-    def _place(self, text: str, depth: int = 0) -> tuple[str, int, int]:
-        if text in self.locations:
-            return self.locations[text]
-        found = ("", 0, 0)
-        if match := re.match(r'"(.*)":(\d+):(\d+)', text):
-            found = (match[1], int(match[2]), int(match[3]))
-        elif depth < 50:  # of a callsite the callee comes first; Triton's own functions are passed over
-            for name in re.findall(r"#(loc\d*)", text):
-                place = self._place(self.raw_locations.get(name, ""), depth + 1)
-                found = found if found[1] and not found[0].startswith(TRITON) else place
-        self.locations[text] = found
-        return found
 
 
 def _split(text: str) -> list[str]:
