@@ -5,9 +5,10 @@ there, requests to the L2 cache, instructions, matrix products, blocks to hand o
 cannot shorten, once for every round of blocks that the GPU holds at a time. All of it is arithmetic on integers and
 constants: the same input gives the same bits.
 
-What it cannot see: conflicts between the banks of shared memory (a float32 `tl.dot` without matrix units takes three
-times what is predicted), many atomics on one address, the work of `while` loops without access to global memory, the
-host's own time between launches, and clocks that sink under load. `benchmarks/model_validation.json` has the figures.
+What it cannot see: in which order programs run, so that what several of them read is taken to come from DRAM once;
+conflicts between the banks of shared memory (a float32 `tl.dot` without matrix units takes three times what is
+predicted), many atomics on one address, the host's own time between launches, and clocks that sink under load.
+`benchmarks/model_validation.json` has the figures.
 """
 
 from __future__ import annotations
@@ -331,13 +332,17 @@ def _matrix_rate(device: Device, dtype: str) -> float:
     return device.flops.get(name) or device.flops["float16"]
 
 
-def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2) -> LaunchTime:
-    """Return the modelled time of one operation of torch: a pass over what it reads and writes."""
+def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2, sizes: Sequence[int] = ()) -> LaunchTime:
+    """Return the modelled time of one operation of torch: a pass over what it reads and writes.
+
+    Of each storage that is what its operands show, and no more than its size, of `sizes`.
+    """
     reads: dict[int, float] = {}
     writes: dict[int, float] = {}
     for target, pairs in ((reads, event["reads"]), (writes, event["writes"])):
         for number, size in pairs:
-            target[number] = max(target.get(number, 0.0), float(size))
+            most = sizes[number] if 0 <= number < len(sizes) else math.inf
+            target[number] = min(target.get(number, 0.0) + size, float(most))
     moved, _ = l2.bytes_moved(reads, writes)
     plain = sum(reads.values()) == sum(writes.values())
     share = k.dram if plain else k.host * k.dram
@@ -354,6 +359,7 @@ def total_time(
     events: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any] | None]],
     device: Device,
     k: Constants,
+    sizes: Sequence[int] = (),
 ) -> tuple[float, list[LaunchTime]]:
     """Return the modelled seconds of a call and its steps.
 
@@ -361,12 +367,16 @@ def total_time(
     ----------
     events
         `(kernel, counts, compiled)` for a launch, `(op, event, None)` for an operation of the host, in order.
+    sizes
+        Of storages, by number, in bytes.
     """
     l2 = L2(device.l2_bytes or 1.0, k.foreign)
     steps = []
     for name, what, compiled in events:
-        step = host_time(what, device, k, l2) if compiled is None else launch_time(name, what, compiled, device, k, l2)
-        steps.append(step)
+        if compiled is None:
+            steps.append(host_time(what, device, k, l2, sizes))
+        else:
+            steps.append(launch_time(name, what, compiled, device, k, l2))
     overhead = k.launch + k.next_launch * max(0, len(steps) - 1)
     return math.fsum([overhead, *(step.seconds for step in steps)]), steps
 

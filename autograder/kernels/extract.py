@@ -246,6 +246,9 @@ class _Writer:
         try:
             return _expression(literal(folded(node, {})), node)
         except NoConstant:
+            binding = self.bindings.get(node.id) if isinstance(node, ast.Name) else None
+            if binding is not None and binding.kind == "constant":
+                return self.own_name(node)
             raise NotAKernel(f"{self.name}: the default `{_text(node)}` is not a literal") from None
 
     def is_constexpr(self, annotation: ast.expr) -> bool:

@@ -193,7 +193,7 @@ def add_up(
     constants: Constants | None = None,
 ) -> Modelled:
     """Return the modelled time of recorded, compiled and replayed launches."""
-    target = DEVICES[device]
+    target, sizes = DEVICES[device], [storage["bytes"] for storage in recording.storages]
     events, notes, number = [], [], 0
     made = {n for event in recording.events if event["kind"] == "host" for n, _ in event["writes"]}
     for event in recording.events:
@@ -213,7 +213,7 @@ def add_up(
         if storage not in written | made and "input" not in recording.storages[storage]:
             made.add(storage)
             events.append(_made_on_host(storage, recording))
-    seconds, steps = cost_model.total_time(events, target, constants or Constants.load())
+    seconds, steps = cost_model.total_time(events, target, constants or Constants.load(), sizes)
     hosts = [name for name, _, what in events if what is None]
     if hosts:
         notes.append(f"{len(hosts)} passes on the host: {', '.join(hosts[:6])}")

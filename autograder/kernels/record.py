@@ -276,6 +276,7 @@ def _check_host(event: Host, storages: list[Storage]) -> None:
     given = [*hosting.views_in(event["args"]), *hosting.views_in([*event["kwargs"].values()])]
     for view in [*given, *event["out"]]:
         _check_view(VIEW.validate_python(view), storages)
+    hosting.control(event), hosting.fills(event)  # which read the operands by their places
     changed = [*hosting.views_in(hosting.written_by(event["op"], event["args"], event["kwargs"]))]
     event["reads"] = [[view["storage"], _bytes(view)] for view in given]
     event["writes"] = [[view["storage"], _bytes(view)] for view in [*changed, *event["out"]]]

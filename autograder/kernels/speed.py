@@ -203,7 +203,8 @@ def baseline_seconds(exercise: Exercise) -> float:
     with recording.recording(arguments) as recorder:
         speed.baseline(*arguments.values())
     events = [(event["op"][0], event, None) for event in recorder.events]
-    seconds, _ = cost_model.total_time(events, DEVICES[speed.device], Constants.load())
+    sizes = [storage["bytes"] for storage in recorder.storages]
+    seconds, _ = cost_model.total_time(events, DEVICES[speed.device], Constants.load(), sizes)
     return seconds
 
 
