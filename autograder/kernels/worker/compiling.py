@@ -264,8 +264,8 @@ def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any
     """Return instructions by loop and class, and the widths of global accesses.
 
     `places` are the accesses that the kernel itself makes. A loop that reads a table of the compiler's into a local
-    array is the reduction of large angles for sine and cosine: the least code around it that can be jumped over is left
-    out.
+    array is the reduction of large angles for sine and cosine. What can be jumped over around it is left out: all that
+    comes of the same operation, or else the least.
     """
     loops, skips = [], []
     for position, (text, _) in enumerate(lines):
@@ -286,8 +286,10 @@ def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any
     for first, last in innermost:
         if not {"load", "spill"} <= {kind.split(":")[0] for kind in kinds[first : last + 1]}:
             continue
-        around = [(a, b) for a, b in skips if a <= first and last <= b]
-        first, last = min(around, key=lambda skip: skip[1] - skip[0], default=(1, 0))
+        its = {line for _, line in lines[first : last + 1]}
+        around = sorted(((a, b) for a, b in skips if a <= first and last <= b), key=lambda skip: skip[1] - skip[0])
+        whole = [(a, b) for a, b in around if {line for _, line in lines[a : b + 1]} <= its]
+        first, last = (whole[-1:] or around[:1] or [(1, 0)])[0]
         if not any(first <= n <= last for n in own):
             rare |= set(range(first, last + 1))
     lines = _rehomed(lines, kinds, places, rare)
