@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from nbformat import NotebookNode
+
 from autograder.classroom import grader as graders
 from autograder.classroom.grader import Grader
 from autograder.classroom.record import Entry, Graded, Records
@@ -185,15 +187,22 @@ class Classroom:
 
     def _entry(self, grader: Grader, student: str, lesson: Lesson, terms: tuple[str, str]) -> Entry:
         folder = self.submitted / student / lesson.name
-        try:
-            others = [one_line(name, 100) for name in _others(folder)]
-            notebook = restore(lesson, read_cells(_find_notebook(folder)), {"others": others})
-        except SubmissionError as problem:
-            notebook = placeholder(lesson, problem)
-        except Exception as error:  # one submission that the grader trips over must not stop the class
-            why = f"the submission could not be read: {type(error).__name__}"
-            notebook = placeholder(lesson, SubmissionError(Outcome.FAULT, why))
+        notebook = restored(lesson, folder)
         return Entry(student, lesson, notebook, grader.jobs(lesson, notebook), _timestamp(folder)[0], terms)
+
+
+def restored(lesson: Lesson, folder: Path) -> NotebookNode:
+    """Return the notebook that is graded of what lies in a submission's folder, whatever that is. Never raises."""
+    try:
+        if not all(_is(path, stat.S_ISDIR) for path in (folder.parent, folder)):
+            raise SubmissionError(Outcome.ABSENT, f"no folder {one_line(folder.name, 100)} was handed in, but a link")
+        others = [one_line(name, 100) for name in _others(folder)]
+        return restore(lesson, read_cells(_find_notebook(folder)), {"others": others})
+    except SubmissionError as problem:
+        return placeholder(lesson, problem)
+    except Exception as error:  # one submission that the grader trips over must not stop the class
+        why = f"the submission could not be read: {type(error).__name__}"
+        return placeholder(lesson, SubmissionError(Outcome.FAULT, why))
 
 
 def isolation_for(folder: Path, pairs: Sequence[tuple[str, str]], asked: str | None = None) -> str:

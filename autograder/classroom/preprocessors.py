@@ -13,7 +13,7 @@ from nbgrader.preprocessors import CheckCellMetadata, GetGrades, NbGraderPreproc
 from traitlets import Float, Unicode
 
 from autograder.classroom import grader, report
-from autograder.classroom.grade import isolation_for
+from autograder.classroom.grade import isolation_for, restored
 from autograder.classroom.restore import REMARKS, clean_cells, restore
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
@@ -37,13 +37,16 @@ class OfCourse(NbGraderPreprocessor):
 
 
 class Restore(OfCourse):
-    """First sanitizer: put the student's solutions into the lesson's own notebook (see `classroom.restore`)."""
+    """First sanitizer: put the student's solutions into the lesson's own notebook (see `classroom.restore`).
+
+    nbgrader has read the notebook already, and has not looked at it. Unless it is our own, it is read again.
+    """
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
         lesson = self.lesson(resources)
-        ours = VERDICTS in resources["nbgrader"]  # else the notebook is as the student handed it in, remarks and all
-        remarks = nb.metadata.get(REMARKS) if ours else {}
-        return restore(lesson, list(clean_cells(nb.cells)), remarks if isinstance(remarks, dict) else {}), resources
+        if VERDICTS in resources["nbgrader"]:  # restored already
+            return restore(lesson, list(clean_cells(nb.cells)), nb.metadata[REMARKS]), resources
+        return restored(lesson, Path(resources["metadata"]["path"])), resources
 
 
 class Judge(OfCourse):

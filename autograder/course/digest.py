@@ -13,6 +13,8 @@ import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from autograder.judging.program import parsed
+
 OWN = ("autograder", "mla_ref")
 
 
@@ -50,10 +52,12 @@ def _imports(path: Path, _modified: int, packages: tuple[str, ...]) -> tuple[Pat
 
 @functools.lru_cache(4096)
 def imported(source: str, packages: tuple[str, ...], path: Path | None = None) -> tuple[Path, ...]:
-    """Return the files of these packages that a source imports itself; and those beside it, if it lies at `path`."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    """Return the files of these packages that a source imports itself; and those beside it, if it lies at `path`.
+
+    What does not parse imports nothing if it is from outside. SyntaxError for a file of ours.
+    """
+    tree = ast.parse(source) if path else parsed(source)
+    if tree is None:
         return ()
     found: list[Path] = []
     for node in ast.walk(tree):

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -31,6 +32,7 @@ ROOMS = Path(__file__).parents[1]
 IGNORED = shutil.ignore_patterns("__pycache__")
 SCRATCH = str(128 << 20)  # bytes that may be written to /tmp, and to /dev/shm
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
+TELLING = ("keys", "key-users", "kallsyms", "locks")  # in /proc, of what is outside, for everybody to read
 UNFILTERED = (
     "the kernel filters no system calls here: students' code can change the limits and the schedule of those after it, "
     "and leave keys and queues for them. The filter needs Linux on x86-64 or 64-bit ARM, with seccomp"
@@ -416,6 +418,8 @@ def _bubblewrap(stage: Path, environment: dict[str, str], hidden: Iterable[Path]
     for key, value in environment.items():
         command += ["--setenv", key, value]
     command += ["--proc", "/proc", "--dev", "/dev", "--size", SCRATCH, "--tmpfs", "/tmp"]
+    for path in _of_the_machine():
+        command += ["--ro-bind", "/dev/null", path]
     shown = [*SYSTEM, sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parent.parent), str(stage)]
     if gpu:
         for device in sorted(Path("/dev").glob("nvidia*")):
@@ -430,6 +434,13 @@ def _bubblewrap(stage: Path, environment: dict[str, str], hidden: Iterable[Path]
     for path in [*sorted(masks), "/proc", "/"]:  # the kernel's settings are root's, who may be the user outside
         command += ["--remount-ro", path]
     return [*command, "--chdir", "/tmp", "--"]
+
+
+def _of_the_machine() -> list[str]:
+    """Return the files in /proc that tell of what is outside: root's own, as root may be the user, and `TELLING`."""
+    with os.scandir("/proc") as entries:
+        files = [entry for entry in entries if not entry.is_dir(follow_symlinks=False) and not entry.is_symlink()]
+    return sorted(each.path for each in files if each.name in TELLING or not each.stat().st_mode & stat.S_IROTH)
 
 
 def _masks(shown: Iterable[str], hidden: Iterable[Path]) -> set[str]:

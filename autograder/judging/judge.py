@@ -89,7 +89,7 @@ def judge(
         answers, unsettled = first_answers(cases, reply), {}
         if settle:
             answers, unsettled = settle(cases, answers)
-        failures, notes = read_reply(exercise, cases, reply, answers, unsettled)
+        failures, notes = read_reply(exercise, cases, reply, answers, unsettled, program)
     except SandboxError as error:
         return fault(exercise, str(error))
     except Exception as error:  # whatever the comparison trips over, it is not the student's zero
@@ -132,15 +132,18 @@ def read_reply(
     reply: Reply,
     answers: Messages | None = None,
     failed: Mapping[int, Failure] | None = None,
+    program: Sequence[Cell] = (),
 ) -> tuple[dict[int, Failure], list[str]]:
     """Return the failed cases by number and remarks for the feedback. Whatever the reply holds, a case without a
     right answer has failed.
 
-    `answers` are in place of the reply's own, and `failed` are the cases for which there could be none.
+    `answers` are in place of the reply's own, and `failed` are the cases for which there could be none. There is one
+    remark at most on each cell of the `program`.
     """
     failures: dict[int, Failure] = dict(failed or {})
     answers = first_answers(cases, reply) if answers is None else answers
-    notes: list[str] = []
+    notes: dict[str, str] = {}
+    names = {cell.name for cell in program}
     stop: Failure | None = None
     for index, message in answers.items():
         if failure := read_case(exercise, cases[index], message):
@@ -149,11 +152,12 @@ def read_reply(
         if message.get("event") == "missing":
             stop = Failure(Outcome.MISSING, f"the cell defines no function or class called {exercise.name}")
         elif message.get("event") == "cell":
-            failure = _read_error(exercise, message.get("error"))
-            if message.get("cell") == exercise.name:
-                stop = failure
-            else:
-                notes.append(f"a cell that {exercise.name} needs failed: {failure.reason}")
+            name = message.get("cell")
+            if name == exercise.name:
+                stop = _read_error(exercise, message.get("error"))
+            elif isinstance(name, str) and name in names and name not in notes:
+                reason = _read_error(exercise, message.get("error")).reason
+                notes[name] = f"a cell that {exercise.name} needs failed: {reason}"
     stop = stop or _how_it_ended(exercise, reply)
     if reply.changed and not exercise.may_change and not any(message.get("changed") for message in answers.values()):
         told = Failure(Outcome.WRONG, "it changed an argument in place, and that was not said")
@@ -161,7 +165,7 @@ def read_reply(
     for index in range(len(cases)):
         if index not in answers and index not in failures:
             failures[index] = stop
-    return failures, notes
+    return failures, list(notes.values())
 
 
 def first_answers(cases: Sequence[Case], reply: Reply) -> Messages:

@@ -12,6 +12,7 @@ import ast
 import builtins
 import functools
 import re
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,10 @@ RUNS_ITS_BODY = ("time", "timeit", "capture", "prun")
 # What opens, closes or hides code in a line; an escaped character is one mark.
 MARKS = re.compile(r"""\\.|'''|\"\"\"|['"#()\[\]{}]""")
 PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
+OUTSIDE = "<code from outside>"
+# The parser's warnings quote the code as it is. By the name of the file: to mute all of them meanwhile would mute, and
+# could leave muted, what other threads warn of.
+warnings.filterwarnings("ignore", module=re.escape(OUTSIDE))
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ def names_bound(source: str) -> set[str]:
 
 def is_broken(source: str) -> bool:
     """Return whether a cell does not parse, or is too long to be parsed."""
-    return _parsed(without_magics(source)) is None
+    return parsed(without_magics(source)) is None
 
 
 def _bound(code: _Code) -> set[str]:
@@ -142,17 +147,20 @@ def _code(source: str) -> _Code:
     return _Code(plain, _statements(plain))
 
 
-def _parsed(source: str) -> ast.Module | None:
-    """Return the tree of a cell; None if there is none. Depth is bounded by the parser, whose limits raise."""
+def parsed(source: str) -> ast.Module | None:
+    """Return the tree of code from outside; None if it does not parse, or is too long to be parsed.
+
+    Nothing is said of it on the terminal. Depth is bounded by the parser, whose limits raise.
+    """
     try:
-        return ast.parse(source) if len(source) <= MAX_CODE else None
+        return ast.parse(source, OUTSIDE) if len(source) <= MAX_CODE else None
     except PARSE_ERRORS:
         return None
 
 
 def _statements(source: str) -> tuple[_Statement, ...] | None:
     """Return the top-level statements; those that share a line count as one."""
-    tree = _parsed(source)
+    tree = parsed(source)
     if tree is None:
         return None
     groups: list[tuple[int, int, list[ast.stmt]]] = []
@@ -322,7 +330,7 @@ def without_magics(source: str) -> str:
     indent = _indent(next((line for line in lines if line.strip()), ""))
     lines = [line.removeprefix(indent) for line in lines]
     plain = "\n".join(lines)
-    if not any(mark in plain for mark in "%!?") or _parsed(plain) is not None:
+    if not any(mark in plain for mark in "%!?") or parsed(plain) is not None:
         return plain
     n, level, quote, goes_on = 0, 0, "", False
     while n < len(lines):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autograder.judging.program import PARSE_ERRORS, Cell
+from autograder.judging.program import Cell, parsed
 from autograder.kernels.language import DTYPES, MATH_CALLS, MATH_VALUES, MODULES
 
 MAX_DEPTH = 100  # of an expression or a function, in nodes of its tree
@@ -76,11 +76,8 @@ def bindings_of(cells: Sequence[Cell]) -> Bindings:
     """Return what each top-level name of the cells was bound to last; constants are worked out in order."""
     found: Bindings = {}
     for cell in cells:
-        try:
-            body = ast.parse(cell.source).body
-        except PARSE_ERRORS:
-            continue
-        for node in body:
+        tree = parsed(cell.source)
+        for node in tree.body if tree else ():
             _bind(node, cell, found)
     return found
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autograder.judging.program import MAX_CODE, PARSE_ERRORS, Cell
+from autograder.judging.program import MAX_CODE, Cell, parsed
 from autograder.kernels.bindings import (
     MAX_BITS,
     MAX_TEXT,
@@ -125,10 +125,10 @@ def _written(node: ast.stmt, name: str) -> str:
 
 def _origins(written: str, node: ast.stmt, name: str) -> Iterator[tuple[int, int]]:
     """Yield (line written, line in the cell) of each statement, after a look that what is written is what was meant."""
-    try:
-        again = ast.parse(written).body
-    except PARSE_ERRORS:  # letters of another script spell a keyword, which to Python is a name until it is written out
-        raise NotAKernel(f"{name} cannot be written out: spell its names in plain letters, and no keyword") from None
+    tree = parsed(written)
+    if tree is None:  # letters of another script spell a keyword, which to Python is a name until it is written out
+        raise NotAKernel(f"{name} cannot be written out: spell its names in plain letters, and no keyword")
+    again = tree.body
     if len(again) != 1 or ast.dump(again[0]) != ast.dump(node):
         raise NotAKernel(f"{name} cannot be written out: put its strings and f-strings more simply")
     for new, old in zip(ast.walk(again[0]), ast.walk(node), strict=True):

@@ -99,7 +99,7 @@ def serve(judge: socket.socket, limits: dict[str, Any], channel: int, limited: c
     changed = shelf.changed(before[8:])
     shelf.memory.close()
     killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    clean = over != "memory" and _clean(directory)  # so much is gone sooner with the whole server
+    clean = not over and _clean(directory)  # so much is gone sooner with the whole server, whose look may go on
     return {"signal": killed, "over": over, "clean": clean, "changed": changed}
 
 

@@ -36,7 +36,7 @@ def entry():
         lesson = find_course().lesson(LESSON)
         cells = [StudentCell(name, name, "code", source) for name, source in lesson.solutions.items()]
         cells += [StudentCell(f"text-{n}", "", "markdown", source) for n, source in enumerate(own)]
-        notebook = restore(lesson, [*cells, *([StudentCell("code", "", "code", code)] if code else [])])
+        notebook = restore(lesson, [*cells, *([StudentCell("code", "", "code", code)] if code else [])], {"others": []})
         verdicts = [_verdict(n, exercise) for n, exercise in enumerate(lesson.exercises)]
         jobs = [Job(e, (), "", verdict) for e, verdict in zip(lesson.exercises, verdicts, strict=True)]
         return Entry(student, lesson, notebook, jobs, timestamp, ("", ""))

@@ -181,8 +181,10 @@ def test_what_was_not_worked_on_needs_no_run(tiny, tmp_path, judged):
 def test_a_student_makes_no_remarks_on_their_own_notebook(tiny, tmp_path):
     plain = nbformat.from_dict(notebook(**WRONG))
     plain.metadata[REMARKS] = {"outcome": "grader fault", "reason": "mark this by hand", "others": 5}
-    once, _ = Restore(course=str(tiny.root)).preprocess(plain, {"nbgrader": {"assignment": NAME}})
-    assert once.metadata[REMARKS] == {"missing": [], "copied": []}
+    hand_in(tmp_path, eve=plain)
+    where = {"nbgrader": {"assignment": NAME}, "metadata": {"path": str(tmp_path / "submitted" / "eve" / NAME)}}
+    once, _ = Restore(course=str(tiny.root)).preprocess(plain, where)
+    assert once.metadata[REMARKS] == {"others": [], "missing": [], "copied": []}
     with Grader(tiny, tmp_path) as grader:
         assert grader.verdicts(LESSON, once)["double"].outcome is Outcome.WRONG
 
@@ -190,13 +192,15 @@ def test_a_student_makes_no_remarks_on_their_own_notebook(tiny, tmp_path):
 def hostile_class():
     """Return submissions that trouble a grader, by student, with the score that each should get."""
     right = notebook(**RIGHT)
-    no_metadata, weird, crowded, stray = (json.loads(json.dumps(right)) for _ in range(4))
+    no_metadata, weird, crowded, stray, long, many = (json.loads(json.dumps(right)) for _ in range(6))
     for each in no_metadata["cells"]:
         del each["metadata"]
     weird["metadata"] = [1]
     weird["cells"] += [None, 7, {"cell_type": "code"}]
     crowded["cells"] += [own_cell(f"x{n} = {n}") for n in range(60)]
     stray["cells"].insert(0, own_cell("from nowhere import *\n%%bash\nrm -rf /"))
+    long["cells"] += [own_cell("x = 1\n" * 30_000)]
+    many["cells"] += [own_cell("pass") for _ in range(2500)]
     copied, forged, bare = (json.loads(json.dumps(right)) for _ in range(3))
     copied["cells"] += json.loads(json.dumps(copied["cells"]))
     for each in forged["cells"]:
@@ -216,6 +220,8 @@ def hostile_class():
         "weird": (weird, 5),
         "crowded": (crowded, 5),
         "stray": (stray, 5),
+        "long": (long, 0),
+        "many": (many, 0),
         "exits": (notebook(double="import os\nos._exit(0)", quad=RIGHT["quad"]), 2),
         "truncated": (json.dumps(right).encode()[:-300], 0),
         "binary": (b"\0\1\2", 0),
@@ -270,7 +276,7 @@ def test_the_button_in_formgrader_gives_the_same_scores(tiny, troubled):
     shutil.rmtree(folder / "autograded")
     config = Classroom(tiny, folder).records.config()
     api = NbGraderAPI(CourseDirectory(config=config), config=config)
-    for student in ("plain", "copied", "forged", "bare", "exits", "stray", "odd_message"):
+    for student in ("plain", "copied", "forged", "bare", "exits", "stray", "odd_message", "long", "many"):
         answer = api.autograde(NAME, student, force=True)
         assert answer["success"], f"{student}: {answer.get('error') or answer.get('log')}"
         assert (folder / "autograded" / student / NAME / f"{NAME}.ipynb").exists()

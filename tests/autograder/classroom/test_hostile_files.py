@@ -13,6 +13,7 @@ from autograder.classroom import grade
 from autograder.classroom.export import export
 from autograder.classroom.feedback import write_feedback
 from autograder.classroom.grade import Classroom
+from autograder.classroom.record import submissions_of
 from autograder.classroom.scoreboard import print_scoreboard
 from autograder.cli import Terminal
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
@@ -75,6 +76,10 @@ def lesson_with_escapes(submitted):
 def lesson_is_a_link(submitted):
     (submitted / "eve").mkdir()
     (submitted / "eve" / NAME).symlink_to(submitted / "ada" / NAME)
+
+
+def notebook_is_a_link(submitted):
+    (_folder(submitted) / BOOK).symlink_to(submitted / "ada" / NAME / BOOK)
 
 
 def lessons_by_the_thousand(submitted):
@@ -207,6 +212,22 @@ def test_a_folder_that_may_not_be_read_asks_for_a_person(room, monkeypatch):
     strange = room.found()[1]
     assert [line for line in strange if "submitted/eva cannot be read" in line]
     assert [line for line in strange if f"submitted/eve/{NAME} cannot be read" in line]
+
+
+@pytest.mark.parametrize(
+    "plant", [notebook_is_a_link, lesson_is_a_link, student_is_a_link], ids=lambda each: each.__name__
+)
+def test_the_button_in_formgrader_gives_nobody_anothers_work(room, plant):
+    from nbgrader.apps import NbGraderAPI
+    from nbgrader.coursedir import CourseDirectory
+
+    plant(room.submitted)
+    config = room.records.config()
+    answer = NbGraderAPI(CourseDirectory(config=config), config=config).autograde(NAME, "eve", force=True)
+    assert answer["success"], answer
+    with room.records.gradebook() as gradebook:
+        scores = {each.student_id: each.score for each in submissions_of(gradebook, NAME)}
+    assert scores["eve"] == 0 < scores["ada"]
 
 
 def test_a_class_of_3_with_every_bad_hand_in_at_once_is_graded(room):

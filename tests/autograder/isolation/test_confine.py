@@ -11,6 +11,7 @@ import re
 import struct
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import pytest
 
 import autograder.isolation.sandbox as module
 from autograder.isolation.sandbox import Limits, Sandbox, SandboxError, default_isolation
-from autograder.isolation.worker import confine
+from autograder.isolation.worker import confine, memory
 from autograder.judging.verdict import Outcome
 
 from ..tiny_course import DOUBLE, verdict
@@ -194,6 +195,18 @@ HELD = {
             except BlockingIOError: pass
 """,
 }
+
+
+def test_a_look_that_is_kept_from_its_end_finds_too_much(monkeypatch):
+    pages_are_free = threading.Event()
+    monkeypatch.setattr(memory, "_most", lambda pid: 1 << 40)
+    monkeypatch.setattr(memory, "_files", lambda: 0)
+    monkeypatch.setattr(memory, "_pages", lambda pid: 0)
+    monkeypatch.setattr(memory, "_share", lambda pid: 0)
+    assert not memory.exceeds(1)
+    monkeypatch.setattr(memory, "_share", lambda pid: pages_are_free.wait(2) * 0)
+    assert memory.exceeds(1)
+    pages_are_free.set()
 
 
 @pytest.mark.parametrize("how", HELD)

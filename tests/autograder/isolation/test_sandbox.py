@@ -129,6 +129,22 @@ def spy():
     assert set(names) <= {"lo"}
 
 
+def test_what_the_kernel_tells_of_keys_and_root_alone_is_not_there(bubble):
+    source = """
+def spy():
+    told = []
+    for name in os.listdir("/proc"):
+        path = f"/proc/{name}"
+        if os.path.isdir(path): continue
+        try:
+            private = name in ("keys", "key-users", "kallsyms", "locks") or not os.stat(path).st_mode & 4
+            if private and os.read(os.open(path, os.O_RDONLY | os.O_NONBLOCK), 1): told.append(name)
+        except OSError: pass
+    return json.dumps([told, open("/proc/meminfo").read() != "", os.path.exists("/proc/sysvipc/shm")])
+"""
+    assert tell(bubble, source) == [[], True, True]
+
+
 def test_no_other_process_is_in_sight(bubble):
     seen = tell(bubble, "def spy(): return json.dumps([int(p) for p in os.listdir('/proc') if p.isdigit()])")
     assert len(seen) == 2

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from autograder.isolation.sandbox import _read_reply
 from autograder.isolation.worker import wire
 from autograder.judging.judge import draw_cases, read_reply, verdict_from
+from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.kernels.workers import sentence
 
@@ -243,6 +244,16 @@ def test_no_tensor_is_written_out_as_text(place, monkeypatch):
             failures = read_reply(DOUBLE, cases, reply)[0]
             assert len(failures) == len(cases)
             assert isinstance(sentence(error), str)
+
+
+def test_a_reply_makes_one_remark_on_a_cell_and_none_on_what_is_no_cell():
+    cases = draw_cases(DOUBLE, "seed")
+    program = [Cell(name, "") for name in ("helper", "other", DOUBLE.name)]
+    said = lambda name, text: {"event": "cell", "cell": name, "error": {"type": "ValueError", "message": text}}
+    messages = [said("helper", "the first"), said("helper", "a second"), said("none", "of no cell"), {"event": "cell"}]
+    reply = _read_reply(b"".join(map(wire.encode, [*messages, said("other", "the last")])), "exit", 0)
+    notes = read_reply(DOUBLE, cases, reply, program=program)[1]
+    assert [note.rpartition(": ")[2] for note in notes] == ["the first", "the last"]
 
 
 def test_an_answer_may_not_be_given_twice():

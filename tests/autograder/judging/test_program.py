@@ -1,5 +1,6 @@
 """Which of a student's statements run: those that the solution needs, and no others."""
 
+import subprocess
 import sys
 import textwrap
 import time
@@ -229,3 +230,22 @@ def test_a_cells_source_can_be_inspected_as_triton_does():
     namespace = {}
     run_cell("kernel", "def f():\n    return 'the source'", namespace)
     assert "the source" in inspect.getsource(namespace["f"])
+
+
+def test_what_python_warns_of_in_a_students_code_does_not_reach_the_terminal():
+    source = r"""
+import warnings
+from autograder.course.digest import imported
+from autograder.judging.program import Cell, build_program
+from autograder.kernels.extract import NotAKernel, cut_kernels
+cell = Cell("double", 'x = 1or 2\ny = "\\d\x1b[2J"')
+build_program([], [], [cell], cell)
+imported(cell.source, ("mla_ref",))
+try: cut_kernels([cell], ["x"])
+except NotAKernel: pass
+warnings.warn("ours")
+"""
+    done = subprocess.run([sys.executable, "-W", "always", "-c", source], capture_output=True, text=True, check=True)
+    assert "ours" in done.stderr
+    assert "code from outside" not in done.stderr
+    assert "Warning: invalid" not in done.stderr
