@@ -1,0 +1,28 @@
+"""A long loop in a branch that ends with a sine: code for large angles of sines is left out of the time, and this is none."""
+
+EXERCISE = "scale_add"
+SPEED = True
+
+# The cell:
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, alpha, n, turns, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+    y = tl.load(y_ptr + offsets, mask=mask).to(tl.float32)
+    total = y
+    if turns > 1:
+        slow = x
+        for i in range(turns):
+            slow = slow * 0.5 + y
+            slow = tl.sqrt(slow * slow + 1.0)
+        total += tl.sin(slow) * 1e-30
+    total = total + x * alpha
+    tl.store(out_ptr + offsets, total, mask=mask)
+
+
+def scale_add(x, y, alpha):
+    out = torch.empty_like(x)
+    n = x.numel()
+    add_kernel[(triton.cdiv(n, 1024),)](x, y, out, alpha, n, 2000, BLOCK=1024)
+    return out
