@@ -145,6 +145,7 @@ def _held(
     frees_any: bool = False,
     left_behind: bool = False,
     begun: bool = False,
+    views: bool = False,
 ) -> list[Any]:
     """Return what each call returns, from the tokens of each sequence and a count of its pages.
 
@@ -160,6 +161,7 @@ def _held(
       frees_any    `free` accepts every sequence that holds nothing
       left_behind  `free` accepts a sequence that holds nothing after an append, refused or of 0 tokens
       begun        `free` accepts a sequence that holds nothing after an append of 0 tokens
+      views        `read` returns views of the pool, here of its only page
     """
     num_pages, page_size, *widths = init
     empty = tuple(torch.zeros(0, width, dtype=torch.float64) for width in widths)
@@ -168,6 +170,7 @@ def _held(
     pages: dict[int, int] = {}
     lists: dict[int, list[None]] = {}
     met: set[int] = set()
+    shown: dict[int, int] = {}
     lost, results = 0, []
 
     def need(n: int) -> int:
@@ -213,6 +216,8 @@ def _held(
                 old = tuple(map(torch.stack, zip(*found, strict=True)))
             fill = -len(old[0]) % page_size if whole else 0
             results.append(tuple(torch.nn.functional.pad(x, (0, 0, 0, fill)) for x in old))
+            if views and num_pages == 1:
+                shown[len(results) - 1] = len(old[0])
         elif len(old[0]) or frees_any or ((left_behind or begun) and b in met):
             lost += keeps_pages * pages.pop(b, 0)
             for held in (tokens, lists):
@@ -221,6 +226,8 @@ def _held(
             results.append(None)
         else:
             results.append("ValueError")
+    for number, length in shown.items() if rows else ():
+        results[number] = tuple(torch.stack(each[:length]) for each in zip(*map(rows.get, sorted(rows)), strict=True))
     return results
 
 
@@ -240,6 +247,7 @@ BASIC = Exercise(
                     page_size=4,
                     calls="append 4 to 0, append 2 to 1, append 2 to 0, read 0, read 1, read 2",
                 ),
+                dict(num_pages=1, page_size=4, calls="append 3 to 0, read 0, free 0, append 2 to 1, read 1"),
             ],
             hidden=lambda r: [
                 dict(
@@ -338,6 +346,11 @@ BASIC = Exercise(
             "free of no tokens",
             "free accepts a sequence with an append of 0 tokens: it holds nothing, raise ValueError",
             begun=True,
+        ),
+        _basic_slip(
+            "views of the pool",
+            "what read has returned changes when its page is written again: return copies of the tokens, not views",
+            views=True,
         ),
         _basic_slip(
             "the manager's own list",
