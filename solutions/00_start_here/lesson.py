@@ -346,8 +346,9 @@ from mla_ref import bench
 source = torch.ones(2**23, device=device)
 target = torch.empty_like(source)
 samples = [1e3 * bench(lambda: target.copy_(source), warmup=0, repeat=1).median for _ in range(40)]
-averages = {"median": median(samples), "mean": mean(samples)}
-plots.lines(range(1, 41), {"one call": samples}, xlabel="call", ylabel="time (ms)", horizontal=averages)
+calls = range(1, 41)
+times = {"one call": (calls, samples), "median": (calls, 40 * [median(samples)]), "mean": (calls, 40 * [mean(samples)])}
+plots.curves({"40 copies of 32 MiB": times}, xlabel="call", ylabel="time (ms)", dotted=("median", "mean"))
 
 # %% [markdown]
 # - **Warm-up.** The first calls often pay for what later ones do not: memory is handed out, code is loaded, a library

@@ -121,20 +121,20 @@ from mla_ref import DEVICES
 sizes = dict(num_layers=61, num_heads=128, num_kv_heads=8, head_dim=128, itemsize=2)
 per_token = predict_cache_bytes(**sizes)
 memory = DEVICES["h100"].dram_bytes
-names = {"mha": "MHA, 128 key heads", "gqa": "GQA, 8 key heads", "mqa": "MQA, 1 key head"}
+names = {"mha": "MHA: 128 key heads", "gqa": "GQA: 8 key heads", "mqa": "MQA: 1 key head"}
 print(f"{'':18} {'bytes per token':>16} {'GB for 131072 tokens':>22} {'tokens in 80 GB':>17}")
 for kind, size in per_token.items():
     print(f"{names[kind]:>18} {size:>16,} {size * 131072 / 1e9:>22.1f} {int(memory // size):>17,}")
 
 context = [2**n for n in range(10, 18)]
-plots.lines(
-    context,
-    {names[kind]: [tokens * size / 1e9 for tokens in context] for kind, size in per_token.items()},
+caches = {names[kind]: (context, [tokens * size / 1e9 for tokens in context]) for kind, size in per_token.items()}
+whole = {"all memory of an H100": (context, len(context) * [memory / 1e9])}
+plots.curves(
+    {"Cache of one sequence, 61 layers, bfloat16": caches | whole},
     xlabel="context of one sequence (tokens)",
     ylabel="cache (GB)",
-    title="Cache of one sequence, 61 layers, bfloat16",
     log="xy",
-    horizontal={"memory of an H100, GB": memory / 1e9},
+    dotted=list(whole),
 )
 
 # %% [markdown]
@@ -554,14 +554,12 @@ for T, without, cached in rows:
     print(f"    with    {cached}")
 measured = next(without.median / cached.median for T, without, cached in rows if T == 512)
 print(f"your guess at T = 512: {guess} times, measured: {measured:.0f} times")
-plots.lines(
-    [T for T, _, _ in rows],
-    {f"{name} the cache": [1e3 * row[n].median for row in rows] for n, name in ((1, "without"), (2, "with"))},
-    xlabel="context T (tokens)",
-    ylabel="one step (ms)",
-    title="One step of one layer on one core of this machine",
-    log="xy",
-)
+contexts, *timings = zip(*rows, strict=True)
+steps = {
+    f"{name} the cache": (contexts, [1e3 * each.median for each in times])
+    for name, times in zip(("without", "with"), timings, strict=True)
+}
+plots.curves({"One step of one layer, one core": steps}, xlabel="context T (tokens)", ylabel="one step (ms)", log="xy")
 
 # %% [markdown]
 # Count the multiply-accumulates of one token: 4·D² in the projections and 2·T·D in the attention (with G = H, masked

@@ -239,7 +239,7 @@ check("rms_normalize")
 # the angles of the first pairs.
 
 # %%
-from mla_ref.plots import lines
+from mla_ref.plots import curves
 
 
 def rope_table(first, count, dim, theta=10000.0, dtype=torch.float64):
@@ -250,13 +250,8 @@ def rope_table(first, count, dim, theta=10000.0, dtype=torch.float64):
 
 
 cos, sin = rope_table(0, 100, 64)
-lines(
-    range(100),
-    {f"pair {pair}": cos[:, pair].tolist() for pair in (0, 4, 8, 16)},
-    xlabel="position t (tokens)",
-    ylabel="cos tθ",
-    title="Early pairs turn fast, late pairs slowly ($D_r$ = 64)",
-)
+pairs = {f"pair {pair}": (range(100), cos[:, pair]) for pair in (0, 4, 8, 16)}
+curves({"Early pairs turn fast, late pairs slowly ($D_r$ = 64)": pairs}, xlabel="position t (tokens)", ylabel="cos tθ")
 
 # %% [markdown]
 # Your function gets the tables and applies them.
