@@ -934,8 +934,8 @@ print(f"read and write query and key of a decode step: {decode.bytes / 1e6:.1f} 
 # `tl.program_id` is decided once for the whole program, so it works, and costs nothing.
 #
 # The case for speed is that decode step: B = 128, S = 1, H = 128. The floor counts bytes alone, and the launch takes
-# longer than those. So the bars are low. 10 % of the floor's speed earns half of the points for speed. 16 %, and 3
-# times the speed of eager PyTorch, earns all.
+# longer than those. So the bars are low. A kernel at 10 % of the floor's speed earns half of the points for speed. One
+# at 16 % that is also 3 times as fast as eager PyTorch earns all.
 #
 # <details><summary>Hint 1</summary>
 #
