@@ -209,7 +209,7 @@ for size in (64, 512, 4096):
 # `bound` is the string `"memory"` or `"compute"`, whichever time is the longer. When both are equal it is `"memory"`.
 # `flops` may be 0: a copy computes nothing.
 #
-# <details><summary>Hint 1</summary>The gap is about four lines. Work out both times first.</details>
+# <details><summary>Hint 1</summary>The gap is about five lines. Work out both times first.</details>
 # <details><summary>Hint 2</summary>Data moves while arithmetic runs, so the times are not added. The longer one is
 # what you wait for.</details>
 # <details><summary>Hint 3</summary>Compare with <code>&gt;=</code>, memory first: that decides the equal case too.

@@ -362,7 +362,7 @@ check("grouped_attention")
 #
 # <details><summary>Hint 1</summary>
 #
-# Three attributes in `__init__`, one line in `length`, six in `append`. The part that is filled is a slice of the
+# Three attributes in `__init__`, one line in `length`, seven in `append`. The part that is filled is a slice of the
 # storage: a view, not a copy.
 #
 # </details>
@@ -456,7 +456,7 @@ check("KVCache")
 #
 # <details><summary>Hint 1</summary>
 #
-# Project and split three times, append, attend, join the heads and project. Five to seven lines.
+# Project and split three times, append, attend, join the heads and project. Four to seven lines.
 #
 # </details>
 # <details><summary>Hint 2</summary>

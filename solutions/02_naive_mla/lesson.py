@@ -397,7 +397,7 @@ print("‖vector_j − vector_i‖, relative", *(f"{value:6.2f}" for value in aw
 #
 # <details><summary>Hint 1</summary>
 #
-# A weight of shape `[out, in]` is applied as `h @ w.T`. Then split the last axis, then one call for each part. Three
+# A weight of shape `[out, in]` is applied as `h @ w.T`. Then split the last axis, then one call for each part. Four
 # lines.
 #
 # </details>
@@ -458,8 +458,8 @@ check("latent_kv")
 #
 # <details><summary>Hint 1</summary>
 #
-# Two expansions, the scores, the mask, the softmax, the weighted sum: about eight lines, of which you wrote five in
-# lesson 01. Name the axes in `torch.einsum` with one letter each: b, s, t, h, d, r, v.
+# Two expansions, the scores, the mask, the softmax, the weighted sum: about ten lines, of which you wrote five
+# in lesson 01. Name the axes in `torch.einsum` with one letter each: b, s, t, h, d, r, v.
 #
 # </details>
 # <details><summary>Hint 2</summary>

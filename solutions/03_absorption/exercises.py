@@ -544,8 +544,7 @@ ABSORB_COSTS = Exercise(
         Mistake(
             "expansion left out",
             "naive_flops lacks the stage expand: the cache holds latents, so keys and values of all T tokens are "
-            "expanded "
-            "first",
+            "expanded first",
             lambda **a: _only(naive_flops=_cost_stages(**a)[1].flops),
         ),
         Mistake(
@@ -563,8 +562,7 @@ ABSORB_COSTS = Exercise(
         Mistake(
             "projections of the context",
             "absorb_flops projects all T tokens of the context: the stages absorb query and expand output take "
-            "the S new "
-            "tokens only",
+            "the S new tokens only",
             lambda **a: _only(absorb_flops=_cost_stages(**a)[3].flops + _weight_flops(a, a["T"])),
         ),
         Mistake(
@@ -591,8 +589,7 @@ ABSORB_COSTS = Exercise(
         Mistake(
             "latents of the queries moved once",
             "absorb_bytes counts q_latent and out_latent once each: attend reads what absorb query writes, and "
-            "expand output "
-            "what attend writes",
+            "expand output what attend writes",
             lambda **a: _only(absorb_bytes=_costs(**a)["absorb_bytes"] - _token_bytes(a, a["H"] * 2 * a["R"])),
         ),
         Mistake(

@@ -269,7 +269,7 @@ check("absorb_query")
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Seven lines. The mask, the weights `torch.softmax(scores, dim=-1)` and the log-sum-exp are those of your `attention`
+# Eight lines. The mask, the weights `torch.softmax(scores, dim=-1)` and the log-sum-exp are those of your `attention`
 # in lesson 01. The output is `torch.einsum("bsht,btr->bshr", weights, c_kv)`.
 #
 # </details>

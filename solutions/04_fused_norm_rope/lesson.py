@@ -502,7 +502,7 @@ check_speed("scale_add")
 # only the first R = 512 are normalised. Cutting them out first would be a copy, so the norm runs over the first
 # D = `len(weight)` columns. Rows are W apart in `x` and D apart in the result.
 #
-# Values reach 400 in float16, whose largest number is 65504. Rows may be nearly zero. D is at most 8192.
+# Values reach 800 in float16, whose largest number is 65504. Rows may be nearly zero. D is at most 8192.
 #
 # A block is not a tensor, and has few of a tensor's methods:
 #
