@@ -14,8 +14,8 @@
 # | H, G | query heads; key/value heads, "key heads" for short. G divides H |
 # | D, Dh | width of the model; width of one head |
 #
-# Limits of every exercise here: 10 s and 512 MiB for all cases together. Sizes stay below B = 4, S = 10, T = 50 and
-# H = 20. Tensors are float32 on the CPU. Attention may have a relative error of 1e-4; what a cache stores must come
+# Limits of every exercise here: 10 s and 512 MiB for all cases together. Tensors stay below B = 4, S = 10, T = 50
+# and H = 20, and are float32 on the CPU. Attention may have a relative error of 1e-4; what a cache stores must come
 # back as it was.
 
 # %% setup="imports"

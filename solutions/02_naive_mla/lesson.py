@@ -552,10 +552,10 @@ counted = R * (Dn + Dv) / (Dn + Dr + Dv)
 print(f"\nmultiply-accumulates: you wrote {my_quotient:g}, counted H(Dn+Dv)R / H(Dn+Dr+Dv) = {counted:g}")
 
 # %% [markdown]
-# The expansion has about 410 times the arithmetic of the attention, and takes fewer times as long: it is a large matrix
-# product, which a processor does near its full rate. The attention of a single query does two operations with each
-# number that it reads, so it waits for memory. Each step expands every latent again, so generating $T$ tokens takes
-# time that grows with $T^2$.
+# The expansion has about 410 times the arithmetic of the attention. Its time is a smaller multiple: it is a large
+# matrix product, which a processor does near its full rate. The attention of a single query does two operations with
+# each number that it reads, so it waits for memory. Each step expands every latent again, so generating $T$ tokens
+# takes time that grows with $T^2$.
 #
 # The next cell calculates the same for an H100, as in lesson 00: the sizes of DeepSeek-V3 in bfloat16, 128 sequences of
 # 4096 tokens, one layer, one step.
@@ -581,8 +581,9 @@ print(f"keeping K and V expanded, all 61 layers: {stored / 1e12:.2f} TB; an H100
 # memory, than a CPU does. Rebuilding and reading keys and values takes about 31 ms per layer, reading the cache 0.18
 # ms. Keeping keys and values expanded would avoid the first time, but they do not fit.
 #
-# FlashMLA, DeepSeek's kernel for this step, takes {{flash_mla_ms}} ms per layer, measured for this course on an
-# {{decode_h100.device}} (`benchmarks/decode_h100.json`). It never expands. Lesson 03 shows why it need not.
+# FlashMLA, DeepSeek's kernel for the attention of this step, takes {{flash_mla_ms}} ms per layer, measured for this
+# course on an {{decode_h100.device}} (`benchmarks/decode_h100.json`). It never expands. Lesson 03 shows why it need
+# not.
 
 # %% [markdown]
 # ## The query, given
