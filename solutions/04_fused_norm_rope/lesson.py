@@ -605,7 +605,7 @@ bars(
 )
 
 # %% [markdown]
-# {{norm_gain}} times. The fused norm takes as long as a copy{{!like_a_copy}}.
+# Fusion brought a factor of {{norm_gain}}. The fused norm takes as long as a copy{{!like_a_copy}}.
 #
 # ## Choosing a configuration
 #
