@@ -275,6 +275,11 @@ PREDICT_H100 = Exercise(
         ),
         Mistake("seconds", "these are seconds, expected microseconds", lambda **a: _h100(**a, unit=1.0)),
         Mistake(
+            "milliseconds",
+            "these are milliseconds, expected microseconds: they are smaller by a factor of 1000",
+            lambda **a: _h100(**a, unit=1e3),
+        ),
+        Mistake(
             "always compute",
             "a product this small is memory-bound on an H100: take the longer of both times",
             lambda **a: _only(_h100(**a), matmul_us=2e6 * a["size"] ** 3 / 989e12),

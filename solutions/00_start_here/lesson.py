@@ -209,7 +209,7 @@ for size in (64, 512, 4096):
 # `bound` is the string `"memory"` or `"compute"`, whichever time is the longer. When both are equal it is `"memory"`.
 # `flops` may be 0: a copy computes nothing.
 #
-# <details><summary>Hint 1</summary>The gap is about four lines. Work out both times first.</details>
+# <details><summary>Hint 1</summary>The gap is about five lines. Work out both times first.</details>
 # <details><summary>Hint 2</summary>Data moves while arithmetic runs, so the times are not added. The longer one is
 # what you wait for.</details>
 # <details><summary>Hint 3</summary>Compare with <code>&gt;=</code>, memory first: that decides the equal case too.
@@ -346,8 +346,9 @@ from mla_ref import bench
 source = torch.ones(2**23, device=device)
 target = torch.empty_like(source)
 samples = [1e3 * bench(lambda: target.copy_(source), warmup=0, repeat=1).median for _ in range(40)]
-averages = {"median": median(samples), "mean": mean(samples)}
-plots.lines(range(1, 41), {"one call": samples}, xlabel="call", ylabel="time (ms)", horizontal=averages)
+calls = range(1, 41)
+times = {"one call": (calls, samples), "median": (calls, 40 * [median(samples)]), "mean": (calls, 40 * [mean(samples)])}
+plots.curves({"40 copies of 32 MiB": times}, xlabel="call", ylabel="time (ms)", dotted=("median", "mean"))
 
 # %% [markdown]
 # - **Warm-up.** The first calls often pay for what later ones do not: memory is handed out, code is loaded, a library
@@ -391,7 +392,7 @@ plots.bars(
 # ## Exercise 5: how many rows until arithmetic matters?
 #
 # A model's weight matrix `[k, n]` is multiplied with `m` rows, one for each token. With one row, every weight is read
-# and used for a single multiply-accumulate: memory-bound, on any machine. More rows use the same weights again.
+# and used for a single multiply-accumulate: memory-bound, on CPUs and GPUs alike. More rows use the same weights again.
 #
 # Return the smallest number of rows `m`, an int, for which `roofline_time` of `[m, k] @ [k, n]` is `"compute"`-bound.
 # The rows themselves are read and the results written, as `matmul_cost` counts them. In every case here there is such

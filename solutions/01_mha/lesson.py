@@ -14,8 +14,8 @@
 # | H, G | query heads; key/value heads, "key heads" for short. G divides H |
 # | D, Dh | width of the model; width of one head |
 #
-# Limits of every exercise here: 10 s and 512 MiB for all cases together. Sizes stay below B = 4, S = 10, T = 50 and
-# H = 20. Tensors are float32 on the CPU. Attention may have a relative error of 1e-4; what a cache stores must come
+# Limits of every exercise here: 10 s and 512 MiB for all cases together. Tensors stay below B = 4, S = 10, T = 50
+# and H = 20, and are float32 on the CPU. Attention may have a relative error of 1e-4; what a cache stores must come
 # back as it was.
 
 # %% setup="imports"
@@ -121,20 +121,20 @@ from mla_ref import DEVICES
 sizes = dict(num_layers=61, num_heads=128, num_kv_heads=8, head_dim=128, itemsize=2)
 per_token = predict_cache_bytes(**sizes)
 memory = DEVICES["h100"].dram_bytes
-names = {"mha": "MHA, 128 key heads", "gqa": "GQA, 8 key heads", "mqa": "MQA, 1 key head"}
+names = {"mha": "MHA: 128 key heads", "gqa": "GQA: 8 key heads", "mqa": "MQA: 1 key head"}
 print(f"{'':18} {'bytes per token':>16} {'GB for 131072 tokens':>22} {'tokens in 80 GB':>17}")
 for kind, size in per_token.items():
     print(f"{names[kind]:>18} {size:>16,} {size * 131072 / 1e9:>22.1f} {int(memory // size):>17,}")
 
 context = [2**n for n in range(10, 18)]
-plots.lines(
-    context,
-    {names[kind]: [tokens * size / 1e9 for tokens in context] for kind, size in per_token.items()},
+caches = {names[kind]: (context, [tokens * size / 1e9 for tokens in context]) for kind, size in per_token.items()}
+whole = {"all memory of an H100": (context, len(context) * [memory / 1e9])}
+plots.curves(
+    {"Cache of one sequence, 61 layers, bfloat16": caches | whole},
     xlabel="context of one sequence (tokens)",
     ylabel="cache (GB)",
-    title="Cache of one sequence, 61 layers, bfloat16",
     log="xy",
-    horizontal={"memory of an H100, GB": memory / 1e9},
+    dotted=list(whole),
 )
 
 # %% [markdown]
@@ -362,7 +362,7 @@ check("grouped_attention")
 #
 # <details><summary>Hint 1</summary>
 #
-# Three attributes in `__init__`, one line in `length`, six in `append`. The part that is filled is a slice of the
+# Three attributes in `__init__`, one line in `length`, seven in `append`. The part that is filled is a slice of the
 # storage: a view, not a copy.
 #
 # </details>
@@ -456,7 +456,7 @@ check("KVCache")
 #
 # <details><summary>Hint 1</summary>
 #
-# Project and split three times, append, attend, join the heads and project. Five to seven lines.
+# Project and split three times, append, attend, join the heads and project. Four to seven lines.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -554,14 +554,12 @@ for T, without, cached in rows:
     print(f"    with    {cached}")
 measured = next(without.median / cached.median for T, without, cached in rows if T == 512)
 print(f"your guess at T = 512: {guess} times, measured: {measured:.0f} times")
-plots.lines(
-    [T for T, _, _ in rows],
-    {f"{name} the cache": [1e3 * row[n].median for row in rows] for n, name in ((1, "without"), (2, "with"))},
-    xlabel="context T (tokens)",
-    ylabel="one step (ms)",
-    title="One step of one layer on one core of this machine",
-    log="xy",
-)
+contexts, *timings = zip(*rows, strict=True)
+steps = {
+    f"{name} the cache": (contexts, [1e3 * each.median for each in times])
+    for name, times in zip(("without", "with"), timings, strict=True)
+}
+plots.curves({"One step of one layer, one core": steps}, xlabel="context T (tokens)", ylabel="one step (ms)", log="xy")
 
 # %% [markdown]
 # Count the multiply-accumulates of one token: 4·D² in the projections and 2·T·D in the attention (with G = H, masked

@@ -182,7 +182,7 @@ RMS = Exercise(
             ],
         ),
         Part(
-            "float16, values up to 400",
+            "float16, values up to 800",
             1,
             visible=[dict(shape=(3, 12), peak=400.0, dtype=torch.float16)],
             hidden=lambda r: [

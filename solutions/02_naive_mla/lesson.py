@@ -239,7 +239,7 @@ check("rms_normalize")
 # the angles of the first pairs.
 
 # %%
-from mla_ref.plots import lines
+from mla_ref.plots import curves
 
 
 def rope_table(first, count, dim, theta=10000.0, dtype=torch.float64):
@@ -250,13 +250,8 @@ def rope_table(first, count, dim, theta=10000.0, dtype=torch.float64):
 
 
 cos, sin = rope_table(0, 100, 64)
-lines(
-    range(100),
-    {f"pair {pair}": cos[:, pair].tolist() for pair in (0, 4, 8, 16)},
-    xlabel="position t (tokens)",
-    ylabel="cos tθ",
-    title="Early pairs turn fast, late pairs slowly ($D_r$ = 64)",
-)
+pairs = {f"pair {pair}": (range(100), cos[:, pair]) for pair in (0, 4, 8, 16)}
+curves({"Early pairs turn fast, late pairs slowly ($D_r$ = 64)": pairs}, xlabel="position t (tokens)", ylabel="cos tθ")
 
 # %% [markdown]
 # Your function gets the tables and applies them.
@@ -402,7 +397,7 @@ print("‖vector_j − vector_i‖, relative", *(f"{value:6.2f}" for value in aw
 #
 # <details><summary>Hint 1</summary>
 #
-# A weight of shape `[out, in]` is applied as `h @ w.T`. Then split the last axis, then one call for each part. Three
+# A weight of shape `[out, in]` is applied as `h @ w.T`. Then split the last axis, then one call for each part. Four
 # lines.
 #
 # </details>
@@ -463,8 +458,8 @@ check("latent_kv")
 #
 # <details><summary>Hint 1</summary>
 #
-# Two expansions, the scores, the mask, the softmax, the weighted sum: about eight lines, of which you wrote five in
-# lesson 01. Name the axes in `torch.einsum` with one letter each: b, s, t, h, d, r, v.
+# Two expansions, the scores, the mask, the softmax, the weighted sum: about ten lines, of which you wrote five
+# in lesson 01. Name the axes in `torch.einsum` with one letter each: b, s, t, h, d, r, v.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -557,10 +552,10 @@ counted = R * (Dn + Dv) / (Dn + Dr + Dv)
 print(f"\nmultiply-accumulates: you wrote {my_quotient:g}, counted H(Dn+Dv)R / H(Dn+Dr+Dv) = {counted:g}")
 
 # %% [markdown]
-# The expansion has about 410 times the arithmetic of the attention, and takes fewer times as long: it is a large matrix
-# product, which a processor does near its full rate. The attention of a single query does two operations with each
-# number that it reads, so it waits for memory. Each step expands every latent again, so generating $T$ tokens takes
-# time that grows with $T^2$.
+# The expansion has about 410 times the arithmetic of the attention. Its time is a smaller multiple: it is a large
+# matrix product, which a processor does near its full rate. The attention of a single query does two operations with
+# each number that it reads, so it waits for memory. Each step expands every latent again, so generating $T$ tokens
+# takes time that grows with $T^2$.
 #
 # The next cell calculates the same for an H100, as in lesson 00: the sizes of DeepSeek-V3 in bfloat16, 128 sequences of
 # 4096 tokens, one layer, one step.
@@ -586,8 +581,9 @@ print(f"keeping K and V expanded, all 61 layers: {stored / 1e12:.2f} TB; an H100
 # memory, than a CPU does. Rebuilding and reading keys and values takes about 31 ms per layer, reading the cache 0.18
 # ms. Keeping keys and values expanded would avoid the first time, but they do not fit.
 #
-# FlashMLA, DeepSeek's kernel for this step, takes {{flash_mla_ms}} ms per layer, measured for this course on an
-# {{decode_h100.device}} (`benchmarks/decode_h100.json`). It never expands. Lesson 03 shows why it need not.
+# FlashMLA, DeepSeek's kernel for the attention of this step, takes {{flash_mla_ms}} ms per layer, measured for this
+# course on an {{decode_h100.device}} (`benchmarks/decode_h100.json`). It never expands. Lesson 03 shows why it need
+# not.
 
 # %% [markdown]
 # ## The query, given

@@ -552,47 +552,53 @@ ABSORB_COSTS = Exercise(
         ),
         Mistake(
             "expansion left out",
-            "naive_flops lacks the first stage: the cache holds latents, so keys and values of all T tokens are "
+            "naive_flops lacks the stage expand: the cache holds latents, so keys and values of all T tokens are "
             "expanded first",
             lambda **a: _only(naive_flops=_cost_stages(**a)[1].flops),
         ),
         Mistake(
             "expansion of the new tokens",
-            "naive_flops expands the S new tokens only: without a stored expansion all T are expanded at every step",
+            "naive_flops expands the S new tokens only, in the stage expand: without a stored expansion all T "
+            "are expanded at every step",
             lambda **a: _only(naive_flops=_cost_stages(**a)[1].flops + _weight_flops(a, a["S"])),
         ),
         Mistake(
             "projections left out",
-            "absorb_flops lacks the two projections: W_UK into every query and W_UV into every output",
+            "absorb_flops lacks two stages, absorb query and expand output: W_UK into every query, W_UV into "
+            "every output",
             lambda **a: _only(absorb_flops=_cost_stages(**a)[3].flops),
         ),
         Mistake(
             "projections of the context",
-            "absorb_flops projects all T tokens of the context: W_UK and W_UV meet the S new queries and outputs only",
+            "absorb_flops projects all T tokens of the context: the stages absorb query and expand output take "
+            "the S new tokens only",
             lambda **a: _only(absorb_flops=_cost_stages(**a)[3].flops + _weight_flops(a, a["T"])),
         ),
         Mistake(
             "weights not read",
-            "the bytes of w_uk and w_uv are missing: both forms read them once",
+            "the bytes of w_uk and w_uv are missing: naive reads them in the stage expand, absorb in its first "
+            "and its last",
             lambda **a: _less_bytes(naive=_weight_bytes(a), absorb=_weight_bytes(a), **a),
         ),
         Mistake(
             "expanded keys and values moved once",
-            "the expanded keys and values are counted once: the first stage writes them, the second reads them again",
+            "the expanded keys and values are counted once: the stage expand writes them, the naive attend reads "
+            "them again",
             lambda **a: _less_bytes(
                 naive=a["B"] * a["T"] * a["H"] * (a["Dn"] + a["Dr"] + a["Dv"]) * a["itemsize"], **a
             ),
         ),
         Mistake(
             "queries and outputs not moved",
-            "naive_bytes lacks the queries that attention reads and the outputs that it writes",
+            "naive_bytes lacks the queries that the stage attend reads, and the outputs that it writes",
             lambda **a: _only(
                 naive_bytes=_costs(**a)["naive_bytes"] - _token_bytes(a, a["H"] * (a["Dn"] + a["Dr"] + a["Dv"]))
             ),
         ),
         Mistake(
             "latents of the queries moved once",
-            "absorb_bytes counts q_latent and out_latent once each: one stage writes them, the next one reads them",
+            "absorb_bytes counts q_latent and out_latent once each: attend reads what absorb query writes, and "
+            "expand output what attend writes",
             lambda **a: _only(absorb_bytes=_costs(**a)["absorb_bytes"] - _token_bytes(a, a["H"] * 2 * a["R"])),
         ),
         Mistake(

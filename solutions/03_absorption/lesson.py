@@ -269,7 +269,7 @@ check("absorb_query")
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Seven lines. The mask, the weights `torch.softmax(scores, dim=-1)` and the log-sum-exp are those of your `attention`
+# Eight lines. The mask, the weights `torch.softmax(scores, dim=-1)` and the log-sum-exp are those of your `attention`
 # in lesson 01. The output is `torch.einsum("bsht,btr->bshr", weights, c_kv)`.
 #
 # </details>
@@ -546,13 +546,8 @@ check("absorb_costs")
 # %%
 new_tokens = [2**n for n in range(13)]
 steps = [absorb_costs(B=1, S=S, T=4096, itemsize=2, **sizes) for S in new_tokens]
-plots.lines(
-    new_tokens,
-    {form: [step[f"{form}_flops"] for step in steps] for form in ("naive", "absorb")},
-    xlabel="new tokens S",
-    ylabel="FLOPs of one step",
-    log="xy",
-)
+flops = {form: (new_tokens, [step[f"{form}_flops"] for step in steps]) for form in ("naive", "absorb")}
+plots.curves({"One step, B = 1, T = 4096": flops}, xlabel="new tokens S", ylabel="FLOPs", log="xy")
 
 # %% [markdown]
 # ## Predict: the break-even
@@ -633,16 +628,19 @@ def predicted(form, rate, bandwidth, **case):
 
 T, steps = 512, (1, 32, 64, 128, 256, 512)
 here = dict(B=1, T=T, itemsize=4, **(sizes | dict(H=8)))
-model = {form: [1e3 * predicted(form, rate, bandwidth, S=S, **here) for S in steps] for form in forms}
-measured = {form: [] for form in forms}
-for S in steps:
-    args = operands(B=1, S=S, T=T, H=8)
-    for form, function in forms.items():
-        timing = bench(functools.partial(function, *args), warmup=1, repeat=5, device="cpu")
-        measured[form].append(1e3 * timing.median)
+times = {}
+for form, function in forms.items():
+    calls = [functools.partial(function, *operands(B=1, S=S, T=T, H=8)) for S in steps]
+    times[form] = steps, [1e3 * bench(call, warmup=1, repeat=5, device="cpu").median for call in calls]
+    times[f"{form}, predicted"] = steps, [1e3 * predicted(form, rate, bandwidth, S=S, **here) for S in steps]
 torch.set_num_threads(threads)
-crossing = {"break-even in FLOPs": break_even_queries(T, **widths)}
-plots.lines(steps, measured, predicted=model, vertical=crossing, xlabel="new tokens S", ylabel="milliseconds")
+plots.curves(
+    {"T = 512, 8 heads, float32, one CPU thread": times},
+    xlabel="new tokens S",
+    ylabel="milliseconds",
+    dotted=("naive, predicted", "absorb, predicted"),
+    verticals={"break-even in FLOPs": break_even_queries(T, **widths)},
+)
 
 # %% [markdown]
 # Where the measured lines cross depends on your machine and on what else it does. With many queries both forms take
@@ -653,8 +651,8 @@ plots.lines(steps, measured, predicted=model, vertical=crossing, xlabel="new tok
 # %% [markdown]
 # ## Measure: the same on an H100, by the model
 #
-# The roofline of an H100: DeepSeek-V3, all 128 heads, bfloat16, the data sheet's ceilings. "Naive, expanded cache"
-# keeps K and V expanded in memory. The crosses are FlashMLA, measured for this course on an {{decode_h100.device}}
+# The roofline of an H100: DeepSeek-V3, all 128 heads, bfloat16, the data sheet's ceilings. "Naive: expanded cache"
+# keeps K and V expanded in memory. The stars are FlashMLA, measured for this course on an {{decode_h100.device}}
 # (`benchmarks/decode_h100.json`): attention alone, without the two projections.
 
 # %%
@@ -663,8 +661,8 @@ from mla_ref import attention_cost, operand_cost
 case = dict(S=1, T=4096, itemsize=2, **sizes)
 batches = [2**n for n in range(9)]
 ceilings = h100.rate(), h100.bandwidth()
-lines = {f"{form}, latent cache": [predicted(form, *ceilings, B=B, **case) for B in batches] for form in forms}
-lines["naive, expanded cache"] = [
+lines = {f"{form}: latent cache": [predicted(form, *ceilings, B=B, **case) for B in batches] for form in forms}
+lines["naive: expanded cache"] = [
     (attention_cost("naive", v3, batch=B, context=4096) + operand_cost("naive", v3, batch=B)).time(h100)
     for B in batches
 ]
@@ -673,14 +671,14 @@ for name, times in lines.items():
 step = absorb_costs(B=32, **case)
 computing, moving = step["absorb_flops"] / ceilings[0], step["absorb_bytes"] / ceilings[1]
 print(f"absorb, B = 32: {1e6 * computing:.1f} µs of arithmetic, {1e6 * moving:.1f} µs of memory traffic")
-plots.lines(
-    batches,
-    {name: [1e6 * each for each in times] for name, times in lines.items()},
-    points={"FlashMLA, measured": ([32, 128], "{{crosses}}")},
+drawn = {name: (batches, [1e6 * each for each in times]) for name, times in lines.items()}
+drawn["FlashMLA: measured"] = [32, 128], "{{crosses}}"
+plots.curves(
+    {"One decode step of one layer: S = 1, T = 4096": drawn},
     xlabel="batch B",
     ylabel="microseconds",
-    title="One decode step of one layer: S = 1, T = 4096",
     log="xy",
+    points=["FlashMLA: measured"],
 )
 
 # %% [markdown]

@@ -206,7 +206,7 @@ def hidden(S, T):
             "latent_attention": Expected(0, says="lack q_rope·k_rope"),
             "absorb_output": Expected(0, says="the heads are added up"),
             "absorbed_mla_attention": Expected(0, says="multiplied by w_uk"),
-            "absorb_costs": Expected(0, says="lacks the first stage"),
+            "absorb_costs": Expected(0, says="lacks the stage expand"),
             "break_even_queries": Expected(0, says="Dr cancels"),
         },
     ),
@@ -228,7 +228,7 @@ def hidden(S, T):
             "absorb_query": Expected(0, says="the heads are added up"),
             "latent_attention": Expected(0, says="only the latent term"),
             "absorbed_mla_attention": Expected(0, says="still latent"),
-            "absorb_costs": Expected(0, says="lacks the two projections"),
+            "absorb_costs": Expected(0, says="lacks two stages, absorb query and expand output"),
         },
     ),
     Submission(

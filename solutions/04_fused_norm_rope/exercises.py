@@ -233,7 +233,7 @@ RMS = Exercise(
             ],
         ),
         Part(
-            "float16, values up to 400",
+            "float16, values up to 800",
             1,
             visible=[dict(rows=3, width=20, largest=400.0, dtype=HALF)],
             hidden=lambda r: [

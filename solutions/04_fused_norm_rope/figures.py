@@ -72,6 +72,7 @@ def figures(record):
         "saved_us": f"{saved_in_a_step(record):.1f}",
         "attention_us": f"{decode(record, 128, 1, 128, 4096)['FlashMLA']['cold_us']:.0f}",
         "cases": validated["all"]["cases"],
+        "inverted": len(validated["all"]["pairs_2x_inverted"]),
         "median_error": f"{100 * validated['held_out']['median_error']:.0f}",
         "spearman": f"{validated['held_out']['spearman_mean']:.2f}",
         "one_block_us": f"{fitted(record, variant='row, 8 warps', **LOOP):.0f}",

@@ -2,36 +2,25 @@
 # # Lesson 04: first kernels: RMSNorm and RoPE
 #
 # So far you called PyTorch's operations. On a GPU each of them starts a **kernel**: a program that reads its inputs
-# from memory, computes, and writes its result to memory. Starting one is a **launch**. PyTorch that runs like this,
-# one operation after the other, is called **eager**. For the small operations of a model the arithmetic takes next to
-# no time. The way to memory and back takes nearly all of it.
+# from memory, computes, and writes its result to memory. Starting one is a **launch**. PyTorch that runs one operation
+# after the other is called **eager**.
 #
-# In this lesson you write your own kernels, in Triton, a language for GPU kernels inside Python. All steps of an
-# RMSNorm go into one kernel, then all steps of RoPE: each reads its input once and writes its result once. This is
-# called **fusion**. You need no GPU, and you need not have written a kernel before.
-#
-# | exercise | you write | points right | points fast |
-# |---|---|---|---|
-# | `predict_norm_bytes` | the bytes an RMSNorm moves, eager and fused | 2 | |
-# | `scale_add` | a first kernel: α·x + y | 2 | 1 |
-# | `rms_norm` | RMSNorm in one kernel | 4 | 3 |
-# | `apply_rope` | RoPE on interleaved pairs, in one kernel | 4 | 3 |
-# | `rope_query_key` | RoPE of the queries and of the key they share, in one launch | 3 | 2 |
+# In this lesson you write kernels in Triton, a language for GPU kernels inside Python. One kernel does all steps of an
+# RMSNorm, another all steps of RoPE: each reads its input once and writes its result once. This is called **fusion**.
+# You need no GPU, and you need not have written a kernel before. The lesson takes about four hours.
 #
 # Kernels are graded twice. `check` asks whether the result is right. `check_speed` asks how long the kernel takes at
-# full size. With a GPU it measures. Without one it works out the time on an H100, and how is part of this lesson. The
-# limits of an exercise are 10 s and 512 MiB for all its cases. Hidden cases have odd sizes.
+# full size: with a GPU it measures, without one it works out the time on an H100. The limits of an exercise are 10 s
+# and 512 MiB for all its cases. Hidden cases have odd sizes.
 #
 # | symbol | meaning | DeepSeek-V3 |
 # |---|---|---|
-# | B, S | sequences in the batch, new tokens per sequence | |
-# | H | heads | 128 |
+# | B, S, H | sequences in the batch, new tokens per sequence, heads | H = 128 |
 # | Dr, P | width of the part that carries the position (RoPE), and its pairs: P = Dr/2 | 64, 32 |
-# | R, Rq | width of the latent for keys and values, and of the latent for queries | 512, 1536 |
+# | R | width of the latent for keys and values | 512 |
 # | N, D | rows, and numbers per row that a norm runs over | D = 7168 for the hidden state |
 #
-# The source is the report *Optimizing Multi-head Latent Attention for Efficient Inference* ("the report"), sections
-# 3.2.3 (it calls the fused norm RF), 3.2.4 (fused RoPE, RPEF) and 5.1.2 (what each of them gained).
+# Where a text says "the report", it is *Optimizing Multi-head Latent Attention for Efficient Inference*.
 
 # %% setup="imports"
 import torch
@@ -48,7 +37,7 @@ device = "cpu" if emulated else "cuda"
 # %% [markdown]
 # ## Why: the way to memory
 #
-# This is the RMSNorm of lesson 02 in eager PyTorch: each line is one or more operations, each operation one kernel.
+# This is the RMSNorm of lesson 02 in eager PyTorch. Each operation is one kernel.
 
 # %%
 def eager_rms_norm(x, weight, eps=1e-6):
@@ -63,14 +52,12 @@ def eager_rms_norm(x, weight, eps=1e-6):
 
 
 # %% [markdown]
-# Take 16384 tokens of DeepSeek-V3's hidden state, D = 7168, in bfloat16. The norm has about 4 operations for each
-# number: square, add, two products. The next cell compares the time of this arithmetic on an H100 with the time of
-# reading the input once and writing the result once. Both are what the data sheet allows: 67 TFLOP/s in float32,
-# 3.35 TB/s.
+# The norm has about 4 FLOPs for each number: square, add, two products. The next cell compares the time of this
+# arithmetic on an H100 with the time of reading the input once and writing the result once, both by the data sheet.
 
 # %%
 from mla_ref import DEVICES, Cost
-from mla_ref.plots import PALETTE, bars
+from mla_ref.plots import bars, flow, squares, stacked
 
 h100 = DEVICES["h100"]
 N, D = 16384, 7168
@@ -85,9 +72,8 @@ bars(
 )
 
 # %% [markdown]
-# Memory takes 20 times as long as the arithmetic. And this is the least: each number read once, each result written
-# once. An operation of PyTorch knows nothing of the next one. It writes its whole result to memory, and the next
-# operation reads it back.
+# Memory takes 20 times as long as the arithmetic, even if every number is read once and every result written once.
+# Eager PyTorch moves more: each operation writes its whole result to memory, and the next one reads it back.
 
 # %% [markdown]
 # ## Predict: bytes of an RMSNorm
@@ -147,7 +133,6 @@ check("predict_norm_bytes")
 # no data, so the full size costs nothing.
 
 # %%
-import matplotlib.pyplot as plt
 from autograder.kernels.worker.recording import recording
 
 
@@ -159,36 +144,27 @@ def operations(function, **arguments):
     return [[e["op"][0], size(e["reads"]), size(e["writes"])] for e in recorder.events if e["kind"] == "host"]
 
 
-def draw_operations(rows, unit, title):
-    """Draw what each operation reads and writes; `unit` bytes are 1."""
-    _, axes = plt.subplots(figsize=(7.5, 0.8 + 0.3 * len(rows)), layout="constrained")
-    names = [f"{number}. {name.strip('_')}" for number, (name, _, _) in enumerate(rows, start=1)]
-    read, written = ([row[column] / unit for row in rows] for column in (1, 2))
-    axes.barh(names, read, color=PALETTE[0], label="read")
-    axes.barh(names, written, left=read, color=PALETTE[4], label="written")
-    axes.invert_yaxis()
-    axes.set(xlabel="bytes per number of x", title=title)
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-    plt.show()
+def draw_operations(rows, numbers, title):
+    shown = {f"{n}. {name.strip('_')}": (read, written) for n, (name, read, written) in enumerate(rows, start=1)}
+    parts = {name: {"read": read / numbers, "written": written / numbers} for name, (read, written) in shown.items()}
+    return stacked(parts, unit="bytes per number of x", title=title)
 
 
 empty = lambda *shape, dtype=torch.bfloat16: torch.empty(shape, dtype=dtype, device="meta")
 norm_operations = operations(eager_rms_norm, x=empty(N, D), weight=empty(D), eps=1e-6)
-draw_operations(norm_operations, N * D, f"eager_rms_norm, {N} × {D}, bfloat16: a kernel each")
-
 counted = sum(read + written for _, read, written in norm_operations)
 mine = predict_norm_bytes(N, D, 2)
 print(f"eager: predicted {mine['eager_bytes'] / 1e9:.3f} GB, counted {counted / 1e9:.3f} GB "
       f"in {len(norm_operations)} kernels")
 print(f"at 3.35 TB/s: eager {counted / h100.bandwidth() * 1e6:.0f} µs, "
       f"fused {mine['fused_bytes'] / h100.bandwidth() * 1e6:.0f} µs")
+draw_operations(norm_operations, N * D, f"eager_rms_norm, {N} × {D}, bfloat16: a kernel each")
 
 # %% [markdown]
 # The names are PyTorch's own: `to_copy` is `float()` and `to()`, `pow` is `square()`, `mul` a product. The two kernels
 # with no visible bar work on one number per row. They still have to be launched.
 #
-# By bytes alone, fusion makes the norm ten times as fast. Further below this is held against a measurement, once you
-# have written the kernel.
+# By bytes alone, fusion makes the norm ten times as fast.
 
 # %% [markdown]
 # ## What a Triton program is
@@ -196,29 +172,19 @@ print(f"at 3.35 TB/s: eager {counted / h100.bandwidth() * 1e6:.0f} µs, "
 # A kernel is launched as many **programs**. All of them run the same code, and they differ in one number: their
 # **program id**. Each program works on a **block** of numbers at once. The number of programs is the **grid**.
 #
-# The picture shows a vector of 22 numbers and blocks of 8. Three programs cover it. The last block reaches beyond the
-# end. Those 2 places are **masked**: nothing is read or written there.
+# The picture shows a vector of 22 numbers and blocks of 8. Three programs cover it, a row each. The last block reaches
+# beyond the end. Those 2 places are **masked**: nothing is read or written there.
 
 # %%
-from matplotlib.patches import Patch
-
-n, BLOCK_SIZE = 22, 8
-programs = triton.cdiv(n, BLOCK_SIZE)  # 22 / 8, rounded up
-figure, axes = plt.subplots(figsize=(9, 1.9), layout="constrained")
-for place in range(programs * BLOCK_SIZE):
-    color = PALETTE[(5, 4, 2)[place // BLOCK_SIZE]]
-    look = {"facecolor": color} if place < n else {"facecolor": "white", "hatch": "////"}
-    axes.add_patch(plt.Rectangle((place, 0), 0.9, 0.9, edgecolor="#555555", **look))
-    axes.text(place + 0.45, 0.45, str(place), ha="center", va="center", fontsize=9)
-for pid in range(programs):
-    text = f"program {pid}: offsets = {pid} × 8 + [0 … 7]"
-    axes.text(pid * BLOCK_SIZE + 3.95, 1.15, text, ha="center", fontsize=9)
-masked = Patch(facecolor="white", edgecolor="#555555", hatch="////", label="masked: offsets < 22 is False")
-axes.legend(handles=[masked], loc="upper right", bbox_to_anchor=(1, -0.02), frameon=False)
-axes.set(xlim=(-0.2, programs * BLOCK_SIZE + 0.2), ylim=(-0.1, 1.6))
-axes.set_title("22 numbers, blocks of 8, a grid of 3 programs")
-axes.axis("off")
-plt.show()
+offsets = torch.arange(3)[:, None] * 8 + torch.arange(8)  # pid * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+title = "offsets of 3 programs"
+squares(
+    {title: (offsets < 22).int()},
+    ("masked: offsets < 22 is False", "read and written"),
+    xlabel="place in the block",
+    ylabel="program",
+    texts={title: offsets.tolist()},
+)
 
 # %% [markdown]
 # Here is the kernel for that picture, complete. It doubles a vector.
@@ -266,31 +232,24 @@ def double(x, block=1024, warps=4):
 print(double(torch.ones(5, device=device)).tolist())
 
 # %% [markdown]
-# What runs a program? A GPU consists of **multiprocessors** (SM), 132 of them on an H100. Each holds several programs
-# at a time, and computes with one while another waits for memory. Within a program **threads** share the work, in
-# **warps** of 32 threads that move together. `num_warps` is the number of warps of a program, 4 if nothing is said. A
-# block is spread over the threads of its program: of 1024 numbers on 4 warps, each of the 128 threads holds 8.
+# A GPU consists of **multiprocessors** (SM), 132 of them on an H100. Each holds several programs at a time, and
+# computes with one while another waits for memory. Within a program **threads** share the work, in **warps** of 32
+# threads that move together. `num_warps` is the number of warps of a program, 4 if nothing is said. Of a block of 1024
+# numbers on 4 warps, each of the 128 threads holds 8.
 #
 # What lies between a load and a store never goes to memory. It is held in **registers**, the storage of each thread
-# next to the arithmetic units. That is all there is to fusion: more lines between load and store.
-#
-# One word has two meanings. CUDA, the language that GPUs were programmed in before, calls a program a *thread block*.
-# The verdicts below mean that when they speak of "blocks per SM" or of "handing out blocks". Elsewhere in this lesson
-# a block is a block of numbers.
+# next to the arithmetic units. So fusion is: more lines between load and store.
 
 # %% [markdown]
 # ## What runs a kernel where there is no GPU
 #
-# Triton's compiler works in steps. The first step checks the kernel and writes it down as a list of operations on
-# blocks, called **TTIR** ("Triton's intermediate representation"). The further steps make machine code of that list,
-# for one kind of GPU.
+# Triton's compiler works in steps. The first checks the kernel and writes it down as a list of operations on blocks,
+# called **TTIR** ("Triton's intermediate representation"). The further steps make machine code of that list for one
+# kind of GPU. Without a GPU only the first step is taken, and an **emulator** runs the list with PyTorch on CPU
+# tensors, each operation for all programs of the grid at once. `emulator.prepare()` in the set-up cell chose it if
+# there is no GPU here.
 #
-# To run a kernel without a GPU, only the first step is taken. An **emulator** then runs the list with PyTorch, on
-# tensors on the CPU, each operation for all programs of the grid at once. `emulator.prepare()` in the set-up cell chose
-# it if there is no GPU here.
-#
-# A launch returns the compiled kernel, with its TTIR in `asm["ttir"]`. The next cell prints that of `double_kernel`.
-# Try to find each line of the kernel in it.
+# A launch returns the compiled kernel, with its TTIR in `asm["ttir"]`. Try to find each line of `double_kernel` in it.
 
 # %%
 import re
@@ -301,21 +260,19 @@ for line in compiled.asm["ttir"].splitlines():
         print(re.sub(r" loc\(.*", "", line).strip())
 
 # %% [markdown]
-# One line is one operation, and names with `%` are its operands and its result. `tensor<8xf32>` is a block of 8 numbers
-# in float32. `tt.splat` turns one number into a block that holds it everywhere: `pid * BLOCK_SIZE + tl.arange(…)` is a
-# product of two numbers, a splat, and a sum of two blocks.
+# One line is one operation. Names with `%` are its operands and its result. `tensor<8xf32>` is a block of 8 numbers in
+# float32. `tt.splat` turns one number into a block that holds it everywhere.
 #
-# What this first step refuses does not run here either. It refuses a function of NumPy or PyTorch on a block, an `if`
-# on a block, and a `tl.arange` whose size is no power of two. The error is the compiler's own.
+# What this first step refuses does not run here either: a function of NumPy or PyTorch on a block, an `if` on a block,
+# a `tl.arange` whose size is no power of two. The error is the compiler's own.
 #
-# ### What it finds
+# ### What the emulator finds
 #
 # A GPU checks no address. A kernel without a mask reads what lies behind the tensor, and writes there.
 #
-# The kernel in the next cell adds 1 to each number of a vector, without a mask. It runs with three programs of 8
-# numbers, twice. The first vector has 22 numbers of its own. The second is the first 22 numbers of a longer one.
-# Inside `with emulator.emulating():` the emulator runs it even where there is a GPU. What do you expect of the first,
-# and what of the second?
+# The kernel in the next cell adds 1 to each number of a vector, without a mask, with three programs of 8 numbers. The
+# first vector has 22 numbers of its own. The second is the first 22 numbers of a longer one. `emulator.emulating()`
+# takes the emulator even where there is a GPU. What do you expect of the first, and what of the second?
 
 # %%
 @triton.jit
@@ -335,10 +292,10 @@ for ours in (torch.zeros(22), longer[:22]):
             print(fault)
 
 # %% [markdown]
-# The emulator holds each access against the memory that PyTorch allocated for the tensor, and stops at the first one
-# outside. Its message has the line of the cell, the argument, the element and the program. The second vector is a part
-# of a larger allocation. There the kernel has changed two numbers that are not its own, and nobody complained. The
-# tensors that the grader passes in are not parts of larger ones.
+# The emulator stops at the first access outside the memory that PyTorch allocated for the tensor. Its message has the
+# line of the cell, the argument, the element and the program. The second vector is a part of a larger allocation: there
+# the kernel has changed two numbers that are not its own, and nobody complained. The tensors that the grader passes in
+# are not parts of larger ones.
 #
 # The next kernel moves each number one place to the left, in place: $x_i$ becomes $x_{i+1}$, and the last one stays.
 # It has its mask. A vector of 8 numbers takes one program, a vector of 22 takes three. Is the result right for both?
@@ -366,21 +323,16 @@ for n in (8, 22):
 # program 1 overwrites it: the result depends on which of them comes first. This is called a **race**. On a GPU the
 # result may be right in one run and wrong in the next. The remedy here is a second tensor for the result.
 #
-# The emulator also stops a loop that turns without changing anything; `check` stops any loop after the exercise's
-# time. Programs that write the same value to one place are not reported: the result does not depend on their order.
-#
-# And it shows what a mask has left out: **masked places** hold anything on a GPU, unless the load says `other=0.0`. In
-# the emulator they hold NaN, so that a sum in which they take part shows it. Integers have no NaN, and masked places of
-# integers are 0.
+# The emulator also stops a loop that turns without changing anything. And it shows what a mask has left out: **masked
+# places** of a load hold anything on a GPU, unless the load says `other=0.0`. In the emulator they hold NaN, so that a
+# sum in which they take part shows it. (Integers have no NaN. There they are 0.)
 #
 # ### What it does not see
 #
-# - **Rounding**: in which order a sum is added; the last bits of `tl.exp`, `tl.log`, `tl.sin` and of a division;
-#   whether a product and a sum are rounded once or twice. So the last digits of a result may differ from a GPU's.
-# - **TF32**, a shorter format in which a GPU multiplies matrices of float32 (lesson 05).
+# - **Rounding**: the order in which a sum is added, and the last bits of `tl.exp`, `tl.log`, `tl.sin` and of a
+#   division. So the last digits of a result may differ from a GPU's.
 # - **Races within a program.** Its threads share the work, and the emulator looks only for races between programs.
-# - **The further steps of the compiler.** `check_speed` takes them, for an H100: compiling needs no GPU.
-# - **Caches and time.** A later section is about time.
+# - **The further steps of the compiler, caches and time.** `check_speed` is for these.
 #
 # ### Looking inside
 #
@@ -404,41 +356,7 @@ with emulator.emulating():
 # program after the other, each block a NumPy array. `print(x)` and `breakpoint()` work inside the kernel. The
 # interpreter checks no address and looks for no race, and masked places read as 0 there.
 #
-# ### Time
-#
-# Guess before you run the next cell. It launches `double_kernel` on 16 numbers twice, for each of two block sizes. Then
-# it doubles vectors of three lengths in small blocks and in large ones. What does the first launch do that the second
-# does not? Which vector takes longest?
-
-# %%
-import time
-
-
-def timed(x, block):
-    start = time.perf_counter()
-    double(x, block)
-    if not emulated:
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) * 1e3
-
-
-x = torch.zeros(16, device=device)
-for block in (128, 8192):
-    print(f"blocks of {block:4}: first launch {timed(x, block):6.2f} ms, second {timed(x, block):5.2f} ms")
-print("\n  numbers  block  programs  best of five")
-for n in (1 << 16, 1 << 18, 1 << 20):
-    x = torch.zeros(n, device=device)
-    for block in (128, 8192):
-        best = min(timed(x, block) for _ in range(5))
-        print(f"{n:9,} {block:6} {n // block:9,} {best:10.2f} ms")
-
-# %% [markdown]
-# The first launch with a block size compiles. Triton keeps what it has compiled in the folder `~/.triton`, so the first
-# launch is shorter when you run the notebook again. In the emulator a launch takes longer the more numbers there are.
-# How many programs share them matters little.
-#
-# None of this says how long a GPU takes, which runs thousands of programs at the same time. So without a GPU a kernel's
-# speed has to be found in another way. The next exercise shows how.
+# How long a launch takes in the emulator says nothing about a GPU, which runs thousands of programs at the same time.
 #
 # ## Exercise: scale_add
 #
@@ -508,26 +426,24 @@ check("scale_add")
 # %% [markdown]
 # ## How fast is it
 #
-# The next cell estimates the time of your kernel at full size, $n = 2^{26}$ in bfloat16, on an H100. No result of that
-# size is computed whole. The grader
+# The next cell gives the time of your kernel at full size, $n = 2^{26}$ in bfloat16. Without a GPU the grader
 #
 # 1. runs your function once on tensors without data, and **records** what it does: launches with grid and arguments,
 #    and what torch does around them;
 # 2. **cuts** the kernels out of your cells, and leaves everything else behind;
 # 3. **compiles** each kernel for the H100, and reads from the machine code how many registers it takes and how wide its
 #    loads are;
-# 4. **replays** some of the programs in the emulator, in a process that holds nothing else of yours, counts every
-#    access to memory, and compares what they write;
+# 4. **replays** some of the programs in the emulator, counts every access to memory, and compares what they write;
 # 5. puts what steps 3 and 4 found into a **model** of the GPU, with constants fitted to kernels measured on an H100.
 #
-# The same kernel always gets the same time. The time is held against the **floor**: the bytes that any kernel has to
-# move, over the 3.35 TB/s of the data sheet. No kernel is faster. A plain copy, measured on an H100, reaches
-# {{copy_share}} % of the floor's speed.
+# The same kernel always gets the same modelled time. It is compared with the **floor**: the bytes that any kernel has
+# to move, divided by the 3.35 TB/s of the data sheet. No kernel is faster. A plain copy, measured on an H100, reaches
+# {{copy_share}} % of the floor's speed, so little can be won beyond that.
 #
 # Work out the floor before you run the cell: x and y are read, the result is written, 2 bytes a number.
 #
-# Half of the points for speed take 40 % of the floor's speed. All of them take 70 %, and 1.3 times the speed of eager
-# PyTorch.
+# A kernel at 40 % of the floor's speed earns half of the points for speed. A kernel at 70 % that is also 1.3 times as
+# fast as eager PyTorch earns all of them.
 
 # %% speed="scale_add"
 check_speed("scale_add")
@@ -548,22 +464,22 @@ check_speed("scale_add")
 # | registers | per thread, 255 at most. An SM has 65536 for all its threads |
 # | spills, bytes | of each thread, that did not fit into its registers and went to memory |
 # | shared, KiB | shared memory: storage of an SM through which the threads of a program exchange numbers |
-# | blocks per SM | programs that an SM holds at a time |
+# | blocks per SM | programs that an SM holds at a time (CUDA calls a program a *thread block*) |
 #
 # Columns without an entry are left out. In front of the DRAM is a cache, the L2, of 50 MB on an H100. What is read
 # again may still lie there. These are the words under "bound by":
 #
 # | bound by | the kernel |
 # |---|---|
-# | DRAM | moves bytes as fast as the memory does. If they are the floor's bytes, little is left to gain |
+# | DRAM | waits for its bytes from and to memory: compare them with the floor's |
 # | L2 | asks its cache for too much: the same again (see issued MB), or sectors of 32 bytes for 2 (see bytes a load) |
 # | load and store units | takes too many loads or stores for its bytes |
 # | instructions | computes too much for each byte; "matrix units" means the same for matrix products |
 # | waiting | asks for too few bytes at a time, and waits for each |
 # | handing out blocks | has too many programs, each too short |
 #
-# The picture is the roofline of lesson 00, with both axes logarithmic. Green is the floor, on the roof. Red is your
-# kernel. What lies between them can be won.
+# The picture is the roofline of lesson 00. Green is the floor, on the roof. Red is your kernel. At {{copy_share}} % of
+# the floor's speed, that of a copy, you can stop.
 #
 # Before it times a kernel, `check_speed` compares its result in one small call. A kernel that is wrong elsewhere may
 # pass there: in the grade, speed counts only once every case is right.
@@ -583,10 +499,10 @@ check_speed("scale_add")
 # | returns | [N, D] | that of `x` |
 #
 # Often W = D. But the latent of lesson 02 arrives beside its RoPE key, in rows of W = R + Dr = 576 numbers, of which
-# only the first R = 512 are normalised. Cutting them out first would be a copy: a pass over memory of its own. So the
-# norm runs over the first D = `len(weight)` columns, and the rows are W apart in `x` and D apart in the result.
+# only the first R = 512 are normalised. Cutting them out first would be a copy, so the norm runs over the first
+# D = `len(weight)` columns. Rows are W apart in `x` and D apart in the result.
 #
-# Values reach 400 in float16, whose largest number is 65504. Rows may be nearly zero. D is at most 8192.
+# Values reach 800 in float16, whose largest number is 65504. Rows may be nearly zero. D is at most 8192.
 #
 # A block is not a tensor, and has few of a tensor's methods:
 #
@@ -600,9 +516,9 @@ check_speed("scale_add")
 # | `x[2:5]` | no slices: load with other offsets |
 # | `if` on values of a block | a mask, or `tl.where(condition, a, b)` |
 #
-# The case for speed is the one that you predicted, with the same bars as above, but 4 times eager PyTorch's speed for
-# all points. Its floor is the 140 µs of "fused". To read `x` from memory a second time would take half as much
-# again.
+# The case for speed is the one that you predicted: 16384 rows of 7168. It has the same bars as above, but all points
+# take 4 times eager PyTorch's speed. Its floor is the 140 µs of "fused". To read `x` from memory a second time would
+# take half as much again.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -670,10 +586,9 @@ check_speed("rms_norm")
 # More bytes are issued than are distinct: each of the 16384 programs reads the weight again. Those reads end in the L2,
 # which is faster than DRAM, so they cost little here.
 #
-# So much for the model. The next cell sets your prediction beside what was measured: on an {{norm_rope_h100.device}}
-# with Triton {{norm_rope_h100.triton}}, L2 emptied before each call, with the kernel of this course's reference
-# (`mla_ref.kernels`). The figures are in `benchmarks/norm_rope_h100.json` of the course's repository. By bytes, fusion
-# is worth a factor of ten. How much did it bring?
+# The next cell sets your prediction beside measurements: on an {{norm_rope_h100.device}} with Triton
+# {{norm_rope_h100.triton}}, L2 emptied before each call (`benchmarks/norm_rope_h100.json`). The kernel is that of the
+# course's reference, `mla_ref.kernels`. By bytes, fusion is worth a factor of ten. How much did it bring?
 
 # %%
 bars(
@@ -690,26 +605,13 @@ bars(
 )
 
 # %% [markdown]
-# {{norm_gain}} times. A fused norm takes as long as a copy{{!like_a_copy}}. There is nothing left to gain from it.
+# Fusion brought a factor of {{norm_gain}}. The fused norm takes as long as a copy{{!like_a_copy}}.
 #
 # ## Choosing a configuration
 #
-# Block size and `num_warps` change no result, only the time. **Autotuning** means: try a few configurations, keep the
-# fastest. Triton has a decorator for it:
-#
-# ```python
-# @triton.autotune(
-#     [triton.Config({"BLOCK_SIZE": 256}, num_warps=4), triton.Config({"BLOCK_SIZE": 2048}, num_warps=4)], key=["n"]
-# )
-# @triton.jit
-# def double_kernel(x_ptr, out_ptr, n, BLOCK_SIZE: tl.constexpr):
-# ```
-#
-# At the first call for each `n` it measures both. So it needs a GPU, its first call is slow, and two runs may choose
-# differently. The grader wants one configuration that is settled, and refuses `autotune`.
-#
-# Without a GPU the model stands in for the measurement. The next cell does for `double`, at $2^{26}$ numbers in
-# bfloat16, what autotuning does. Guess first: which of the four is fastest, and what is wrong with the others?
+# Block size and `num_warps` change no result, only the time. With a GPU one tries a few configurations and keeps the
+# fastest. Without a GPU the model stands in for the measurement. The next cell models four configurations of `double`,
+# at $2^{26}$ numbers in bfloat16. Guess first: which of the four is fastest, and what is wrong with the others?
 
 # %%
 import inspect
@@ -734,12 +636,11 @@ with KernelWorkers() as workers:
 print("chosen: block, warps =", min(tried, key=tried.get))
 
 # %% [markdown]
-# - **Too small.** With one number per thread a load moves 2 bytes, and there are two million programs to hand out.
-# - **Large enough.** 8 numbers of bfloat16 per thread are one load of 16 bytes, the widest there is. Beyond that
-#   little changes: the kernel waits for memory, and any shape that keeps enough loads in flight will do.
+# - **Too small.** With one number per thread a load moves 2 bytes, with two it moves 4. And there are many programs to
+#   hand out, two million in the first line.
+# - **Large enough.** 8 numbers of bfloat16 per thread are one load of 16 bytes, the widest there is.
 # - **Too large.** A register has 4 bytes, so 1024 numbers per thread would take 512 of them, and there are 255. The
-#   compiler keeps the numbers in memory, which is called **spilling**, and gets by with 32 registers. Fusion was to
-#   avoid just that traffic.
+#   compiler keeps the numbers in memory instead, which is called **spilling**. Fusion was to avoid just that traffic.
 #
 # So for kernels bound by memory a rule of thumb is enough: 8 to 32 numbers per thread, 4 or 8 warps. For your own
 # kernels, change the numbers in the launcher and run `check_speed` again.
@@ -761,12 +662,11 @@ def eager_rope(x, cos, sin):
 B, S, H, Dr = 4, 4096, 128, 64
 tables = {"cos": empty(S, Dr // 2, dtype=torch.float32), "sin": empty(S, Dr // 2, dtype=torch.float32)}
 rope_operations = operations(eager_rope, x=empty(B, S, H, Dr), **tables)
-draw_operations(rope_operations, B * S * H * Dr, f"eager_rope, B={B}, S={S}, H={H}, Dr={Dr}, bfloat16")
-
 counted = sum(read + written for _, read, written in rope_operations)
 fused = Cost(bytes=2 * B * S * H * Dr * 2 + S * Dr * 4)
 print(f"per number of x: eager {counted / (B * S * H * Dr):.1f} bytes in {len(rope_operations)} kernels, "
       f"fused {fused.bytes / (B * S * H * Dr):.1f} in one: {counted / fused.bytes:.1f} times fewer")
+draw_operations(rope_operations, B * S * H * Dr, f"eager_rope, B={B}, S={S}, H={H}, Dr={Dr}, bfloat16")
 
 # %% [markdown]
 # ### How to reach the pairs
@@ -789,46 +689,107 @@ print(f"per number of x: eager {counted / (B * S * H * Dr):.1f} bytes in {len(ro
 # These move nothing through memory: they say which thread holds what. The picture shows one row with Dr = 8.
 
 # %%
-figure, axes = plt.subplots(figsize=(9, 2.9), layout="constrained")
-EVEN, ODD = PALETTE[5], PALETTE[4]
+flow(
+    {
+        "x": (0, 1, "x0 x1 x2 x3 x4 x5 x6 x7"), "a": (3, 1.7, "a: x0 x2 x4 x6"), "b": (3, 0.3, "b: x1 x3 x5 x7"),
+        "a'": (6, 1.7, "a·cos − b·sin"), "b'": (6, 0.3, "a·sin + b·cos"), "y": (9, 1, "y0 y1 y2 y3 y4 y5 y6 y7"),
+    },
+    [
+        ("x", "a", "reshape, split"), ("x", "b", "reshape, split"), ("a", "a'"), ("b", "a'"), ("a", "b'"), ("b", "b'"),
+        ("a'", "y", "join, reshape"), ("b'", "y", "join, reshape"),
+    ],
+    groups={
+        "in memory, as it lies": ["x", "y"],
+        "in registers: pair i turns by column i of cos and sin": ["a", "b", "a'", "b'"],
+    },
+    title="One row of 8: four pairs",
+    size=(10.0, 2.8),
+)  # fmt: skip
+
+# %% [markdown]
+# ### Three puzzles: a tile of addresses
+#
+# A **tile** is a block with two axes. The next exercise loads one: some heads of one token, each with its Dr numbers.
+# You need three things for it: the offsets of both axes, the mask, and the addresses. Find them first on a small
+# tensor. The puzzles are not graded. `torch.arange` stands in for `tl.arange`, and both broadcast alike.
+#
+# The tensor has shape [2, 3, 6, 6]: 2 sequences of 3 tokens, 6 heads of 6 numbers. It is contiguous, so its numbers lie
+# in memory one after the other: token after token, in each token head after head. Each number here is its own address.
+# A tile has 4 heads and 8 columns, since blocks have powers of two. So two programs cover a token. The picture shows
+# both tiles of token 0: the places that exist, and those that do not.
+
+# %%
+small = torch.arange(2 * 3 * 6 * 6).view(2, 3, 6, 6)  # [sequences, tokens, heads, columns]
+def solved(puzzle, answer, right):
+    """Print whether an answer is right; it is None before you wrote it."""
+    print(f"puzzle {puzzle}:", "still open" if answer is None else "right" if right(answer) else f"not yet: {answer}")
 
 
-def draw_cells(left, bottom, labels, colors):
-    for number, (label, color) in enumerate(zip(labels, colors, strict=True)):
-        look = {"facecolor": color, "edgecolor": "#555555"}
-        axes.add_patch(plt.Rectangle((left + number, bottom), 0.92, 0.8, **look))
-        axes.text(left + number + 0.46, bottom + 0.4, label, ha="center", va="center", fontsize=8.5)
+tiles = {f"program (0, {n}): heads {4 * n} to {4 * n + 3}": torch.zeros(4, 8, dtype=torch.int) for n in range(2)}
+for n, tile in enumerate(tiles.values()):
+    tile[: 6 - 4 * n, :6] = 1
+squares(tiles, ("masked", "a number of the tensor"), xlabel="column of the tile", ylabel="row of the tile")
 
 
-draw_cells(0, 1.4, [f"x{i}" for i in range(8)], [EVEN, ODD] * 4)
-draw_cells(10.2, 2.4, [f"a{i}" for i in range(4)], [EVEN] * 4)
-draw_cells(10.2, 0.4, [f"b{i}" for i in range(4)], [ODD] * 4)
-draw_cells(16.4, 1.4, [f"y{i}" for i in range(8)], [EVEN, ODD] * 4)
-for start, end in (
-    ((8.1, 2.0), (10.0, 2.7)),
-    ((8.1, 1.6), (10.0, 0.9)),
-    ((14.3, 2.7), (16.2, 2.0)),
-    ((14.3, 0.9), (16.2, 1.6)),
-):
-    axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": "#555555"})
-for left, bottom, text in (
-    (9.05, 3.1, "reshape,\nsplit"),
-    (15.25, 3.1, "turn, join,\nreshape"),
-    (4, 0.9, "loaded as it lies"),
-    (20.4, 0.9, "stored as it lies"),
-    (12.2, 1.8, "pair i turns by column i\nof cos and sin"),
-):
-    axes.text(left, bottom, text, ha="center", va="center", fontsize=9)
-axes.set(xlim=(-0.2, 24.6), ylim=(0, 3.6))
-axes.set_title("One row of 8: four pairs")
-axes.axis("off")
-plt.show()
+# %% [markdown]
+# **Puzzle 1: offsets of both axes.** Which heads and which columns does program (4, 1) hold, the one of token 4 and the
+# second block of heads? Write two blocks that broadcast against each other: heads of shape [4, 1], columns of shape
+# [1, 8]. Heads that do not exist are among them.
+#
+# <details><summary>Answer</summary>
+#
+# `1 * 4 + torch.arange(4)[:, None]` are the heads 4 to 7: the block's number times its height, plus the place in it.
+# `torch.arange(8)[None, :]` are the columns.
+#
+# </details>
+
+# %%
+tile_heads = None  # [4, 1]
+tile_columns = None  # [1, 8]
+
+solved("1, heads", tile_heads, lambda answer: answer.tolist() == [[4], [5], [6], [7]])
+solved("1, columns", tile_columns, lambda answer: answer.tolist() == [list(range(8))])
+
+# %% [markdown]
+# **Puzzle 2: the mask.** Which places of this tile exist? Write a [4, 8] block of True and False from the two blocks of
+# puzzle 1.
+#
+# <details><summary>Answer</summary>
+#
+# `(tile_heads < 6) & (tile_columns < 6)`: a place needs a head *and* a column. `&` takes blocks, `and` does not.
+#
+# </details>
+
+# %%
+tile_mask = None  # [4, 8]
+
+solved("2", tile_mask, lambda answer: answer.shape == (4, 8) and answer.nonzero().tolist() == [
+    [row, column] for row in range(2) for column in range(6)
+])  # fmt: skip
+
+# %% [markdown]
+# **Puzzle 3: the addresses.** Where do the numbers of this tile lie? Write a [4, 8] block of addresses from the two
+# blocks of puzzle 1. A token has 6 heads, a head has 6 numbers, and 4 tokens come before this one. Masked places may
+# have any address.
+#
+# <details><summary>Answer</summary>
+#
+# `(4 * 6 + tile_heads) * 6 + tile_columns`: the heads before this one, those of 4 whole tokens included, times the
+# width of a head, plus the column. Token 4 of the batch is token 4 % 3 = 1 of sequence 4 // 3 = 1, and needs the angles
+# of position 1.
+#
+# </details>
+
+# %%
+tile_places = None  # [4, 8]
+
+solved("3", tile_places, lambda answer: answer.shape == (4, 8) and answer[:2, :6].equal(small[1, 1, 4:]))
 
 # %% [markdown]
 # ## Exercise: apply_rope
 #
-# One program turns some heads of one token: a block with two axes, of `[BLOCK_H, Dr]`. All of them use the
-# same angles, so a program loads one row of `cos` and one of `sin`.
+# One program turns some heads of one token: a tile of `[BLOCK_H, 2·BLOCK_P]`. All of its heads use the same angles, so
+# a program loads one row of `cos` and one of `sin`.
 #
 # | | shape | dtype |
 # |---|---|---|
@@ -837,14 +798,13 @@ plt.show()
 # | returns | [B, S, H, Dr], pairs in their places | that of `x` |
 #
 # The grid has two axes too: `(B * S, triton.cdiv(H, BLOCK_H))`. Program `tl.program_id(0)` is token $b \cdot S + s$,
-# counted through all sequences, and `tl.program_id(1)` is the block of heads. Offsets of shape `[BLOCK_H, 1]` plus
-# offsets of shape `[1, 2·BLOCK_P]` give addresses of shape `[BLOCK_H, 2·BLOCK_P]`, as broadcasting does in PyTorch.
-# Write `[:, None]` and `[None, :]`. Join two masks with `&`, each in parentheses; `and` does not work on blocks.
+# counted through all sequences, and `tl.program_id(1)` is the block of heads. Offsets, mask and addresses are those of
+# the puzzles, with `tl.arange`. Dr is even and at most 128. P = Dr/2 need not be a power of two; `BLOCK_P` is the next
+# one.
 #
-# Dr is even and at most 128. P = Dr/2 need not be a power of two; `BLOCK_P` is the next one.
-#
-# Here half of the points for speed take 60 % of the floor's speed, all of them 70 % and 3 times eager PyTorch. You may
-# write the first way first: see what `check_speed` says of it under "bytes a load" and "bound by".
+# A kernel at 60 % of the floor's speed earns half of the points for speed. One at 70 % that is also 3 times as fast as
+# eager PyTorch earns all. You may write the first way first: see what `check_speed` says of it under "bytes a load" and
+# "bound by".
 #
 # <details><summary>Hint 1</summary>
 #
@@ -918,8 +878,9 @@ check("apply_rope")
 check_speed("apply_rope")
 
 # %% [markdown]
-# By bytes, fusion should be 12 times as fast as eager PyTorch. Measured on an H100 with Triton
-# {{norm_rope_h100.triton}} (`benchmarks/norm_rope_h100.json`), for a query of this size and a key of one head together:
+# By bytes, the fused kernel should be 12 times as fast as eager PyTorch. The next picture was measured on an H100 with
+# Triton {{norm_rope_h100.triton}} (`benchmarks/norm_rope_h100.json`), for a query of this size and a key of one head
+# together:
 
 # %%
 bars(
@@ -929,19 +890,18 @@ bars(
 )
 
 # %% [markdown]
-# Two launches are {{rope_gain}} times as fast, and one for both {{rope_gain_one}} times: the slices `x[..., 0::2]` of
-# the eager form are loads of every other number too.
+# The fused kernels are {{rope_gain}} times as fast as eager PyTorch with a launch for each tensor, {{rope_gain_one}}
+# times with one launch for both. That is more than the bytes say: the slices `x[..., 0::2]` of the eager form load
+# every other number too.
 #
-# And every other number takes {{every_other}} times as long as rows as they lie, for the same result. That is what
-# Triton 3.6 makes of it{{!by_triton_3_6}}: it puts the threads of a warp on different rows. Triton 3.7 puts them along
-# the row, and there the model gives 1.6 times; nothing was measured with it. The second way does not depend on the
-# version.
+# Loading every other number takes {{every_other}} times as long as loading rows as they lie, for the same result. That
+# is Triton 3.6{{!by_triton_3_6}}, which puts the threads of a warp on different rows. The second way does not depend on
+# how Triton places the threads.
 #
 # ## Query and key in one launch
 #
-# At these sizes bytes decide. A decode step is another matter. 128 sequences with one new token each have a query of
-# 128 × 128 × 64 numbers, 2 MB. A launch took {{launch_us}} µs in the verdicts above. Guess first: do the bytes take
-# more or less?
+# In a decode step 128 sequences with one new token each have a query of 128 × 128 × 64 numbers, 2 MB. A launch took
+# {{launch_us}} µs in the verdicts above. Guess first: do the bytes take more or less?
 
 # %%
 decode = Cost(bytes=2 * 128 * (128 + 1) * 64 * 2)
@@ -973,9 +933,9 @@ print(f"read and write query and key of a decode step: {decode.bytes / 1e6:.1f} 
 # A kernel may call another function that is decorated with `@triton.jit`; it is inlined, at no cost. An `if` on
 # `tl.program_id` is decided once for the whole program, so it works, and costs nothing.
 #
-# The case for speed is that decode step: B = 128, S = 1, H = 128. The floor counts bytes alone, and the launch is more
-# than those. So the bars are low: 10 % of the floor's speed for half of the points, 16 % and 3 times eager PyTorch for
-# all of them.
+# The case for speed is that decode step: B = 128, S = 1, H = 128. The floor counts bytes alone, and the launch takes
+# longer than those. So the bars are low. A kernel at 10 % of the floor's speed earns half of the points for speed. One
+# at 16 % that is also 3 times as fast as eager PyTorch earns all.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -1062,26 +1022,25 @@ check_speed("rope_query_key")
 # %% [markdown]
 # ## Why the report gained so little
 #
-# The report measured each fusion alone: Table 3, a layer on an RTX 4090, 4 sequences of 4096 tokens. (The text beside
-# it says 8, but Table 2 has 8 out of memory.)
+# The report measured each fusion alone: one layer on an RTX 4090, 4 sequences of 4096 tokens (its Table 3).
 #
 # | fused | tokens per second | gain |
 # |---|---|---|
 # | nothing, DeepSeek's code | $1.53 \times 10^5$ | |
-# | attention scores (ASF, lesson 05) | $2.24 \times 10^5$ | 46.23 % |
-# | masked softmax (SF, lesson 05) | $1.68 \times 10^5$ | 9.37 % |
-# | RMSNorm (RF) | $1.54 \times 10^5$ | 0.25 % |
-# | RoPE (RPEF) | $1.54 \times 10^5$ | 0.61 % |
+# | attention scores (lesson 05) | $2.24 \times 10^5$ | 46.23 % |
+# | masked softmax (lesson 05) | $1.68 \times 10^5$ | 9.37 % |
+# | RMSNorm | $1.54 \times 10^5$ | 0.25 % |
+# | RoPE | $1.54 \times 10^5$ | 0.61 % |
 #
-# Your fused norm moves a tenth of the bytes. Why does the layer not notice? Guess first, it is not graded: which share
-# of the layer's time did the two norms take, before they were fused?
+# Your fused norm moves a tenth of the bytes. Why does the layer not get faster? Guess first, it is not graded: which
+# share of the layer's time did the two norms take, before they were fused?
 
 # %%
 my_share = 0.10  # of the layer's time
 
 # %% [markdown]
-# The layer has H = 16 heads and latents of R = Rq = 512. An RTX 4090 moves 1.008 TB/s by its data sheet. DeepSeek's
-# code computes RoPE with complex numbers. For the norm it calls `F.rms_norm`, which ran operation by operation in the
+# The layer has H = 16 heads and latents of 512. An RTX 4090 moves 1.008 TB/s by its data sheet. DeepSeek's code
+# computes RoPE with complex numbers. For the norm it calls `F.rms_norm`, which ran operation by operation in the
 # report's PyTorch 2.5.1; `eager_rms_norm` stands in for it.
 
 # %%
@@ -1109,8 +1068,8 @@ eager_ropes = sum(traffic(complex_rope, x=x, **angles) for x in rotated)
 print(f"one pass of the layer: {layer * 1e3:.0f} ms; your guess for the norms: {my_share:.0%} of it\n")
 print("                             eager    fused  share of layer  gain by bytes  published")
 for part, eager, fused, gain in (
-    ("two norms (RF)", eager_norms, 4 * tokens * sum(widths), "0.25%"),
-    ("RoPE, query and key (RPEF)", eager_ropes, 4 * tokens * (H + 1) * Dr, "0.61%"),
+    ("two norms", eager_norms, 4 * tokens * sum(widths), "0.25%"),
+    ("RoPE, query and key", eager_ropes, 4 * tokens * (H + 1) * Dr, "0.61%"),
 ):
     share, saved = (count / gpu.bandwidth() / layer for count in (eager, eager - fused))
     print(f"{part:26} {eager / 1e9:4.2f} GB  {fused / 1e9:4.2f} GB {share:15.2%} {saved / (1 - saved):14.2%}"
@@ -1120,13 +1079,9 @@ print(f"\nattention scores: {scores / 1e9:.2f} G numbers; "
       f"writing them once in 16 bits and reading them back moves {4 * scores / 1e9:.1f} GB")
 
 # %% [markdown]
-# A part that takes less than one percent of the time cannot gain more than one percent, however fast it becomes. The
-# scores are the large tensor here: a single pass over them moves several times the bytes of both norms.
-#
-# By bytes, both gains are a fraction of a percent, as published. They do not agree closely, and need not. An RTX 4090
-# has 72 MB of L2, and a float32 tensor of 16384 × 512 has 34 MB, so much of the norm's traffic may never have reached
-# memory. And the published gains are differences of two times, averaged over 10 runs, with no spread given: half a
-# percent may be noise.
+# A part that takes less than one percent of the time cannot gain more than about one percent, however fast it becomes.
+# By bytes both gains are a fraction of a percent, as published. The scores are the large tensor here: a single pass
+# over them moves several times the bytes of both norms.
 #
 # In a decode step the shares are others: there is one token, no score matrix, and every launch counts. For 128
 # sequences on an H100, in a CUDA graph (`benchmarks/norm_rope_h100.json`):
@@ -1136,64 +1091,58 @@ print(f"\nattention scores: {scores / 1e9:.2f} G numbers; "
 # | RMSNorm of the latent, R = 512 | {{step_norm_eager_us}} | {{step_norm_us}} |
 # | RoPE of query and key, H = 128 | {{eager_graph_us}} | {{one_graph_us}} |
 #
-# That saves {{saved_us}} µs per layer and step. The attention of that step, over 4096 tokens of context, takes
-# {{attention_us}} µs (FlashMLA on the same kind of GPU, lesson 02). So the two fusions that a long prefill hardly
-# notices save a fifth{{!a_fifth}} of what the whole attention of a decode step takes.
+# That saves {{saved_us}} µs per layer and step. The attention of that step over 4096 tokens takes {{attention_us}} µs
+# in DeepSeek's kernel FlashMLA, on the same kind of GPU. So the two fusions save a fifth{{!a_fifth}} of what the
+# attention of a decode step takes.
 
 # %% [markdown]
-# ## What the model cannot see
+# ## What you have now
 #
-# `check_speed` without a GPU is a calculation. It counts launches, bytes, instructions, registers and waits, and each
-# of those can make a kernel slow. It knows nothing of
+# - Four kernels. Memory bounds three of them at full size, the launch bounds the fourth.
+# - A way to know a kernel's speed without the GPU: count what it must move, count what it does move, and look at what
+#   the compiler made of it.
+# - The rule of the next lessons: find the largest tensor that is written and read again, and do not write it. For
+#   attention that is the scores. Lesson 05 fuses them.
 #
-# - **bank conflicts**: shared memory has 32 banks, and threads that want the same bank wait for each other. A float32
-#   matrix product without matrix units takes three times what is predicted;
+# <details><summary><b>Appendix: what the model cannot see, and what was seen in the field</b></summary>
+#
+# **How good is the model?** Its constants are fitted to half{{!half_of_them}} of {{cases}} measurements of fast and
+# slow kernels on an H100. On the other half the modelled time is off by {{median_error}} % in the median, and the order
+# of the variants of one kernel has a rank correlation of {{spearman}} (1 would be the same order). Pairs of variants
+# that are measured a factor of two apart and modelled in the wrong order: none in that half{{!none_inverted}},
+# {{inverted}} in all {{cases}} (`benchmarks/model_validation.json`). It knows nothing of
+#
+# - **bank conflicts**: shared memory has 32 banks, and threads that want the same bank wait for each other;
 # - **crowds**: many atomic additions to the same address wait for each other;
-# - **loops** that run until a condition is met and touch no memory meanwhile: their arithmetic is not counted;
 # - **the clock**: a GPU slows down when it gets hot or draws too much power;
 # - **the host**: the time that Python takes between two launches. For the one launch of the decode step above, the
 #   launcher of the reference took {{host_us}} µs outside a CUDA graph, more than the kernel
 #   itself{{!longer_than_the_kernel}}.
 #
-# How good is it? Its constants are fitted to half{{!half_of_them}} of {{cases}} measurements of fast and slow kernels
-# on an H100. On the other half the modelled time is off by {{median_error}} % in the median. The order of the variants
-# of one kernel has a rank correlation of {{spearman}} (1 would be the same order). No pair that is measured a factor of
-# two apart is in the wrong order{{!none_inverted}}. All figures are in `benchmarks/model_validation.json`.
-
-# %% [markdown]
-# ## In the field
+# **Autotuning** means: try a few configurations, keep the fastest. Triton's decorator `@triton.autotune` measures them
+# at the first call. So it needs a GPU, its first call is slow, and two runs may choose differently. The grader wants
+# one configuration that is settled, and refuses it.
 #
-# **Squares in float16.** The report's RMSNorm kernel squares in the dtype of its input. Yours was tested with values
-# up to 400; beyond 256 the square of a float16 is infinite, and the row becomes zero.
+# **Squares in float16.** The report's RMSNorm kernel squares in the dtype of its input. From 256 on the square of a
+# float16 is infinite, and the row becomes zero.
 #
 # **Loaded only once?** Section 3.2.3 of the report tiles a row into segments, makes two passes over it, and says that
 # each element is loaded from memory only once. Both hold only if the row fits into one block, as in your kernel. A loop
 # over segments loads the row twice, the second time from a cache at best. Measured on an H100 with 16384 rows of 7168:
 # {{one_block_us}} µs in one block, {{loop_us}} µs in a loop over segments of 1024 (`benchmarks/model_measured.json`).
 #
-# **Every other number.** Kernels for interleaved pairs in public libraries do load the even and the odd elements apart.
-# Liger-Kernel's `llama4_rope` does, one head per program, and took {{llama4_us}} µs for the query and key above, in
-# place. Its kernel for half rotation, where both elements of a pair lie in runs of neighbours, took {{halves_us}} µs
-# (`benchmarks/norm_rope_h100.json`).
+# **Every other number.** Liger-Kernel's `llama4_rope` loads the even and the odd elements apart, one head per program.
+# It took {{llama4_us}} µs for the query and key above, in place. Its kernel for half rotation, where both elements of a
+# pair lie in runs of neighbours, took {{halves_us}} µs (`benchmarks/norm_rope_h100.json`).
 #
-# **Offsets of 32 bits.** `tl.program_id` is a 32-bit number, and so is its product with a row's width: beyond
-# $2^{31}$ elements it wraps, and the kernel writes somewhere else. For 7168 columns that is row 299593. An RMSNorm
-# kernel of Liger-Kernel did so (Liger-Kernel #1483). The remedy is `.to(tl.int64)` on the program id.
+# **Offsets of 32 bits.** `tl.program_id` is a 32-bit number, and so is its product with a row's width: from $2^{31}$
+# elements on it wraps, and the kernel writes somewhere else. For 7168 columns that is row 299593. An RMSNorm kernel of
+# Liger-Kernel did so (Liger-Kernel #1483). The remedy is `.to(tl.int64)` on the program id.
 #
-# **Fusing further.** What is left of a small kernel is its launch, so serving engines put more into each:
+# **Fusing further.** FlashInfer's `mla_rope_quantize_fp8` rotates query and key and converts all four parts to 8 bits
+# in one kernel. A change proposed for vLLM normalises both latents and quantises the query's in one kernel: 8.04 µs
+# before, 4.80 µs after, per layer in decoding, on AMD GPUs (vllm #54857).
 #
-# - FlashInfer's `mla_rope_quantize_fp8` rotates query and key and converts all four parts to 8 bits in one kernel;
-# - a change proposed for vLLM normalises both latents and quantises the query's in one kernel: 8.04 µs before, 4.80 µs
-#   after, per layer in decoding, on AMD GPUs (vllm #54857);
-# - adding the residual inside the norm is older: for LLaMA it brought 10 % in generated tokens per second, by saving
-#   time on the host (vllm #1667).
-#
-# ## What you have now
-#
-# - Four kernels, three of them at the speed of a copy.
-# - A way to know a kernel's speed without the GPU: count what it must move, count what it does move, and look at what
-#   the compiler made of it.
-# - The rule of the next lessons: find the largest tensor that is written and read again, and do not write it. For
-#   attention that is the scores. Lesson 05 fuses them.
+# </details>
 #
 # Figures: {{records}}.
