@@ -1,4 +1,4 @@
-"""Pictures for the lessons: rooflines, bars, matrices, pages. Each returns a Figure that a notebook shows once."""
+"""Pictures for the lessons: rooflines, bars, curves, matrices, pages. A notebook shows each Figure once."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
@@ -198,6 +198,190 @@ def page_table(
         for axes, first, last in ((left, -2, longest), (right, 0, columns)):
             axes.set(xlim=(first, last), ylim=(rows - 0.1, -0.3))
             axes.axis("off")
+    return figure
+
+
+def stacked(rows: Mapping[str, Mapping[str, float]], *, unit: str, title: str = "") -> "Figure":
+    """Draw one horizontal bar per row, first on top, of parts end to end, with their sum behind it.
+
+    Parameters
+    ----------
+    rows
+        ``row: {part: value}``; a part has one colour in all rows.
+    unit
+        Of the values.
+    title
+        Above the axes.
+    """
+    parts = list(dict.fromkeys(part for row in rows.values() for part in row))
+    with _figure(title, height=1.1 + 0.35 * len(rows), width=8.5) as (figure, axes):
+        start = np.zeros(len(rows))
+        for part, color in zip(parts, PALETTE, strict=False):
+            values = np.array([row.get(part, 0.0) for row in rows.values()])
+            axes.barh(list(rows), values, left=start, color=color, label=part)
+            start += values
+        for name, end in zip(rows, start, strict=True):
+            axes.text(end, name, f"  {_number(end)}", va="center")
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.margins(x=0.12)
+        axes.set_xlabel(unit)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def curves(
+    panels: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    log: str = "",
+    dotted: Sequence[str] = (),
+    points: Sequence[str] = (),
+    verticals: Mapping[str, float] | None = None,
+) -> "Figure":
+    """Draw lines through points, in panels side by side that share the vertical axis.
+
+    Parameters
+    ----------
+    panels
+        ``title: {label: (x, y)}``, x and y: [n]. Labels that are alike up to a comma have one colour.
+    xlabel, ylabel
+        Of all panels, units included.
+    log
+        The logarithmic axes: ``""``, ``"x"``, ``"y"`` or ``"xy"``; x in powers of two.
+    dotted, points
+        Labels that are drawn as a dotted line, and as points without a line.
+    verticals
+        ``label: x`` of vertical lines in every panel.
+    """
+    names = dict.fromkeys(label.partition(",")[0] for lines in panels.values() for label in lines)
+    colors = dict(zip(names, PALETTE * len(names), strict=False))
+    with _figure("", 3.6, 6.5 if len(panels) == 1 else 10, (1,) * len(panels)) as (figure, drawn):
+        drawn = np.ravel(drawn)
+        for axes, (title, lines) in zip(drawn, panels.items(), strict=True):
+            if axes is not drawn[0]:
+                axes.sharey(drawn[0])
+            for label, (x, y) in lines.items():
+                look = ":" if label in dotted else "*" if label in points else "o-"
+                size = 11 if label in points else 4
+                axes.plot(x, y, look, color=colors[label.partition(",")[0]], label=label, markersize=size)
+            for (label, x), color in zip((verticals or {}).items(), ("#777777", "#BBBBBB"), strict=False):
+                axes.axvline(x, color=color, label=label)
+            if "x" in log:
+                axes.set_xscale("log", base=2)
+                axes.xaxis.set_major_formatter("{x:g}")
+            if "y" in log:
+                axes.set_yscale("log")
+            axes.set(title=title, xlabel=xlabel)
+        drawn[0].set_ylabel(ylabel)
+        drawn[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def matrices(
+    shown: Mapping[str, tuple[int, int, Sequence[tuple[int, int, int, int, str, str]]]], *, title: str = ""
+) -> "Figure":
+    """Draw matrices side by side, to one scale, with blocks in them.
+
+    Parameters
+    ----------
+    shown
+        ``name: (rows, columns, blocks)``. A block is ``(row, column, rows, columns, color, text)``, counted from the
+        upper left corner; the last of two that overlap is on top.
+    title
+        Above them all.
+    """
+    left, tallest = 0.0, max(rows for rows, _, _ in shown.values())
+    total = sum(columns + 2 for _, columns, _ in shown.values())
+    with _figure(title, 0.9 + 9.5 * (tallest + 1.5) / total, 9.5) as (figure, axes):
+        for name, (rows, columns, blocks) in shown.items():
+            axes.text(left + columns / 2, -0.3, name, ha="center", va="bottom", fontsize=9)
+            for y, x, height, width, color, text in ((0, 0, rows, columns, "#EDEDED", ""), *blocks):
+                axes.bar(left + x, height, width, y, align="edge", color=color, edgecolor="#555555", linewidth=0.7)
+                axes.text(left + x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=8)
+            left += columns + 2
+        axes.set(xlim=(-0.2, left - 1.8), ylim=(tallest + 0.2, -1.3), aspect="equal")
+        axes.axis("off")
+    return figure
+
+
+def processors(programs: Mapping[str, int], *, total: int = 132) -> "Figure":
+    """Draw a square for each multiprocessor of a GPU, coloured if it has a program.
+
+    Parameters
+    ----------
+    programs
+        ``title: count``: one panel each.
+    total
+        Multiprocessors of the GPU.
+    """
+    with _figure("", 2.6, 2.5 * len(programs), (1,) * len(programs)) as (figure, panels):
+        for axes, (title, count) in zip(np.ravel(panels), programs.items(), strict=True):
+            row, column = np.divmod(np.arange(total), 12)
+            colors = [PALETTE[0] if number < count else "#EDEDED" for number in range(total)]
+            axes.bar(column, 0.86, 0.86, row, color=colors)
+            axes.set(aspect="equal", title=f"{title}\n{count} program" + "s" * (count != 1))
+            axes.invert_yaxis()
+            axes.axis("off")
+    return figure
+
+
+def rescaling(scores: Sequence[float], block: int, *, title: str = "") -> "Figure":
+    """Draw an online softmax: the weights exp(score - maximum so far) after each block, one panel each.
+
+    Parameters
+    ----------
+    scores
+        [n], natural logarithms of weights.
+    block
+        Scores that arrive at a time. Those of the newest block are coloured, and where the maximum has risen the
+        height of older ones before it is dashed.
+    title
+        Above the first panel.
+    """
+    scores = np.asarray(scores, dtype=float)
+    ends = range(block, len(scores) + block, block)
+    with _figure(title, 2.9, 9.5, (1,) * len(ends)) as (figure, panels):
+        old = -np.inf
+        for axes, end in zip(np.ravel(panels), ends, strict=True):
+            seen = scores[:end]
+            m, known = seen.max(), end - block
+            alpha, sum_ = np.exp(old - m), np.exp(seen - m).sum()
+            if known:
+                axes.bar(np.arange(known), np.exp(seen[:known] - old), fill=False, edgecolor="#999999", linestyle="--")
+            colors = ["#BBBBBB"] * known + [PALETTE[1]] * (len(seen) - known)
+            axes.bar(np.arange(len(seen)), np.exp(seen - m), color=colors)
+            axes.set(xlim=(-0.7, len(scores) - 0.3), ylim=(0, 1.05), xlabel="token")
+            axes.text(0, -0.42, f"m = {m:.2f}, α = {alpha:.2f}, ℓ = {sum_:.2f}", transform=axes.transAxes)
+            old = m
+        np.ravel(panels)[0].set_ylabel("weight under m")
+    return figure
+
+
+def timeline(panels: Mapping[str, Sequence[tuple[str, int, float, float]]]) -> "Figure":
+    """Draw what runs when: lanes of bars over one axis of time, one group under the other.
+
+    Parameters
+    ----------
+    panels
+        ``title: bars``. A bar is ``(text, lane, start, length)``; bars whose text has the same first line have one
+        colour, and lane 0 is on top.
+    """
+    names = dict.fromkeys(text.partition("\n")[0] for bars_ in panels.values() for text, *_ in bars_)
+    colors = dict(zip(names, PALETTE[4:] + PALETTE, strict=False))
+    lanes = [1 + max(lane for _, lane, _, _ in bars_) for bars_ in panels.values()]
+    with _figure("", 0.6 + 0.55 * (sum(lanes) + len(lanes)), 9.5) as (figure, axes):
+        top = 0.0
+        for (title, bars_), count in zip(panels.items(), lanes, strict=True):
+            axes.text(0, top + 0.7, title)
+            for text, lane, start, length in bars_:
+                row = top + 1.3 + lane
+                axes.barh(row, length, 0.85, start, color=colors[text.partition("\n")[0]], edgecolor="white")
+                axes.text(start + length / 2, row, text, ha="center", va="center", fontsize=7)
+            top += count + 1
+        axes.set(xlabel="time →", xticks=[], yticks=[], ylim=(top + 0.2, 0.3))
+        axes.grid(visible=False)
     return figure
 
 

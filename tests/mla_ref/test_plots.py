@@ -1,3 +1,5 @@
+import math
+
 import matplotlib
 import matplotlib.pyplot as plt
 import pytest
@@ -71,6 +73,65 @@ def test_page_table_colours_a_slot_for_every_token_on_both_sides():
         plots.page_table([[5], [6]], [1, 1], page_size=4, num_pages=6)
     with pytest.raises(ValueError, match="sequence 0 has 5 tokens and 1 pages of 4"):
         plots.page_table([[5]], [5], page_size=4, num_pages=6)
+
+
+def test_stacked_bars_end_at_their_sum():
+    axes = drawn(plots.stacked({"eager": {"cache": 2.0, "scores": 3.0}, "fused": {"cache": 1.5}}, unit="bytes"))
+    assert [text.get_text().strip() for text in axes.texts] == ["5", "1.5"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["cache", "scores"]
+
+
+def test_curves_of_one_name_have_one_colour_in_every_panel():
+    x = [1, 2, 4]
+    panels = {
+        "a": {"naive, model": (x, x), "naive, measured": (x, x)},
+        "b": {"absorb": (x, x), "naive": (x, [1, 1, 9])},
+    }
+    figure = plots.curves(
+        panels, xlabel="B", ylabel="µs", log="xy", dotted=["naive, model"], verticals={"break-even": 3}
+    )
+    drawn(figure)
+    left, right = figure.axes
+    colors = {line.get_label(): line.get_color() for axes in figure.axes for line in axes.lines}
+    assert colors["naive, model"] == colors["naive, measured"] == colors["naive"] != colors["absorb"]
+    assert left.lines[0].get_linestyle() == ":" and left.get_xscale() == right.get_yscale() == "log"
+    assert left.get_ylim() == right.get_ylim()
+    assert [line.get_xdata()[0] for axes in figure.axes for line in axes.lines if line.get_label() == "break-even"] == [
+        3, 3
+    ]  # fmt: skip
+
+
+def test_matrices_place_blocks_from_the_upper_left_corner():
+    axes = drawn(plots.matrices({"x": (4, 6, []), "out": (4, 4, [(1, 2, 1, 2, "red", "tile")])}))
+    assert [text.get_text() for text in axes.texts if text.get_text()] == ["x", "out", "tile"]
+    assert [(p.get_x(), p.get_y(), p.get_width(), p.get_height()) for p in axes.patches] == [
+        (0, 0, 6, 4), (8, 0, 4, 4), (10, 1, 2, 1)
+    ]  # fmt: skip
+
+
+def test_processors_with_a_program_are_coloured():
+    figure = plots.processors({"B = 1": 1, "B = 200": 200}, total=132)
+    drawn(figure)
+    free = [sum(patch.get_facecolor()[0] > 0.9 for patch in axes.patches) for axes in figure.axes]
+    assert free == [131, 0]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["B = 1\n1 program", "B = 200\n200 programs"]
+
+
+def test_rescaling_shrinks_older_weights_by_alpha():
+    figure = plots.rescaling([0.0, 1.0, 3.0], 2, title="three tokens")
+    drawn(figure)
+    first, last = ([patch.get_height() for patch in axes.patches] for axes in figure.axes)
+    assert first == pytest.approx([math.exp(-1), 1])
+    assert last == pytest.approx([math.exp(-1), 1, math.exp(-3), math.exp(-2), 1])  # two dashed ones before
+    assert figure.axes[1].texts[0].get_text() == "m = 3.00, α = 0.14, ℓ = 1.19"
+
+
+def test_timeline_draws_every_bar_where_it_runs():
+    axes = drawn(
+        plots.timeline({"in turn": [("load\n0", 0, 0, 2), ("load\n1", 0, 2, 2)], "ahead": [("look", 1, 1, 1)]})
+    )
+    assert [(p.get_x(), p.get_width()) for p in axes.patches] == [(0, 2), (2, 2), (1, 1)]
+    assert axes.patches[0].get_facecolor() == axes.patches[1].get_facecolor() != axes.patches[2].get_facecolor()
 
 
 def test_global_style_is_left_alone():
