@@ -353,6 +353,7 @@ def rescaling(scores: Sequence[float], block: int, *, title: str = "") -> "Figur
             colors = ["#BBBBBB"] * known + [PALETTE[1]] * (len(seen) - known)
             axes.bar(np.arange(len(seen)), np.exp(seen - m), color=colors)
             axes.set(xlim=(-0.7, len(scores) - 0.3), ylim=(0, 1.05), xlabel="token")
+            axes.xaxis.get_major_locator().set_params(integer=True)
             axes.text(0, -0.42, f"m = {m:.2f}, α = {alpha:.2f}, ℓ = {sum_:.2f}", transform=axes.transAxes)
             old = m
         np.ravel(panels)[0].set_ylabel("weight under m")
