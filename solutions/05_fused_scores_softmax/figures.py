@@ -4,7 +4,7 @@ import numpy as np
 
 from mla_ref.hardware.devices import DEVICES
 
-from ..records import H100, fitted, pick, rounded
+from ..records import H100, fitted, pick, rounded, table
 
 FUSIONS = ("ASF", "SF", "RF", "RPEF")
 FORMS = ("baseline", *FUSIONS, "All")
@@ -116,12 +116,6 @@ def by_bytes(saved_passes):
     """Per cent that the report's layer would gain from fewer passes in float32."""
     total, one_pass = 4 * 4096 / THROUGHPUT["eager"][-1], 4 * 16 * 4096**2 * 4 / DEVICES["rtx4090"].bandwidth()
     return f"{100 * (total / (total - saved_passes * one_pass) - 1):.0f}"
-
-
-def table(head, rows):
-    """Return rows of strings as Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
 
 
 def ablation(found):
