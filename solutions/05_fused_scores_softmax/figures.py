@@ -147,6 +147,8 @@ def figures(record):
     scores = lambda variant: fitted(record, "scores", "32x128x1024", variant)
     return {
         "tiles": rounded({label: scores(variant) for label, variant in TILES.items()}, 1),
+        "one_stage_us": f"{scores('16x64x64, 4 warps, 1 stage'):.0f}",
+        "three_stages_us": f"{scores('16x64x64, 4 warps'):.0f}",
         "one_head_us": f"{scores('one head, no dot'):.1f}",
         "one_block_us": softmax("fused, 8 warps"),
         "three_loops_us": softmax("three passes of 256, 4 warps"),

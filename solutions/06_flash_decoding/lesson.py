@@ -51,8 +51,8 @@ plots.processors({f"B = {B}, H = {H}": B * -(-H // 16) for B, H in ((1, 16), (1,
 
 # %% [markdown]
 # One sequence with 16 heads leaves 131 SMs idle. And a single SM cannot draw 3.35 TB/s from memory, since it
-# waits for each block that it asks for. Measured on an H100: 8 sequences of 4096 tokens, one program each, take
-# {{one_program_us}} µs. Their 38 MB need 11 µs at 3.35 TB/s.
+# waits for each block that it asks for. Measured on an H100: 8 sequences of 4096 tokens with 16 heads, one
+# program each, take {{one_program_us}} µs. Their 38 MB need 11 µs at 3.35 TB/s.
 #
 # The way out is **split-KV**: cut the context into `num_splits` parts, and give each to a program of its own.
 # Each part yields its own out and its own log-sum-exp (lse), which lesson 01 merged. The price: these partial
@@ -194,10 +194,10 @@ plots.stacked(rows, unit="bytes per token of context, bfloat16", title="A decode
 # $$m' = \max(m, \max_t s_t), \qquad \alpha = e^{m - m'}$$
 # $$\ell' = \alpha\,\ell + \sum_t e^{s_t - m'}, \qquad o' = \alpha\,o + \sum_t e^{s_t - m'}\, v_t$$
 #
-# Begin with $m = -\infty$, $\ell = 0$, $o = 0$. At the end $\text{out} = o / \ell$ and $\text{lse} = m + \ln
-# \ell$. The factor $\alpha$ turns every weight from $e^{s - m}$ into $e^{s - m'}$; no score has to be seen again.
-# In the picture three blocks of four tokens arrive (orange). Grey weights are older. A block with a larger
-# maximum shrinks them all by the same α, from the dashed height:
+# Begin with $m = -\infty$, $\ell = 0$, $o = 0$. At the end $\text{out} = o / \ell$ and
+# $\text{lse} = m + \ln \ell$. The factor $\alpha$ turns every weight from $e^{s - m}$ into $e^{s - m'}$; no score
+# has to be seen again. In the picture three blocks of four tokens arrive (orange). Grey weights are older. A
+# block with a larger maximum shrinks them all by the same α, from the dashed height:
 
 # %%
 torch.manual_seed(6)
@@ -218,8 +218,8 @@ plots.rescaling(torch.randn(12) + torch.linspace(0, 3, 12), 4, title="weights e^
 # | returns | | new `m_i`, `l_i`, `acc` |
 #
 # A head may see nothing of a block, and may have seen nothing before. Its maximum is then still −inf, and −inf −
-# (−inf) is NaN. In exponents, put 0 in place of such a maximum: all its scores are −inf, and $e^{-\infty - 0} =
-# 0$ is right.
+# (−inf) is NaN. In exponents, put 0 in place of such a maximum: all its scores are −inf, and
+# $e^{-\infty - 0} = 0$ is right.
 #
 # (The running sum is from *Online normalizer calculation for softmax*, Milakov and Gimelshein, arXiv:1805.02867.)
 #
@@ -362,8 +362,8 @@ print("right" if error < 1e-2 else f"not yet: off by {error:.0%}")
 # tl.float32)` makes a block of one number; `range(0, length, BLOCK_N)` may end at a number that was loaded.
 #
 # **What fits.** While `tl.dot` works, its operands lie in shared memory: the query during the whole loop, and a
-# block of tokens. For 16 heads and 64 tokens that is (16 + 64) · 576 · 2 bytes, 90 KiB. Triton 3.7 takes 92 KiB
-# for it on an L4, an A100 and an H100, also with `num_stages=2`. More rows mean that fewer programs read the same
+# block of tokens. For 16 heads and 64 tokens that is (16 + 64) · 576 · 2 bytes, 90 KiB. With `num_stages=2`
+# Triton 3.7 takes 92 KiB for it, on an L4, an A100 or an H100. More rows mean that fewer programs read the same
 # token; more tokens mean fewer turns that wait for memory. The next cell chooses for you: `block_sizes(H)`
 # returns BLOCK_H, BLOCK_N and `num_stages`. (A T4 multiplies without matrix units and holds operands in float32,
 # so its blocks are small.)

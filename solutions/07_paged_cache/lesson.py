@@ -722,8 +722,9 @@ print(f"measured: {STEP_US['decode']:.0f} µs without, {sum(STEP_US.values()):.0
 # ## Exercise: paged_decode
 #
 # Take `latent_decode` of lesson 06: a program has BLOCK_H heads of one sequence, and a loop over blocks of
-# BLOCK_N tokens. With $q_c, q_r$ the query, $C, K$ a block's latents and keys, and $m, l, o$ (from $-\infty, 0,
-# 0$ on) the program's `m_i`, `l_i` and `acc` so far, a turn of the loop makes scores $z$ and takes them in:
+# BLOCK_N tokens. With $q_c, q_r$ the query, $C, K$ a block's latents and keys, and $m, l, o$ (from
+# $-\infty, 0, 0$ on) the program's `m_i`, `l_i` and `acc` so far, a turn of the loop makes scores $z$ and takes
+# them in:
 #
 # $$z = \text{scale} \cdot (q_c C^\top + q_r K^\top), \quad m' = \max(m, \max_t z),$$
 # $$\alpha = e^{m - m'}, \quad p = e^{z - m'}, \quad l' = \alpha\,l + \textstyle\sum_t p, \quad o' = \alpha\,o + p\,C.$$

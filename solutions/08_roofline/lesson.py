@@ -30,7 +30,7 @@ from autograder import check
 #
 # Arithmetic intensity is FLOPs per byte moved. Left of a device's ridge the memory decides, right of it the
 # arithmetic (lesson 00). The picture shows both forms as the batch grows, for DeepSeek-V3 in 16-bit words. The
-# paper's NPU is Huawei's Ascend 910B.
+# paper measures on an NPU, a Huawei Ascend.
 
 # %%
 from mla_ref import DEVICES, MLAConfig, attention_cost, plots
