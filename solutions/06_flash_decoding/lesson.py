@@ -1136,7 +1136,7 @@ draw_measured(16, 16, 8192)
 # #50578), and padding them to 64 wastes 4 times the arithmetic (sglang #27954). Folding fills the block where
 # there are several tokens.
 #
-# **Offsets.** Token 3.7 million of a cache with 576 words each lies beyond $2^{31}$ words, and 32-bit offsets
+# **Offsets.** Token 3.73 million of a cache with 576 words each lies beyond $2^{31}$ words, and 32-bit offsets
 # wrap there (vllm #47671, sglang #14224, tokenspeed #501). Your kernels should multiply `b * T` in 64 bits.
 #
 # **Larger blocks.** 64 rows with 64 tokens would take 216 KiB by Triton 3.7 on an H100, and more than there is on

@@ -503,8 +503,8 @@ check("token_offsets")
 #
 # `page` and `slot` are blocks of [BLOCK_S], and so is where a token begins in a pool. With `[:, None]` on it and
 # `[None, :]` on the columns it becomes a block with two axes, as in lesson 04. The new tokens lie in rows b · S + s,
-# in int64 as well: 128 sequences of 32,768 tokens have $2^{31}$ words of latent. Loads and stores have one mask. Load
-# both parts before you store one: the kernel then waits once.
+# in int64 as well: with more than 128 sequences of 32,768 tokens they have more than $2^{31}$ words. Loads and
+# stores have one mask. Load both parts before you store one: the kernel then waits once.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -613,8 +613,8 @@ check_speed("paged_update")
 # <details><summary>Hint 3</summary>
 #
 # The line that looks up the page, and those for the rows in the pools, are those of your update with `offs_n` for the
-# position. What is new are the rows to write, b · T + t, and that the two masks differ. The row in int64 as well: at
-# B = 128, T = 32,768 the output has $2^{31}$ words. Tokens and warps as before.
+# position. What is new are the rows to write, b · T + t, and that the two masks differ. The row in int64 as well: with
+# T = 32,768 and more than 128 sequences the output has more than $2^{31}$ words. Tokens and warps as before.
 #
 # </details>
 
@@ -1029,7 +1029,7 @@ else:
 # only if a chunk is as long as a page. The figures are of passes with `start_pos = 0`, where a clock notices
 # nothing.
 #
-# **Offsets.** With latent and key in one buffer of 576 words, token 3.7 million lies beyond $2^{31}$ words. That
+# **Offsets.** With latent and key in one buffer of 576 words, token 3.73 million lies beyond $2^{31}$ words. That
 # is a buffer of 4.3 GB. Several kernels wrapped around there (vllm #47671, sglang #14224, tokenspeed #501).
 #
 # **Shared pages.** Two sequences with the same beginning can hold the same pages. The one that writes into a
