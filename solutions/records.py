@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mla_ref.hardware.devices import DEVICES
@@ -40,3 +41,9 @@ def rounded(value: Any, digits: int) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(rounded(each, digits) for each in value)
     return round(value, digits or None) if isinstance(value, float) else value
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return cells of text as a table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

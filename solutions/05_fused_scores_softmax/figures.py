@@ -1,11 +1,18 @@
 """The figures of this lesson, from the records in `benchmarks/`."""
 
-from ..records import H100, fitted, pick, rounded
+import numpy as np
+
+from mla_ref.hardware.devices import DEVICES
+
+from ..records import H100, fitted, pick, rounded, table
 
 FUSIONS = ("ASF", "SF", "RF", "RPEF")
 FORMS = ("baseline", *FUSIONS, "All")
 WAYS = {"host": "host_us", "Python": "mean_us", "graph": "graph_us"}
 SHORT = "4 prompts of 512", "decode, 4 at 4096"
+PUBLISHED = {"ASF": 0.4623, "SF": 0.0937, "RF": 0.0025, "RPEF": 0.0061, "All": 0.7302}  # the report's Table 3
+LENGTHS = 512, 1024, 2048, 4096
+THROUGHPUT = {"eager": (7.25e5, 4.83e5, 2.88e5, 1.53e5), "fused": (10.2e5, 7.41e5, 4.67e5, 2.65e5)}  # its Table 2
 
 TILES = {  # as named in the lesson -> in the record
     "16 × 16, 1 warp": "16x16x16, 1 warp",
@@ -88,26 +95,92 @@ class Ablation:
         return [(base - less) / time for less, time in zip((*saved, sum(saved)), measured, strict=True)]
 
 
+def line(form):
+    """Of Table 2: microseconds that a token takes, and nanoseconds for each position of its context."""
+    slope, start = np.polyfit(LENGTHS, 1e6 / np.array(THROUGHPUT[form]), 1)
+    return start, 1e3 * slope
+
+
+def pairs():
+    """A table: nanoseconds of a pair of tokens by the data sheet of the RTX 4090, and by Table 2."""
+    device, flops = DEVICES["rtx4090"], 2 * 16 * (512 + 64 + 512)
+    ns = lambda dtype, itemsize, passes: (
+        1e9 * (passes * 16 * itemsize / device.bandwidth() + flops / device.rate(dtype))
+    )
+    rows = [(dtype, ns(dtype, size, 12), ns(dtype, size, 4)) for dtype, size in (("float16", 2), ("float32", 4))]
+    rows.append(("Table 2", line("eager")[1], line("fused")[1]))
+    return table(("ns", "eager", "fused"), [(name, *(f"{each:.2f}" for each in times)) for name, *times in rows])
+
+
+def by_bytes(saved_passes):
+    """Per cent that the report's layer would gain from fewer passes in float32."""
+    total, one_pass = 4 * 4096 / THROUGHPUT["eager"][-1], 4 * 16 * 4096**2 * 4 / DEVICES["rtx4090"].bandwidth()
+    return f"{100 * (total / (total - saved_passes * one_pass) - 1):.0f}"
+
+
+def ablation(found):
+    """The layer's forms: milliseconds, gain, gain foretold from the pieces, and the report's."""
+    base = found.graph("baseline")
+    saved = {name: eager - fused for name, (eager, fused) in zip(("ASF", "SF"), found.pieces().values(), strict=True)}
+    saved["ASF and SF"] = sum(saved.values())
+    rows = []
+    for form, time in {**{form: found.graph(form) for form in FORMS}, "ASF and SF": found.both()}.items():
+        foretold = f"{base / (base - saved[form]) - 1:.0%}" if form in saved else ""
+        gain = "" if form == "baseline" else f"{base / time - 1:.1%}"
+        rows.append((form, f"{time / 1e3:.2f}", gain, foretold, f"{PUBLISHED[form]:.1%}" if form in PUBLISHED else ""))
+    return table(("", "ms", "gain", "foretold", "the report"), rows)
+
+
+def hosts(found):
+    """Each work: the host's share, and gains started from Python and in a graph."""
+    gains, rows = {way: dict(found.gains(way)) for way in ("Python", "graph")}, []
+    for work, ways in found.passes().items():
+        both = [f"{gain:.0%}" for way in gains for gain in gains[way][work]]
+        rows.append((work, f"{ways['host'][-1]:.0f}", f"{ways['graph'][-1]:.0f}", *both))
+    head = "", "host, µs", "device, µs", "Python: sum", "all", "graph: sum", "all"
+    return table(head, rows)
+
+
 def figures(record):
     found = Ablation(record)
     softmax = lambda variant: f"{fitted(record, 'softmax', '8192x8000', variant):.0f}"
     scores = lambda variant: fitted(record, "scores", "32x128x1024", variant)
     return {
         "tiles": rounded({label: scores(variant) for label, variant in TILES.items()}, 1),
+        "one_stage_us": f"{scores('16x64x64, 4 warps, 1 stage'):.0f}",
+        "three_stages_us": f"{scores('16x64x64, 4 warps'):.0f}",
         "one_head_us": f"{scores('one head, no dot'):.1f}",
         "one_block_us": softmax("fused, 8 warps"),
         "three_loops_us": softmax("three passes of 256, 4 warps"),
-        "pieces": rounded(found.pieces(), 1),
-        "passes": rounded(found.passes(), 1),
-        "both": round(found.both(), 1),
-        "kernels": rounded({form: found.kernels(form) for form in ("baseline", "All")}, 2),
-        "peak_mib": {form: found.layers(8, 4096)[form]["peak_mib"] for form in ("baseline", "All")},
-        "expanded": round(found.layers(4, 4096)["expanded, through cuDNN"]["mean_us"], 1),
+        "ablation": ablation(found),
+        "sum_of_gains": f"{dict(found.gains('graph'))['4 prompts of 4096'][0]:.0%}",
+        "all_gain": f"{dict(found.gains('graph'))['4 prompts of 4096'][1]:.0%}",
+        "softmax_saves": " and ".join(
+            f"{(old - new) / 1e3:.1f} of {old / 1e3:.1f} ms"
+            for old, new in ((found.graph("baseline"), found.graph("SF")), (found.graph("ASF"), found.both()))
+        ),
+        "expanded_ms": f"{found.layers(4, 4096)['expanded, through cuDNN']['mean_us'] / 1e3:.1f}",
+        "all_ms": f"{found.layers(4, 4096)['All']['mean_us'] / 1e3:.1f}",
+        "line_eager": "{:.2f} µs and {:.2f} ns for each position of its context".format(*line("eager")),
+        "line_fused": "{:.2f} µs and {:.2f} ns".format(*line("fused")),
+        "most": f"{100 * (line('eager')[1] / line('fused')[1] - 1):.0f}",
+        "pairs": pairs(),
+        "asf_by_bytes": by_bytes(6),
+        "sf_by_bytes": by_bytes(2),
+        "hosts": hosts(found),
+        "peak": " and ".join(f"{gib:.1f} GiB {form}" for form, gib in peaks(found).items()),
     }
+
+
+def peaks(found):
+    """GiB allocated in a pass of 8 prompts of 4096 tokens, in float16."""
+    forms = {"in the eager form": "baseline", "with all fusions": "All"}
+    return {label: found.layers(8, 4096)[form]["peak_mib"] / 1024 for label, form in forms.items()}
 
 
 def claims(record):
     found = Ablation(record)
+    eager_gib, fused_gib = peaks(found).values()
     graph, passes, gains = found.graph, found.passes(), {way: dict(found.gains(way)) for way in WAYS}
     alone, saved = graph("baseline") - graph("SF"), found.saved_after_scores()
     products = sum(time for _, time in found.kernels("baseline")[:2])
@@ -131,5 +204,6 @@ def claims(record):
         "triton_starts_slower": all(passes[work]["host"][-1] > passes[work]["host"][0] for work in SHORT),
         "kept_busy": not found.waits_for_host("4 prompts of 1024", "baseline"),
         "ends_at_the_host": found.waits_for_host("4 prompts of 1024", "All"),
+        "fused_would_fit": 2 * fused_gib < 24 < 2 * eager_gib,
         "loses": found.layers(4, 4096)["expanded, through cuDNN"]["mean_us"] < found.layers(4, 4096)["All"]["mean_us"],
     }

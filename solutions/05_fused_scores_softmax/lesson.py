@@ -1,24 +1,22 @@
 # %% [markdown]
 # # Lesson 05: fused scores and softmax
 #
-# Lesson 04 fused the norm and the rotation, and the layer of the report gained less than one percent from it: both
-# are small. The large tensor of attention is the **scores**, one number for each query, head and token of context.
-# In a prefill they are larger than everything else together, and PyTorch writes and reads them again and again.
-#
-# In this lesson you write the kernel that makes them, and the one that turns them into weights. Then you take the
-# report's ablation apart: what did each fusion gain, and why did all of them together gain more than their sum?
+# The largest tensor of attention is the **scores**: one number for each query, head and token of context. On the
+# way to the weights, eager PyTorch passes over it eleven times. You write the kernel that makes the scores, and
+# the kernel that turns them into weights. Allow four hours: one to read, three for the exercises.
 #
 # | exercise | you write | points right | points fast |
 # |---|---|---|---|
 # | `predict_score_bytes` | the bytes of scores and softmax, eager and fused | 2 | |
 # | `scaled_matmul` | a tile of a matrix product, with `tl.dot` | 2 | 1 |
-# | `attention_score` | both products and the scale in one kernel (ASF) | 4 | 3 |
-# | `masked_softmax` | mask, maximum, exponential, sum in one kernel (SF) | 4 | 3 |
+# | `attention_score` | both products and the scale in one kernel | 4 | 3 |
+# | `masked_softmax` | mask, maximum, exponential and sum in one kernel | 4 | 3 |
 # | `long_softmax` | the same for rows that are longer than a block | 3 | 2 |
-# | `predict_ablation` | what each fusion gains, and all of them | 2 | |
+# | `predict_ablation` | what each fusion gains, and what all of them gain | 2 | |
 #
-# As in lesson 04, kernels are graded for the answer and for the time they would take on an H100. The limits of an
-# exercise are 10 s and 512 MiB for all its cases. Hidden cases have odd sizes.
+# Each exercise may take 10 s and 512 MiB for all its cases; hidden cases have odd sizes. Speed is that of an
+# H100. The source is the report *Optimizing Multi-head Latent Attention for Efficient Inference* ("the report"),
+# sections 3.2 and 4. Its names: **ASF**, attention score fusion; **SF**, softmax fusion.
 #
 # | symbol | meaning | DeepSeek-V3 |
 # |---|---|---|
@@ -26,15 +24,6 @@
 # | H | heads | 128 |
 # | Dn, Dr | width of a head without position, and of the part with position (RoPE) | 128, 64 |
 # | R | width of the latent | 512 |
-#
-# | tensor | shape | what it is |
-# |---|---|---|
-# | `q_latent`, `q_rope` | [B, S, H, R], [B, S, H, Dr] | absorbed query (lesson 03), and its rotated part |
-# | `c_kv`, `k_rope` | [B, T, R], [B, T, Dr] | the cache: latents and rotated keys, shared by all heads |
-# | scores, weights | [B, S, H, T] | before and after the softmax |
-#
-# The source is the report *Optimizing Multi-head Latent Attention for Efficient Inference* ("the report"), sections
-# 3.2.1, 3.2.2 and 4, and its public code.
 
 # %% setup="imports"
 import torch
@@ -51,7 +40,7 @@ device = "cpu" if emulated else "cuda"
 # %% [markdown]
 # ## Why: the largest tensor
 #
-# This is the attention of lesson 03 up to the weights, as the baseline in the report's public code computes it:
+# This is the attention of lesson 03 up to the weights, as the report's public code has it in its baseline:
 
 # %%
 def eager_scores(q_latent, q_rope, c_kv, k_rope, scale):
@@ -65,44 +54,31 @@ def eager_softmax(scores, mask):
     return (scores + mask[:, None]).softmax(-1)
 
 
-# %% [markdown]
-# The next cell compares the size of the scores with what they are made of: for the layer of the report, which
-# processes 4 prompts of 4096 tokens at once with 16 heads, and for a decode step of DeepSeek-V3.
-
 # %%
-from IPython.display import display
 from mla_ref import DEVICES, Cost
-from mla_ref.plots import bars
+from mla_ref.plots import bars, matrices, matrix, stacked
 
-h100 = DEVICES["h100"]
-R, Dr = 512, 64
-for title, B, S, H, T in (
-    ("prefill in the report's layer: B=4, S=T=4096, H=16", 4, 4096, 16, 4096),
-    ("decode step of DeepSeek-V3: B=32, S=1, H=128, T=4096", 32, 1, 128, 4096),
-):
-    numbers = {"cache": B * T * (R + Dr), "queries": B * S * H * (R + Dr), "scores": B * S * H * T}
-    figure = bars(
-        {name: 2 * count / 1e6 for name, count in numbers.items()}, unit="MB in 16 bits", title=title, log=True
-    )
-    display(figure)
+B, S, H, T, R, Dr = 4, 4096, 16, 4096, 512, 64  # a prefill in the report's layer
+words = {"cache": B * T * (R + Dr), "queries": B * S * H * (R + Dr), "scores": B * S * H * T}
+megabytes = {name: 2 * n / 1e6 for name, n in words.items()}
+bars(megabytes, unit="MB in 16 bits", log=True, title="A prefill: B=4, S=T=4096, H=16")
 
 # %% [markdown]
-# In the prefill the scores have 2.1 GB, 114 times the cache. In the decode step they are a fifth of it. So what
-# fusion can save here depends on S·H: with S·H = R + Dr, a token of context has as many scores as it has numbers in
-# the cache.
+# In this prefill the scores have 2.1 GB, 114 times the cache. In a decode step (S = 1, H = 128) they are a fifth
+# of the cache. Per token of context there are S · H scores, and R + Dr words in the cache. (A **word** is one
+# stored number.)
 
 # %% [markdown]
 # ## Predict: bytes from operands to weights
 #
 # Count the bytes that move between the chip and memory, from the operands to the weights. Rules, as in lesson 04:
 #
-# - every operation reads each of its inputs once and writes its result once;
-# - only tensors of the size of the scores count, [B, S, H, T]. Queries, cache and the mask [S, T] are left out;
-# - all tensors have `itemsize` bytes per number;
-# - `softmax` counts as one operation.
+# - Every operation reads each of its inputs once and writes its result once. `softmax` is one operation.
+# - Only tensors of the size of the scores, [B, S, H, T], count. Queries, cache and the mask [S, T] do not.
+# - All tensors have `itemsize` bytes per word.
 #
-# Four variants: all eager as above; the scores made by one kernel (ASF) and the softmax eager; the scores eager, mask
-# and softmax in one kernel (SF); both fused. And once more, for comparison, the bytes of the cache.
+# Four variants: all eager; the scores made by one kernel (ASF), the softmax eager; the scores eager, mask and
+# softmax in one kernel (SF); both fused. For comparison, also return the bytes of the cache.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -122,7 +98,6 @@ for title, B, S, H, T in (
 # `B * S * H * T * itemsize` bytes. Two lines and the dict.
 #
 # </details>
-
 
 # %% solution="predict_score_bytes"
 def predict_score_bytes(B, S, H, T, R, Dr, itemsize):
@@ -150,58 +125,40 @@ def predict_score_bytes(B, S, H, T, R, Dr, itemsize):
 check("predict_score_bytes")
 
 # %% [markdown]
-# Now count. The recorder of lesson 04 notes what each operation of PyTorch reads and writes, on tensors without data.
+# Now count. The recorder of lesson 04 notes what each operation of PyTorch reads and writes, on tensors without
+# data.
 
 # %%
-import matplotlib.pyplot as plt
 from autograder.kernels.worker.recording import recording
-from mla_ref.plots import PALETTE
 
-
-def operations(function, **arguments):
-    """Return [name, bytes read, bytes written] for every operation of PyTorch that the function runs."""
-    with recording(arguments) as recorder:
-        function(*arguments.values())
-    size = lambda tensors: sum(count for _, count in tensors)
-    return [[e["op"][0], size(e["reads"]), size(e["writes"])] for e in recorder.events if e["kind"] == "host"]
-
-
-empty = lambda *shape, dtype=torch.bfloat16: torch.empty(shape, dtype=dtype, device="meta")
-B, S, H, T = 4, 4096, 16, 4096
-operands = {
-    "q_latent": empty(B, S, H, R), "q_rope": empty(B, S, H, Dr), "c_kv": empty(B, T, R), "k_rope": empty(B, T, Dr)
+empty = lambda *shape: torch.empty(shape, dtype=torch.bfloat16, device="meta")
+given = {
+    "q_latent": empty(B, S, H, R), "q_rope": empty(B, S, H, Dr), "c_kv": empty(B, T, R), "k_rope": empty(B, T, Dr),
+    "scores": empty(B, S, H, T), "mask": empty(S, T),
 }
-rows = operations(eager_scores, **operands, scale=1.0)
-rows += operations(eager_softmax, scores=empty(B, S, H, T), mask=empty(S, T))
-
-_, axes = plt.subplots(figsize=(7.5, 2.6), layout="constrained")
-names = [f"{number}. {name.strip('_')}" for number, (name, _, _) in enumerate(rows, start=1)]
-read, written = ([row[column] / 1e9 for row in rows] for column in (1, 2))
-axes.barh(names, read, color=PALETTE[0], label="read")
-axes.barh(names, written, left=read, color=PALETTE[4], label="written")
-axes.invert_yaxis()
-axes.set(xlabel="GB", title="From operands to weights, B=4, S=T=4096, H=16, bfloat16: one row per kernel")
-axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-plt.show()
-
+with recording(given) as recorder:
+    eager_scores(*list(given.values())[:4], scale=1.0)
+    eager_softmax(given["scores"], given["mask"])
+size = lambda tensors: sum(count for _, count in tensors) / 1e9
+rows = {}
+for number, event in enumerate((e for e in recorder.events if e["kind"] == "host"), 1):
+    name = f"{number}. {event['op'][0].strip('_')}"
+    rows[name] = {"read": size(event["reads"]), "written": size(event["writes"])}
 mine = predict_score_bytes(B, S, H, T, R, Dr, 2)
-counted = sum(read + written for _, read, written in rows)
-print(f"predicted {mine['eager_bytes'] / 1e9:.1f} GB of scores, counted {counted / 1e9:.1f} GB with the operands")
+counted = sum(sum(row.values()) for row in rows.values())
+print(f"predicted {mine['eager_bytes'] / 1e9:.1f} GB of scores, counted {counted:.1f} GB with the operands")
+stacked(rows, unit="GB", title="From operands to weights, B=4, S=T=4096, H=16, bfloat16: one row per operation")
 
 # %% [markdown]
-# Two products are work, and four more operations are little else than passes. The next cell puts a time to them on an
-# H100, by its data sheet. The products are 1.2 TFLOP. That is arithmetic that no fusion removes.
+# Operations 1 and 2 are the products, 1.2 TFLOP that no fusion removes. The other four do little but pass over
+# the scores. The next cell gives each a time on an H100, by its data sheet.
 
 # %%
+h100 = DEVICES["h100"]
 products = Cost(flops=2 * B * S * H * T * (R + Dr))
 times = {"both products, arithmetic": products.compute_time(h100)}
-for name, label in (
-    ("eager", "eager, bytes"),
-    ("score_fused", "scores fused, bytes"),
-    ("softmax_fused", "softmax fused, bytes"),
-    ("both_fused", "both fused, bytes"),
-):
-    times[label] = mine[f"{name}_bytes"] / h100.bandwidth()
+for name in ("eager", "score_fused", "softmax_fused", "both_fused"):
+    times[f"{name}, bytes"] = mine[f"{name}_bytes"] / h100.bandwidth()
 bars(
     {label: time * 1e3 for label, time in times.items()},
     unit="ms on an H100 by its data sheet",
@@ -209,34 +166,9 @@ bars(
 )
 
 # %% [markdown]
-# By bytes, fusing the scores saves three times as much as fusing the softmax: 6 passes against 2. And with both fused
-# there are 3 passes left: the scores are written, read, and the weights are written. The weighted sum reads those
-# again. To remove these four as well, one kernel would have to do everything up to the weighted sum. Lesson 06 does
-# that.
-
-# %% [markdown]
-# Passes can be timed on this machine, too. The next cell takes 4 million scores, and gives each operation a place for
-# its result.
-
-# %%
-from mla_ref import bench
-
-torch.set_num_threads(1)  # times waver less
-scores, other = (torch.randn(1, 128, 16, 2048, device=device) for _ in range(2))
-mask, target = torch.zeros(128, 2048, device=device), torch.empty_like(scores)
-for name, passes, run in (
-    ("copy", 2, lambda: target.copy_(scores)),
-    ("sum of the products", 3, lambda: torch.add(scores, other, out=target)),
-    ("times scale", 2, lambda: torch.mul(scores, 0.07, out=target)),
-    ("add the mask", 2, lambda: torch.add(scores, mask[:, None], out=target)),
-    ("softmax", 2, lambda: torch.softmax(scores, -1, out=target)),
-):
-    time = bench(run, repeat=9).median * 1e3
-    print(f"{name:20} {time:6.2f} ms, {time / passes:5.2f} ms a pass")
-
-# %% [markdown]
-# A pass takes about as long whatever is computed in it. (On one core of a CPU the softmax is an exception, as an
-# exponential costs more there than the number's way to memory.)
+# Fusing the scores saves 6 passes, fusing the softmax 2. With both fused, 3 passes are left: the scores are
+# written, they are read, the weights are written. The weighted sum then reads the weights: a fourth. Lesson 06
+# removes all four, with one kernel from the queries to the weighted sum.
 
 # %% [markdown]
 # ## A tile and its strips
@@ -245,37 +177,19 @@ for name, passes, run in (
 # result. Three things are new. The first exercise has all three, and nothing else.
 #
 # **1. The tile.** Program (i, j) of a two-dimensional grid computes `BLOCK_M` rows and `BLOCK_N` columns of the
-# result $x\,y^\top$. It needs a strip of $x$ and a strip of $y$.
+# result $x\,y^\top$. It needs a strip of $x$ and a strip of $y$ (blue), which it loads in turns of `BLOCK_K`
+# columns (orange).
 
 # %%
-from matplotlib.patches import Rectangle
-
-GREY, STRIP, TURN, TILE = "#EDEDED", PALETTE[5], PALETTE[4], PALETTE[2]
-
-
-def draw_matrix(axes, left, bottom, width, height, title, marked=()):
-    axes.add_patch(Rectangle((left, bottom), width, height, facecolor=GREY, edgecolor="#555555"))
-    for x, y, w, h, color in marked:
-        axes.add_patch(Rectangle((left + x, bottom + y), w, h, facecolor=color, edgecolor="#555555"))
-    axes.text(left + width / 2, bottom + height + 0.25, title, ha="center", fontsize=9)
-
-
-_, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
-draw_matrix(axes, 0, 0, 6, 4, "x  [M, K]", [(0, 1, 6, 1, STRIP), (2, 1, 1, 1, TURN)])
-draw_matrix(axes, 8, 0, 6, 4, "y  [N, K]", [(0, 2, 6, 1, STRIP), (2, 2, 1, 1, TURN)])
-draw_matrix(axes, 17, 0, 4, 4, "out  [M, N]", [(1, 1, 1, 1, TILE)])
-for x, y, text in (
-    (3, -0.6, "BLOCK_M rows, in turns\nof BLOCK_K columns"),
-    (11, -0.6, "BLOCK_N rows, in turns\nof BLOCK_K columns"),
-    (19, -0.6, "one program's tile,\nin its accumulator"),
-    (15.5, 2, "→"),
-    (7, 2, "·"),
-):
-    axes.text(x, y, text, ha="center", va="center" if text in "→·" else "top", fontsize=9 if len(text) > 1 else 14)
-axes.set(xlim=(-0.3, 21.3), ylim=(-1.9, 4.8))
-axes.set_title("One program: a strip of x, a strip of y, a tile of the result (blue: strips, orange: one turn)")
-axes.axis("off")
-plt.show()
+STRIP, TURN, TILE = "#56B4E9", "#E69F00", "#009E73"
+matrices(
+    {
+        "x [M, K]": (4, 6, [(2, 0, 1, 6, STRIP, ""), (2, 2, 1, 1, TURN, "turn")]),
+        "y [N, K]": (4, 6, [(1, 0, 1, 6, STRIP, ""), (1, 2, 1, 1, TURN, "turn")]),
+        "out [M, N]": (4, 4, [(2, 1, 1, 1, TILE, "tile")]),
+    },
+    title="One program: a strip of x, a strip of y, a tile of the result",
+)
 
 # %% [markdown]
 # **2. `tl.dot`.** `tl.dot(a, b)` multiplies two blocks, `[BLOCK_M, BLOCK_K]` and `[BLOCK_K, BLOCK_N]`, on the matrix
@@ -302,9 +216,8 @@ one_tile_kernel[(1,)](x, y, out, K=32)
 print("largest difference from PyTorch:", (out - x.float() @ y.float().T).abs().max().item())
 
 # %% [markdown]
-# **3. The accumulator.** The strips are long, R = 512 numbers, and do not fit into registers. So a program walks
-# along them in turns of `BLOCK_K` columns, and adds each turn's product to a tile that stays in registers, the
-# **accumulator**:
+# **3. The accumulator.** The strips are too long to hold at once: R is 512. So a program walks along them in
+# turns of `BLOCK_K` columns, and adds each turn's product to one tile, the **accumulator**:
 #
 # ```python
 # acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
@@ -313,16 +226,18 @@ print("largest difference from PyTorch:", (out - x.float() @ y.float().T).abs().
 #     acc = tl.dot(x, y, acc)    # acc + x · y
 # ```
 #
-# The accumulator is float32, whatever the operands are. That costs nothing: the matrix units add in float32 anyway.
-# A sum of 576 products can exceed 65504, the largest float16, long before the scale makes it small.
+# The accumulator is float32, whatever the operands are. That costs nothing: the matrix units add in float32
+# anyway. A float16 ends at 65504, and a sum of 576 products may be larger before the scale makes it small.
 #
-# **What the emulator does not see.** A GPU multiplies *float32* operands in TF32, with 10 bits of mantissa, unless it
-# is told `tl.dot(x, y, acc, input_precision="ieee")`. The emulator multiplies them in float32 either way. For operands
-# of 16 bits the option changes nothing, so write it.
+# **What the emulator does not see.** A GPU multiplies *float32* operands in TF32, with 10 bits of mantissa,
+# unless it is told `tl.dot(x, y, acc, input_precision="ieee")`. The emulator multiplies them in float32 either
+# way. For operands of 16 bits the option changes nothing, so write it.
 #
-# While the matrix units compute one turn, the next ones can be on their way. `num_stages=3` at the launch lets the
-# compiler load ahead so that three turns are in **shared memory** at a time. Each stage holds its two blocks: 3 ·
-# (128 · 64 + 64 · 128) · 2 bytes are 96 KiB. A program on an H100 can have 227 KiB, on a T4 64 KiB.
+# **Loading ahead.** While the matrix units compute one turn, the next turns can be on their way. With
+# `num_stages=3` at the launch, up to three turns lie in **shared memory** at a time. For tiles of 128 × 128 and
+# turns of 64 columns that is 3 · (128 · 64 + 64 · 128) · 2 bytes, 96 KiB. A program on an H100 can have 227 KiB,
+# on a T4 64 KiB. Tiles of 16 × 64 took {{one_stage_us}} µs on an H100 with one stage, and {{three_stages_us}} µs
+# with three. (The grader's model hardly shows the difference for tiles of 128 × 128.)
 #
 # ## Exercise: scaled_matmul
 #
@@ -335,10 +250,10 @@ print("largest difference from PyTorch:", (out - x.float() @ y.float().T).abs().
 # | `scale` | | float |
 # | returns | [M, N] | that of `x` |
 #
-# M, N and K are any numbers from 1 on. Three masks follow: rows of x, rows of y, and columns in the last turn.
+# M, N and K are any numbers from 1 on. So there are three masks: rows of x, rows of y, columns in the last turn.
 #
-# The points for speed: M = 128, N = 65536, K = 512 in bfloat16. Half of them from a fraction of 0.25 of the floor's
-# speed on, all from 0.45.
+# **Points for speed.** The case is M = 128, N = 65536, K = 512 in bfloat16. A kernel at 0.25 of the floor's speed
+# gets half of the points, one at 0.45 gets all.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -360,7 +275,6 @@ print("largest difference from PyTorch:", (out - x.float() @ y.float().T).abs().
 # take `max(16, triton.next_power_of_2(M))` instead of 128.
 #
 # </details>
-
 
 # %% solution="scaled_matmul"
 @triton.jit
@@ -425,55 +339,49 @@ check_speed("scaled_matmul")
 #
 # $$x_{b,s,h,t} = \frac{\text{q\_latent}_{b,s,h} \cdot c_{b,t} + \text{q\_rope}_{b,s,h} \cdot k_{b,t}}{\sqrt{Dn + Dr}}$$
 #
-# All heads of a sequence meet the same keys. So head and query need not be axes of their own: `q_latent[b]` is
-# stored as [S, H, R], which is also a matrix of S·H rows, row $m = s \cdot H + h$. The scores of a sequence are one
-# matrix [S·H, T], and they are stored just so. What is left is `scaled_matmul` with a batch, and a second product
-# for the same accumulator.
+# All heads of a sequence meet the same keys: the cache is shared. And `q_latent[b]` is stored as [S, H, R], which
+# is also a matrix of S·H rows, row $m = s \cdot H + h$. So the scores of a sequence are one matrix [S·H, T], and
+# they are stored just so. What is left is `scaled_matmul` with a batch, and a second product for the same
+# accumulator.
 
 # %%
-_, axes = plt.subplots(figsize=(9, 3.7), layout="constrained")
-heads = [PALETTE[n] for n in (5, 4, 2, 3)]
-queries = [(0, 3.5 - 0.5 * n, 5, 0.5, heads[n % 4]) for n in range(8)]
-draw_matrix(axes, 0, 0, 5, 4, "q_latent  [S·H, R]", queries)
-draw_matrix(axes, 5.3, 0, 1.2, 4, "q_rope", [(0, y, 1.2, h, color) for _, y, _, h, color in queries])
-draw_matrix(axes, 8.5, 0, 6, 4, "c_kvᵀ  [R, T]", [(1.5, 0, 1.5, 4, "#C9C9C9")])
-draw_matrix(axes, 8.5, -1.3, 6, 1, "", [(1.5, 0, 1.5, 1, "#C9C9C9")])
-axes.text(8.2, -0.8, "k_ropeᵀ", fontsize=9, ha="right", va="center")
-draw_matrix(
-    axes, 17, 0, 6, 4, "scores  [S·H, T]", [(1.5, y, 1.5, h, color) for _, y, _, h, color in queries]
+HEADS = ["#56B4E9", "#E69F00", "#009E73", "#CC79A7"]
+queries = lambda x, width, text: [(n, x, 1, width, HEADS[n % 4], text.format(n // 4, n % 4)) for n in range(8)]
+matrices(
+    {
+        "q_latent [S·H, R]": (8, 7, queries(0, 7, "query {}, head {}")),
+        "q_rope": (8, 2, queries(0, 2, "")),
+        "c_kvᵀ [R, T]": (7, 8, [(0, 2, 7, 2, "#BBBBBB", "block")]),
+        "k_ropeᵀ": (2, 8, [(0, 2, 2, 2, "#BBBBBB", "block")]),
+        "scores [S·H, T]": (8, 8, queries(2, 2, "")),
+    },
+    title="One sequence, S = 2, H = 4. A tile (coloured, right): all heads of both queries meet a block of T",
 )
-for n in range(8):
-    axes.text(-0.2, 3.75 - 0.5 * n, f"query {n // 4}, head {n % 4}", ha="right", va="center", fontsize=8)
-axes.text(20, -0.5, "one tile: every head of both queries\nmeets a block of T", ha="center", va="top", fontsize=9)
-axes.set(xlim=(-4.2, 23.2), ylim=(-1.6, 4.8))
-axes.set_title("One sequence with S = 2 queries and H = 4 heads")
-axes.axis("off")
-plt.show()
 
 # %% [markdown]
 # A program reads its block of the cache once for all rows of its tile. With `BLOCK_M` rows per tile, the cache is
-# read S·H / BLOCK_M times. A program per head would read it S·H times: that is what becomes of a grid over heads.
+# read ⌈S·H / BLOCK_M⌉ times; a program for each head would read it S·H times. `tl.dot` wants 16 rows, so a decode
+# step with H = 8 fills half of a tile.
 #
-# Where H is small the tile is not full. `tl.dot` wants 16 rows, and a decode step with H = 8 fills half of them.
-#
-# **The scale** is $1/\sqrt{Dn + Dr}$, the width of a head before absorption: 1/√192 in DeepSeek-V3. Absorption only
-# brackets the same product differently (lesson 03), so it changes no score. The operands that arrive here are R and
-# Dr wide. Dn cannot be read off them, and must be given.
+# **The scale** is $1/\sqrt{Dn + Dr}$, the width of a head before absorption: 1/√192 in DeepSeek-V3. Absorption
+# only brackets the same product differently (lesson 03), so it changes no score. The operands that arrive here
+# are R and Dr wide. Dn cannot be read off them, so it is an argument.
 #
 # ## Exercise: attention_score
 #
 # | | shape | dtype |
 # |---|---|---|
-# | `q_latent`, `q_rope` | [B, S, H, R], [B, S, H, Dr], contiguous | float32, float16 or bfloat16 |
-# | `c_kv`, `k_rope` | [B, T, R], [B, T, Dr], contiguous | that of `q_latent` |
+# | `q_latent`, `q_rope` | [B, S, H, R], [B, S, H, Dr]: the query, absorbed and rotated | float32, float16 or bfloat16 |
+# | `c_kv`, `k_rope` | [B, T, R], [B, T, Dr]: latents and rotated keys | that of `q_latent` |
 # | `Dn` | | int |
 # | returns | [B, S, H, T], no mask | that of `q_latent` |
 #
-# Both products and the scale in one launch. R and Dr are any numbers; the same loop serves both, as a function of its
-# own that is given the accumulator and returns it.
+# All are contiguous. Both products and the scale in one launch. R and Dr are any numbers. The same loop serves
+# both products, so it is a function of its own: it takes the accumulator and returns it.
 #
-# The case for speed is the decode step of the first picture: B = 32, S = 1, H = 128, T = 4096 in bfloat16. Half of
-# the points from a fraction of 0.3 on, all from 0.5 and 1.5 times the speed of eager PyTorch.
+# **Points for speed.** The case is the decode step of the first picture: B = 32, S = 1, H = 128, T = 4096 in
+# bfloat16. Half of the points: 0.3 of the floor's speed. All: 0.5 of it, and 1.5 times the speed of eager
+# PyTorch.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -495,7 +403,6 @@ plt.show()
 # already point to sequence b. Tile, turns, warps and stages as before. Six lines in each kernel.
 #
 # </details>
-
 
 # %% solution="attention_score"
 @triton.jit
@@ -568,9 +475,9 @@ check("attention_score")
 check_speed("attention_score")
 
 # %% [markdown]
-# "Issued" is more than "distinct": each tile loads its strips itself, and other tiles load the same ones. Issued
-# bytes go to the L2 cache, which is faster than DRAM, but not without limit. How many they are depends on the tile
-# alone:
+# The verdict counts "issued" bytes and "distinct" ones. Each tile loads its strips itself, and other tiles load
+# the same strips again. Issued bytes go to the L2 cache, which is faster than DRAM, but not without limit. How
+# many they are depends on the tile alone:
 
 # %%
 B, M, T = 32, 128, 4096
@@ -582,8 +489,8 @@ for block_m, block_n in ((1, 64), (16, 64), (16, 128), (64, 64), (64, 128), (128
     print(f"{block_m:4} × {block_n:<4} {asked / 1e6:14,.0f} MB {asked / distinct:17.1f}")
 
 # %% [markdown]
-# Measured on an H100 with Triton {{model_measured.triton}}, kernels that differ in their tile
-# (`benchmarks/model_measured.json`: B = 32, H = 128, T = 1024, one product of width 576, result in float32):
+# Measured on an H100 with Triton {{model_measured.triton}}: kernels that differ in their tile
+# (`benchmarks/model_measured.json`: B = 32, H = 128, T = 1024, one product of width 576, result in float32).
 
 # %%
 H100_TILES = "{{tiles}}"  # µs
@@ -599,31 +506,23 @@ bars(
 #
 # ## What a query sees
 #
-# The second kernel turns scores into weights. A batch holds sequences of different lengths, so of the T positions of
-# sequence b only the first `seq_lens[b]` are real. And a query sees nothing that comes after it. The S queries are
-# the *last* ones of the sequence: query s stands at position `seq_lens[b]` − S + s, and sees what comes before and
-# itself.
-#
-# Both rules are one number for a row. It sees the first
+# The second kernel turns scores into weights. A batch holds sequences of different lengths: of the T positions of
+# sequence b only the first `seq_lens[b]` are real. And a query sees nothing that comes after it. The S queries
+# are the *last* ones of the sequence, so query s stands at position `seq_lens[b]` − S + s. It sees itself and
+# what comes before. Both rules give one number for a row: it sees the first
 #
 # $$\text{seen} = \text{seq\_lens}_b - (S - 1 - s)$$
 #
-# positions, and none if that is not positive. No mask needs to be stored or read. The picture has B = 2 sequences of
-# length 8 and 5, S = 3 queries and T = 8:
+# positions, and none if that is not positive. No mask needs to be stored or read. For S = 3 queries and T = 8, a
+# sequence of length 8 and one of length 5:
 
 # %%
-lens, S, T = torch.tensor([8, 5]), 3, 8
-seen = lens[:, None] - torch.arange(S - 1, -1, -1)  # [B, S]
-_, both = plt.subplots(1, 2, figsize=(9, 1.9), layout="constrained")
-for axes, length, limits in zip(both, lens.tolist(), seen, strict=True):
-    axes.imshow(torch.arange(T) < limits[:, None], cmap="Blues", vmin=0, vmax=1.4)
-    axes.set(xlabel="position t", yticks=range(S), yticklabels=[f"query {s}" for s in range(S)])
-    axes.set_title(f"seq_lens[b] = {length}: seen = {limits.tolist()}", fontsize=10)
-    axes.set_xticks([n - 0.5 for n in range(T + 1)], minor=True)
-    axes.set_yticks([n - 0.5 for n in range(S + 1)], minor=True)
-    axes.grid(which="minor", color="white", linewidth=2)
-    axes.tick_params(which="minor", length=0)
-plt.show()
+from IPython.display import display
+
+for length in (8, 5):
+    seen = length - torch.arange(2, -1, -1)  # [S]
+    title = f"seq_lens[b] = {length}: seen = {seen.tolist()}"
+    display(matrix(torch.arange(8) < seen[:, None], title=title, xlabel="position t", ylabel="query s"))
 
 # %% [markdown]
 # ## The four steps of a softmax
@@ -644,9 +543,9 @@ print("the same, less maximum:", (p / p.sum()).tolist())
 
 # %% [markdown]
 # **The mask** comes first. A position that is not seen must touch neither the maximum nor the sum. What is stored
-# there is left over from somebody else: it can be huge, and it can be NaN. Loaded with `other=float("-inf")` all is
-# well at once: −∞ is never the maximum, and its exponential is 0. That holds for the places between T and the block,
-# too. 0 in place of −∞ is wrong, as $e^0 = 1$.
+# there is left over from somebody else: it can be huge, and it can be NaN. Loaded with `other=float("-inf")` all
+# is well at once: −∞ is never the maximum, and its exponential is 0. That holds for the places between T and the
+# block, too. 0 in place of −∞ is wrong, as $e^0 = 1$.
 #
 # **A row that sees nothing** has the maximum −∞, and −∞ − (−∞) is NaN. Its weights shall be zeros.
 #
@@ -662,9 +561,9 @@ print("the same, less maximum:", (p / p.sum()).tolist())
 #
 # T is at most 16384. Compute in float32.
 #
-# The case for speed has B = 2 sequences of 2500 and 4096 tokens, S = 1024 queries, H = 16, T = 4096 in bfloat16.
-# Half of the points from a fraction of 0.4 on, all from 0.55 and 2 times the speed of eager PyTorch. The floor counts
-# scores that are seen, and all weights.
+# **Points for speed.** The case is B = 2 sequences of 2500 and 4096 tokens, S = 1024 queries, H = 16, T = 4096 in
+# bfloat16. Half of the points: 0.4 of the floor's speed. All: 0.55 of it, and 2 times the speed of eager PyTorch.
+# The floor counts the scores that are seen, and all weights.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -685,7 +584,6 @@ print("the same, less maximum:", (p / p.sum()).tolist())
 # divide by `tl.where(l_i == 0, 1.0, l_i)`. `BLOCK_N` is the next power of two of T; 1024 numbers per warp.
 #
 # </details>
-
 
 # %% solution="masked_softmax"
 @triton.jit
@@ -733,24 +631,20 @@ check("masked_softmax")
 check_speed("masked_softmax")
 
 # %% [markdown]
-# The scores are read once and the weights written once: as many bytes as a copy of what is seen.
-#
-# A load moves 2 bytes, not 16. Where the mask ends is known at run time only, so the compiler cannot tell that 8
-# neighbours are in or out together. The other way is to load all T scores, whose number it does know, and to choose
-# with `tl.where(offs_n < seen, x, float("-inf"))`. Loads are wide then, and read what nobody sees. Here the model gives
-# both about the same time.
+# The kernel reads the scores that are seen, once, and writes all weights, once. That is no more than a copy of
+# the scores moves.
 #
 # ## Rows longer than a block
 #
-# A context of 100,000 tokens is a row of 100,000 scores. One block of 131072 numbers would be 128 for each of 1024
-# threads, and a thread of such a program has at most 64 registers. It would spill. So a program walks along its row
-# in blocks of 4096.
+# A context of 100,000 tokens is a row of 100,000 scores. One block of 131072 numbers would be 128 for each of
+# 1024 threads, and a thread of such a program has at most 64 registers. The numbers would spill to memory. So a
+# program walks along its row in blocks of 4096.
 #
-# Written down as above that takes three loops: one for the maximum, one for the sum, one for the weights. The row is
-# read three times, from memory each time, as the rows of all programs together do not fit into the L2.
+# Written down as above that takes three loops: one for the maximum, one for the sum, one for the weights. Each
+# reads the row from memory, as the rows of all programs together do not fit into the L2.
 #
-# The first two loops can be one. Keep a **running maximum**, and the sum of exponentials relative to it. When a block
-# brings a larger maximum, all earlier terms were relative to the old one, and one factor, α, puts them right:
+# The first two loops can be one. Keep a **running maximum**, and the sum of exponentials relative to it. When a
+# block brings a larger maximum, all earlier terms were relative to the old one. One factor, α, puts them right:
 #
 # $$m' = \max(m, \max_{t} x_t), \qquad \alpha = e^{m - m'}, \qquad \ell' = \alpha\,\ell + \sum_{t} e^{x_t - m'}$$
 #
@@ -772,8 +666,8 @@ print(f"{row.max():31.3f} {'':8} {(row - row.max()).exp().sum():12.4f}   by defi
 # %% [markdown]
 # The α of the first block is $e^{-\infty} = 0$, times a sum of 0. Nothing special has to be done for it.
 #
-# Two loops remain, and two reads: the weights can only be written when the sum is known. Lesson 06 gets rid of the
-# second one, by never writing weights.
+# Two loops remain, and two reads: the weights can be written only when the sum is known. Lesson 06 gets rid of
+# the second read, since it never writes weights.
 #
 # ## Exercise: long_softmax
 #
@@ -785,9 +679,9 @@ print(f"{row.max():31.3f} {'':8} {(row - row.max()).exp().sum():12.4f}   by defi
 # | `seq_lens` | [B], 0 to T | int32 |
 # | returns | [B, S, H, T], zeros where nothing is seen | that of `scores` |
 #
-# The case for speed: B = 4 sequences of up to 98304 tokens, S = 1, H = 128, scores in float32. Three loops reach the
-# first bar, a fraction of 0.35, and half of the points. All of them start at 0.49, with two, and take 1.3 times the
-# speed of eager PyTorch.
+# **Points for speed.** The case is B = 4 sequences of up to 98304 tokens, S = 1, H = 128, scores in float32. Half
+# of the points: 0.35 of the floor's speed, which three loops reach. All: 0.49 of it, which takes two loops, and
+# 1.3 times the speed of eager PyTorch.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -810,7 +704,6 @@ print(f"{row.max():31.3f} {'':8} {(row - row.max()).exp().sum():12.4f}   by defi
 # tl.where(seen > 0, l_i, 1.0)` make its weights zeros. 8 warps.
 #
 # </details>
-
 
 # %% solution="long_softmax"
 LONG_BLOCK = 4096  # leave as it is
@@ -864,22 +757,22 @@ check_speed("long_softmax")
 # %% [markdown]
 # ## What a fusion gains
 #
-# The report switches its fusions on one at a time, and then all together (its Table 3). It measures **throughput**,
-# tokens per second of a layer, on 4 prompts of 4096 tokens, and states gains over the layer with none:
+# The report switches its fusions on one at a time, and then all together (its Table 3). RF is the fused RMSNorm,
+# RPEF the fused RoPE of lesson 04. It measures **throughput**, tokens per second of a layer, on 4 prompts of 4096
+# tokens, and states gains over the layer without fusions:
 #
 # | | ASF (scores) | SF (softmax) | RF (norm) | RPEF (RoPE) | sum | all together |
 # |---|---|---|---|---|---|---|
 # | gain | 46.23 % | 9.37 % | 0.25 % | 0.61 % | 56.46 % | 73.02 % |
 #
-# All together gain more than the sum of the parts. The report is "still investigating the specific mechanisms". Do
-# the fusions help each other? Before that question comes another one: what should they gain together if they do
-# *not*?
+# All together gain more than the sum of the parts. The report is "still investigating the specific mechanisms".
+# Do the fusions help each other? First another question: what should they gain together if they do *not*?
 #
 # ## Predict: the ablation
 #
-# A layer takes `total`. Some pieces of it take `before` while they are eager, and `after` when they are fused. They
-# run one after the other, and fusing one leaves the others as they are. Return the gain in throughput from each
-# fusion alone, the sum of these gains, and the gain from all of them.
+# A layer takes `total`. Piece i of it takes `before[i]` while it is eager, and `after[i]` when it is fused. The
+# pieces run one after the other, and fusing one leaves the others as they are. Return the gain in throughput from
+# each fusion alone, the sum of these gains, and the gain from all fusions.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -898,7 +791,6 @@ check_speed("long_softmax")
 # and the combined gain is 100/58 − 1 = 0.72.
 #
 # </details>
-
 
 # %% solution="predict_ablation"
 def predict_ablation(total, before, after):
@@ -924,8 +816,8 @@ def predict_ablation(total, before, after):
 check("predict_ablation")
 
 # %% [markdown]
-# Now the report's figures. The layer took 4 · 4096 tokens over 1.53 · 10⁵ tokens per second. From each gain follows
-# the time that the fusion saved alone, and from these times the gain to expect from all.
+# Now the report's figures. The layer took 4 · 4096 tokens over 1.53 · 10⁵ tokens per second. Each gain gives the
+# time that the fusion saved alone. These times give the gain to expect from all.
 
 # %%
 total = 4 * 4096 / 1.53e5 * 1e3  # ms
@@ -935,86 +827,21 @@ expected = predict_ablation(total, list(saved.values()), [0.0] * 4)
 
 print(f"one pass of the layer: {total:.0f} ms")
 print("saved alone, ms:", {name: round(time, 1) for name, time in saved.items()})
+gains = {"sum of the gains": sum(published.values()), "times saved, added up": expected["combined_gain"]}
 bars(
-    {
-        "sum of the gains": 100 * sum(published.values()),
-        "expected, times saved added up": 100 * expected["combined_gain"],
-        "published": 73.02,
-    },
-    unit="gain in throughput (%)",
-    title="All four fusions of the report",
+    {name: 100 * gain for name, gain in gains.items()} | {"published": 73.02},
+    unit="gain in throughput (%)", title="All four fusions of the report",
 )
 
 # %% [markdown]
-# Most of the surprise is arithmetic. Gains in throughput do not add up, because each is relative to a time that the
-# others have not yet shortened: 34 ms saved out of 107 are a gain of 46 %, and the same 34 ms out of 60 would be one
-# of 130 %. 70 % was to be expected of fusions that know nothing of each other. What is left to explain is 1 ms of
-# 107.
-#
-# ### Longer prompts gain more
-#
-# Table 2 has other lengths. The next cell turns its throughputs into the time that a token takes.
-
-# %%
-import numpy as np
-
-lengths = np.array([512, 1024, 2048, 4096])
-throughput = {"DeepSeek's code": np.array([7.25, 4.83, 2.88, 1.53]) * 1e5,
-              "all fused": np.array([10.2, 7.41, 4.67, 2.65]) * 1e5}
-_, axes = plt.subplots(figsize=(7, 3), layout="constrained")
-slopes = {}
-for (name, values), color in zip(throughput.items(), PALETTE, strict=False):
-    per_token = 1e6 / values  # µs
-    slopes[name], start = np.polyfit(lengths, per_token, 1)
-    axes.plot(lengths, per_token, "o", color=color, label=name)
-    axes.plot([0, 4096], [start, start + 4096 * slopes[name]], color=color)
-    print(f"{name:15} {start:.2f} µs a token, and {slopes[name] * 1e3:.2f} ns for each position of its context")
-axes.set(xlabel="length of the prompt, L", ylabel="µs per token", ylim=0)
-axes.set_title("Table 2 of the report: batch 4, RTX 4090")
-axes.legend(frameon=False)
-plt.show()
-eager, fused = slopes.values()
-print(f"gain at L = 512: 40 %, at 4096: 73 %, at most: {eager / fused - 1:.0%}")
-
-# %% [markdown]
-# Two straight lines. Projections and norms cost the same for every token, and all fusions together hardly change
-# that: 0.60 and 0.56 µs. Scores and weights cost the same for every *pair* of tokens, and that was cut by half. The
-# longer the prompt, the more of the time is pairs.
-#
-# ### Which bytes
-#
-# A pair is H = 16 scores. In the eager form each has 11 passes, and the weighted sum reads it once more. Does that
-# explain 1.44 ns? The report does not say in which type it computed. So the next cell takes both, with the data
-# sheet of the RTX 4090.
-
-# %%
-rtx = DEVICES["rtx4090"]
-flops = 2 * 16 * (R + Dr + R)  # scores and weighted sum, of a pair
-for dtype, itemsize in (("float16", 2), ("float32", 4)):
-    memory = {n: n * 16 * itemsize / rtx.bandwidth() * 1e9 for n in (12, 4)}
-    compute = flops / rtx.rate(dtype) * 1e9
-    for form, passes in (("eager", 12), ("fused", 4)):
-        print(f"{dtype} {form}: {memory[passes]:.2f} ns of passes + {compute:.2f} ns of arithmetic = "
-              f"{memory[passes] + compute:.2f} ns")
-print(f"Table 2: eager {eager * 1e3:.2f} ns, fused {fused * 1e3:.2f} ns")
-
-one_pass = 4 * 16 * 4096**2 * 4 / rtx.bandwidth() * 1e3  # ms, float32
-by_bytes = predict_ablation(total, [7 * one_pass, 4 * one_pass], [one_pass, 2 * one_pass])
-for name, gain in zip(("ASF", "SF"), by_bytes["gains"], strict=True):
-    print(f"{name:4} by bytes in float32 {gain:6.1%}, published {published[name]:6.1%}")
-
-# %% [markdown]
-# float32 fits and float16 does not. The public code of the report agrees: when its ablation was added, its benchmark
-# ran in float32 (the comment beside it reads "FLOAT16 IS BUG").
-#
-# The softmax gains what its bytes are worth. The scores gain more, 34 ms in place of 26. Something besides the
-# passes became faster, and there is a candidate: PyTorch multiplies float32 exactly unless it is told otherwise, and
-# `tl.dot` in TF32 unless it is told otherwise. On this, nothing was measured here.
+# Most of it is arithmetic. Each gain is relative to a time that the others have not yet shortened: 34 ms saved
+# out of 107 are a gain of 46 %, 34 ms out of 60 would be one of 130 %. Fusions that know nothing of each other
+# would gain 70 % together. The rest, up to 73 %, is 1 ms of 107.
 #
 # ## Your kernels in a layer
 #
-# `mla_ref.FusedMLA` is an MLA layer whose steps can be exchanged. The next cell puts your kernels into a tiny one,
-# and compares it with a layer that expands keys and values (lesson 02).
+# `mla_ref.FusedMLA` is an MLA layer whose steps can be exchanged. The next cell puts your kernels into a tiny
+# one, and compares it with a layer that expands keys and values (lesson 02).
 
 # %%
 from mla_ref import MLA, FusedMLA, MLAConfig
@@ -1022,190 +849,126 @@ from mla_ref import MLA, FusedMLA, MLAConfig
 torch.manual_seed(0)
 dtype = torch.float32 if emulated else torch.float16
 layer = MLA(MLAConfig.preset("tiny"), device=device, dtype=dtype)
-Dn = layer.config.qk_nope_head_dim
 
 
 def my_scores(q_latent, q_rope, c_kv, k_rope, scale):
-    return attention_score(*(x.contiguous() for x in (q_latent, q_rope, c_kv, k_rope)), Dn)
+    operands = (x.contiguous() for x in (q_latent, q_rope, c_kv, k_rope))  # the kernels of mla_ref take strides
+    return attention_score(*operands, layer.config.qk_nope_head_dim)
 
 
 def my_softmax(scores):
-    B, _, _, T = scores.shape
-    return masked_softmax(scores, torch.full((B,), T, dtype=torch.int32, device=scores.device))
+    lengths = torch.full(scores.shape[:1], scores.shape[-1], dtype=torch.int32, device=scores.device)
+    return masked_softmax(scores, lengths)
 
 
 mine = FusedMLA(layer, score=my_scores, softmax=my_softmax)
 x = torch.randn(2, 21, layer.config.hidden_size, device=device, dtype=dtype)
 with torch.no_grad():
-    expected = layer(x, impl="naive")
-    cache = layer.make_cache(2, 21)
+    expected, cache = layer(x, impl="naive"), layer.make_cache(2, 21)
     chunks = ((0, 13), (13, 20), (20, 21))  # a prefill, a second chunk of it, a decode step
-    got = [mine(x[:, a:b], cache.c_kv, cache.k_rope, mine.step(a, b - a)) for a, b in chunks]
-    got = torch.cat(got, 1)
+    got = torch.cat([mine(x[:, a:b], cache.c_kv, cache.k_rope, mine.step(a, b - a)) for a, b in chunks], 1)
 print(f"relative difference from the expanded form: {((got - expected).norm() / expected.norm()).item():.1e}")
 
 # %% [markdown]
-# (`.contiguous()` is a pass of its own. The kernels of `mla_ref` take strides and do without.)
-#
 # ## Measure: the ablation on an H100
 #
-# The same ablation was measured on an H100 with the kernels of `mla_ref`, in float16
-# (`benchmarks/ablation_h100.json`). The baseline is DeepSeek's formulation, and gives the same output as their
-# published code, bit by bit. Scores and softmax were also timed by themselves. So `predict_ablation` can foretell
-# the layer from its pieces.
-
-# %%
-H100_PIECES = "{{pieces}}"  # µs by themselves: eager, fused
-FORMS = ("baseline", "ASF", "SF", "RF", "RPEF", "All")
-# µs a pass of each form: the host's share, started from Python, and replayed from a CUDA graph
-H100_PASSES = "{{passes}}"
-H100_ASF_AND_SF = "{{both}}"  # µs in a graph, 4 prompts of 4096
-
-for piece, (old, new) in H100_PIECES.items():
-    print(f"{piece} alone: eager {old / 1e3:5.2f} ms, fused {new / 1e3:.2f} ms")
-times = dict(zip(FORMS, H100_PASSES["4 prompts of 4096"]["graph"], strict=True))
-base, both = times["baseline"], H100_ASF_AND_SF
-pieces = predict_ablation(base, *(list(column) for column in zip(*H100_PIECES.values(), strict=True)))
-foretold = {"ASF": pieces["gains"][0], "SF": pieces["gains"][1], "ASF and SF": pieces["combined_gain"]}
-report = {**published, "All": 0.7302}
-percent = lambda gains, name: f"{gains[name]:.0%}" if name in gains else ""
-print("\n               ms    gain   foretold   the report (RTX 4090)")
-for name, time in {**times, "ASF and SF": both}.items():
-    gain = f"{time / 1e3:6.2f} {base / time - 1:7.0%}"
-    print(f"{name:10} {gain} {percent(foretold, name):>10} {percent(report, name):>12}")
-independent = predict_ablation(base, [base - times[name] for name in published], [0.0] * 4)
-print(f"\nsum of the four gains {independent['sum_of_gains']:.0%}, their times saved added up "
-      f"{independent['combined_gain']:.0%}, measured {base / times['All'] - 1:.0%}")
-print("\nwhat the fused softmax saves:")
-for where, old, new in (("in the baseline", base, times["SF"]), ("after ASF", times["ASF"], both)):
-    print(f"{where:16} {(old - new) / 1e3:.1f} ms of {old / 1e3:4.1f}, a gain of {old / new - 1:.0%}")
-
-# %% [markdown]
-# The pieces, timed by themselves, foretell what the layer gains: its time within 6 % for one fusion{{!within_6}},
-# within 12 % for both{{!within_12}}.
+# The same ablation with the kernels of `mla_ref`, in float16, 4 prompts of 4096 tokens, replayed from a CUDA
+# graph (`benchmarks/ablation_h100.json`). The baseline is DeepSeek's formulation. "Foretold" is
+# `predict_ablation` with scores and softmax timed by themselves. The report measured on an RTX 4090.
 #
-# **Why do all gain more than the sum of the parts?** Again the sum is far too low, by more than in the report. The last
-# two lines show the reason. The fused softmax saves nearly the same time in both layers{{!the_same_time}}. But the
-# second layer is shorter already, so the same time is a larger part of it: more than half of a time
-# saved{{!more_than_half}} is more than twice the throughput. The fusions do not help each other: their times saved,
-# added up, come to a little more than was measured{{!a_little_more}}.
+# {{ablation}}
 #
-# But the order is another one: on the H100 the softmax gains most{{!softmax_gains_most}}. The next cell lists what the
-# device ran in one pass, from 0.5 ms on; cuBLAS, NVIDIA's library of matrix products, in blue.
-
-# %%
-# ms of each kernel, in order
-H100_KERNELS = "{{kernels}}"
-_, panels = plt.subplots(1, 2, figsize=(9.5, 3), layout="constrained", sharex=True)
-for axes, (name, ran) in zip(panels, H100_KERNELS.items(), strict=True):
-    labels, places = [label for label, _ in ran], range(len(ran))
-    colors = {"matrix product": PALETTE[0], "all others": "#BBBBBB"}
-    axes.barh(places, [time for _, time in ran], color=[colors.get(label, PALETTE[1]) for label in labels])
-    axes.set_yticks(places, labels)
-    axes.invert_yaxis()
-    axes.set(xlabel="ms on an H100, measured", title=name)
-plt.show()
-
-# %% [markdown]
-# Three things can be read from it.
+# - The pieces foretell the layer: its time within 6 % for one fusion{{!within_6}}, within 12 % for
+#   both{{!within_12}}.
+# - The four gains add up to {{sum_of_gains}}, all together gain {{all_gain}}. The times saved, added up, come to
+#   a little more than was measured{{!a_little_more}}: the fusions do not help each other.
+# - The fused softmax saves nearly the same time before and after ASF{{!the_same_time}}: {{softmax_saves}}. After
+#   ASF that is more than half of the layer's time{{!more_than_half}}, so it more than doubles the throughput.
+# - On the H100 the softmax gains most{{!softmax_gains_most}}; in the report, the scores. The appendix says why.
 #
-# - **Products do not get faster.** In float16 both forms use the matrix units. The fused kernel takes about as long as
-#   the two products of cuBLAS{{!as_two_products}}. What ASF saves is the sum and the scale.
-# - **DeepSeek's softmax is longer than the one above.** It goes through float32: the softmax writes 4 bytes a
-#   number, and a conversion reads them. (It is two launches here, each with half of the numbers.)
-# - **Not every pass runs at the speed of memory.** Adding the mask moves 4.3 GB, 1.3 ms by the data sheet. PyTorch's
-#   kernel for operands of different shapes took about three times as long{{!three_times}}. Counting bytes gives the
-#   least that a pass takes.
-#
-# The fused softmax reads only what is seen, half of the scores, so it takes less time than a copy of them
-# would{{!less_than_a_copy}}.
-#
-# ### Short prompts: the host
-#
-# A pass was timed in two ways: started from Python, and replayed from a CUDA graph, which leaves the host out. The
-# next cell compares the sum of the four gains with that of all, in both.
-
-# %%
-print("                           started from Python               in a CUDA graph")
-print("                    host, µs   All, µs    sum    All     All, µs    sum    All")
-for work, ways in H100_PASSES.items():
-    line = f"{work:18} {ways['host'][-1]:9.0f}"
-    for way in ("Python", "graph"):
-        old, *each, new = ways[way]
-        line += f"{new:10.0f} {sum(old / time - 1 for time in each):6.0%} {old / new - 1:6.0%}  "
-    print(line)
-H100_PEAK_MIB = "{{peak_mib}}"
-print("\nallocated in a pass of 8 prompts of 4096 tokens:")
-for name, mib in H100_PEAK_MIB.items():
-    print(f"{name:10} {mib / 1024:5.1f} GiB, in float32 twice as much: {mib / 512:.1f} GiB")
-
-# %% [markdown]
-# In a graph, all gain more than the sum at every length{{!at_every_length}}: that is the arithmetic from above. From
-# Python all fused is faster at 1024 and 4096 tokens alone{{!two_faster}}, and at 1024 by less than in a
-# graph{{!by_less}}.
-#
-# With prompts of 512 tokens, and in a decode step, the device is done before Python has started the next kernel. A pass
-# takes as long as the host{{!as_the_host}}. Fewer kernels are no help if each takes longer to start, and starting one
-# of Triton's takes Python longer than one of PyTorch's own{{!triton_starts_slower}}. With 1024 tokens the eager layer
-# keeps the device busy{{!kept_busy}}. All fused is faster than Python can start it, so its gain ends at the host's
-# time{{!ends_at_the_host}}, and a slower host would have cut it further. A gain on short inputs says more about the
-# host than about the kernel. Say which of the two you measured.
-#
-# Memory is the other gain. In the report's Table 2, 8 prompts of 4096 tokens ran out of memory in both forms, on a
-# card with 24 GB. In float32 that is no surprise: weights, input and cache come on top of the figures above.
-#
-# ### And the right form
-#
-# All of this was a prefill in the **absorbed** form. Lesson 03 has shown that this is the form for decoding: it
-# saves bytes of the cache and pays with arithmetic, which a prefill has none to spare of. The same layer, with keys
-# and values expanded, through PyTorch's fused attention (cuDNN), which writes no scores:
-
-# %%
-H100_EXPANDED = "{{expanded}}"  # µs, as started from Python
-eager, *_, fused = H100_PASSES["4 prompts of 4096"]["Python"]
-bars(
-    {"absorbed, eager": eager / 1e3, "absorbed, all fused": fused / 1e3, "expanded, cuDNN": H100_EXPANDED / 1e3},
-    unit="ms for a pass on an H100, measured",
-    title="4 prompts of 4096 tokens, float16",
-)
-
-# %% [markdown]
-# The best fusion of the wrong form loses to the right form{{!loses}}. For decoding, the absorbed form *is* the right
-# one, and lesson 06 fuses it to the end.
-#
-# ## In the field
-#
-# **The scale.** 1/√576 in place of 1/√192 is the most common error in absorbed attention, since a kernel sees keys
-# 576 wide. FlashMLA takes 1/√576 unless a scale is given, and FlashInfer's own benchmark of MLA computes with it.
-# Users met it in ollama (#13893) and Megatron (#1501). The public code of the report scales its layer by 1/√192, and
-# the test of its score kernel by 1/√576, beside a comment that the two match. With YaRN, V3's scale is larger by a
-# factor of 1.87, which was lost more than once (Megatron #1429, transformers #47435, TensorRT-LLM #19112).
-#
-# **Few heads.** Split over 8 or 16 GPUs, 128 heads are 16 or 8 on each. Below 16 the tile of `tl.dot` is not full
-# (aiter #2577, vllm #50578). Padding to the 64 rows of another kernel does 4 times the work for 16
-# heads (sglang #27954). Lesson 06 puts query tokens into the empty rows.
-#
-# **"A single pass".** Section 3.2.2 of the report says that its softmax reads each operand once. Its public kernel has
-# the three loops from above, in blocks of 64 or 128, and reads the mask three times as well. On an H100, float32, a row
-# of 8000 in one block against three loops of 256: {{one_block_us}} and {{three_loops_us}} µs for 8192 rows
-# (`benchmarks/model_measured.json`).
-#
-# **One head a program.** Its score kernel has a grid over heads, so each head reads the cache again. That is
-# harmless in a prefill, where a program has 64 queries of its head to share a block of keys. In a decode step there
-# is one query: 63 of 64 rows of the tile would be masked.
-#
-# **Rows that see nothing** exist: sequences of length 0 in a padded batch, queries of padding. Libraries disagree on
-# what comes out. Of their log-sum-exp, which the next lesson needs, one makes +∞ and another −∞.
-#
-# **Numbers of 32 bits.** B = 8 prompts of 4096 tokens with 16 heads have 8 · 4096 · 16 · 4096 = $2^{31}$ scores, the
-# last that a signed 32-bit offset reaches. `.to(tl.int64)` on the program id, as in lesson 04.
+# **The right form.** All of this was a prefill in the absorbed form, which is the form for decoding (lesson 03).
+# The layer with keys and values expanded, through cuDNN's fused attention, takes {{expanded_ms}} ms as started
+# from Python; absorbed with all fusions it takes {{all_ms}} ms. The best fusion of the wrong form loses to the
+# right form{{!loses}}.
 #
 # ## What you have now
 #
-# - A tiled kernel with `tl.dot`, and a way to see what its tile costs: how often it reads its operands again.
+# - A tiled kernel with `tl.dot`, and a way to see how often a tile reads its operands again.
 # - A softmax that is right for any mask, any length, and rows that see nothing.
 # - The arithmetic of an ablation: times saved add up, gains do not.
-# - And 3 passes over the scores that nobody needs. Lesson 06 keeps a tile of scores on the chip, applies your running
+# - Passes over the scores that nobody needs. Lesson 06 keeps a tile of scores on the chip, applies your running
 #   maximum to it, multiplies it with the values, and never writes a score.
 #
 # Figures: {{records}}.
+
+# %% [markdown]
+# <details><summary>Appendix: longer prompts, bytes, the host, memory, and what went wrong elsewhere</summary>
+#
+# **Longer prompts gain more.** In the report's Table 2 (batch 4) the time of a token is a straight line in the
+# length of the prompt: {{line_eager}} for DeepSeek's code, {{line_fused}} with all fusions. Projections and norms
+# cost the same for every token, and the fusions hardly change them. Scores and weights cost the same for every
+# *pair* of tokens, and that was nearly halved. So the gain grows with the length, up to {{most}} % for very long
+# prompts.
+#
+# **Which bytes.** A pair is 16 scores, and the eager form passes 12 times over each (11 and the weighted sum),
+# the fused form 4 times. By the data sheet of the RTX 4090, passes and products together:
+#
+# {{pairs}}
+#
+# float32 explains four fifths of the time and more, float16 less than half. The report's public code agrees: when
+# the ablation was added, its benchmark ran in float32 (the comment beside it reads "FLOAT16 IS BUG"). By bytes in
+# float32, ASF would gain {{asf_by_bytes}} % and SF {{sf_by_bytes}} %, where 46 % and 9 % are published. So the
+# scores gained from something else, too. A candidate: PyTorch multiplies float32 exactly unless it is told
+# otherwise, `tl.dot` in TF32 unless it is told otherwise. We measured nothing on this.
+#
+# **Why the softmax gains most on an H100.** In float16 both forms use the matrix units: the fused score kernel
+# takes about as long as the two products of cuBLAS, NVIDIA's library of matrix products{{!as_two_products}}, and
+# ASF saves only the sum and the scale. DeepSeek's softmax goes through float32: it writes 4 bytes a number, and a
+# conversion reads them. Adding the mask moves 4.3 GB, 1.3 ms by the data sheet; PyTorch's kernel took about three
+# times as long{{!three_times}}. The fused softmax reads only what is seen, half of the scores, and takes less
+# time than a copy of all{{!less_than_a_copy}}.
+#
+# **Short prompts: the host.** The table has the sum of the four gains and the gain of all, started from Python
+# and replayed from a CUDA graph, which leaves the host out.
+#
+# {{hosts}}
+#
+# In a graph all gain more than the sum at every length{{!at_every_length}}. From Python, "all" is faster than the
+# baseline at 1024 and 4096 tokens alone{{!two_faster}}, and at 1024 by less than in a graph{{!by_less}}. With 512
+# tokens, and in a decode step, the device is done before Python has started the next kernel: a pass takes as long
+# as the host{{!as_the_host}}, and starting a kernel of Triton's takes Python longer than starting one of
+# PyTorch's own{{!triton_starts_slower}}. With 1024 tokens the eager layer keeps the device busy{{!kept_busy}},
+# and with all fusions the layer takes as long as the host{{!ends_at_the_host}}. Say which of the two you
+# measured.
+#
+# **Memory.** A pass of 8 prompts of 4096 tokens allocates {{peak}}. In the report's Table 2 both forms ran out of
+# a card's 24 GB. In float32, twice as much, that explains the eager form; it does not explain the fused
+# one{{!fused_would_fit}}.
+#
+# **The scale.** 1/√576 in place of 1/√192 is the most common error in absorbed attention, since a kernel sees
+# keys 576 wide. FlashMLA (DeepSeek's decode kernels for MLA) takes 1/√576 unless a scale is given, and
+# FlashInfer's own benchmark of MLA computes with it. Users met it in ollama (#13893) and Megatron (#1501). The
+# report's public code scales its layer by 1/√192, and the test of its score kernel by 1/√576. With YaRN, which
+# stretches RoPE to longer contexts, V3's scale is larger by a factor of 1.87; that factor was lost in Megatron
+# (#1429), transformers (#47435) and TensorRT-LLM (#19112).
+#
+# **Few heads.** Split over 8 or 16 GPUs, 128 heads are 16 or 8 on each. Below 16 the tile of `tl.dot` is not full
+# (aiter #2577, vllm #50578). Padding 16 heads to the 64 rows of another kernel makes 4 times the work (sglang
+# #27954).
+#
+# **"A single pass".** Section 3.2.2 of the report says that its softmax reads each operand once. Its public
+# kernel has the three loops from above, and reads the mask three times as well. On an H100, float32, 8192 rows of
+# 8000 take {{one_block_us}} µs in one block and {{three_loops_us}} µs in three loops of 256
+# (`benchmarks/model_measured.json`).
+#
+# **One head a program.** The report's score kernel has a grid over heads, so each head reads the cache again. In
+# a prefill 64 queries of a head share a block of keys. In a decode step there is one query, and 63 of 64 rows of
+# the tile are masked.
+#
+# **Rows that see nothing** exist: sequences of length 0 in a padded batch, queries of padding. Libraries disagree
+# on their log-sum-exp: +∞ in one, −∞ in another.
+#
+# **Numbers of 32 bits.** 8 prompts of 4096 tokens with 16 heads have 8 · 4096 · 16 · 4096 = $2^{31}$ scores.
+# Signed 32-bit offsets reach no further. Hence `.to(tl.int64)` on the program id, as in lesson 04.
+#
+# </details>

@@ -304,8 +304,8 @@ BASIC = Exercise(
     mistakes=(
         _basic_slip(
             "page taken early",
-            "a page is taken when the one before is full: the last slot of a page is position page_size − 1, and the "
-            "next page is due with the token behind it",
+            "append takes a page too early, as soon as the one before is full: a page is due with its first token, at "
+            "position 0, page_size, 2 · page_size and so on",
             early=True,
         ),
         _basic_slip(

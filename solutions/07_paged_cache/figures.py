@@ -1,6 +1,6 @@
 """The figures of this lesson, from the records in `benchmarks/`."""
 
-from ..records import decode, launches, pick, rounded
+from ..records import decode, launches, pick, rounded, table
 
 CACHES = "basic", "batched kernels, table walked by the host", "batched kernels"
 HELD = {  # as named in the lesson -> in the record
@@ -90,39 +90,78 @@ def span(values):
     return f"{min(values):.0f} to {max(values):.0f}"
 
 
+def page_sizes(found):
+    """A table: update and gather by page size."""
+    update, gather = found.updates("graph_us"), {size: found.paging("gather", size, "gb_per_s") for size in PAGE_SIZES}
+    rows = [(str(size), f"{update[size]:.2f}", f"{gather[size] / 1e3:.2f}") for size in PAGE_SIZES]
+    return table(("page size", "update, µs", "gather, TB/s"), rows)
+
+
+def decode_steps(record):
+    """A table: decode steps, contiguous and from pages."""
+    rows = [
+        (name, f"{contiguous:.1f}", f"{paged:.1f}", f"{100 * (paged / contiguous - 1):+.1f} %")
+        for name, (contiguous, paged) in with_and_without_pages(record).items()
+    ]
+    rows += [(f"H = {H}, FlashMLA", "", f"{us:.1f}", "") for H, us in flash_mla(record).items()]
+    return table(("", "contiguous, µs", "paged, µs", ""), rows)
+
+
+def table_5(found):
+    """A table: gains over the basic cache, in the report and on an H100."""
+    gains = lambda phase, size: [
+        f"{100 * (rate / found.rates(phase)[size][0] - 1):+,.0f} %" for rate in found.rates(phase)[size][1:]
+    ]
+    rows = [
+        (str(B), str(L), f"{printed:+.2f} %", *gains("prefill", (B, L)), *gains("decode", (B, L)))
+        for (B, L), (_, _, printed) in REPORT.items()
+    ]
+    ways = "walked", "batched"
+    return table(
+        ("B", "L", "the report", *(f"{phase}, {way}" for phase in ("prefill", "decode") for way in ways)), rows
+    )
+
+
+def per_token(found):
+    """A table: microseconds of a token in the prefill of 4 sequences of 4096."""
+    (basic, walked, batched), (first, second, _) = found.rates("prefill")[4, 4096], REPORT[4, 4096]
+    us = lambda rate: f"{1e6 / rate:.1f}"
+    rows = [("the report", us(first), us(second), ""), ("H100", us(basic), us(walked), us(batched))]
+    return table(("µs a token", "basic", "walked", "batched"), rows)
+
+
+def growth(found):
+    """A table: megabytes held at the end and at most, by way of growing."""
+    rows = [(name, f"{held / 1e6:.1f}", f"{peak / 1e6:.1f}") for name, (held, peak) in found.growth().items()]
+    return table(("", "MB at the end", "MB at most"), rows)
+
+
 def figures(record):
     found, step, pages, other = Paged(record), gather_step(record), with_and_without_pages(record), flash_mla(record)
     step_ms = lambda cache: f"{found.rows('throughput')[8, 4096]['decode'][cache]['ms']:.2f}"
-    cold = found.updates("cold_us").values()
     held = found.held()
-    per_token = cost_of_pages(record, "per token")
+    added_16, added_128 = cost_of_pages(record, "per token")
     return {
         "printed": {size: row["saving_in_the_report_percent"] for size, row in found.rows("memory").items()},
         "held": held,
         "growing_share": f"{100 * held['a pool that grows, pages of 1024'] / held['contiguous, 32 × 16384']:.1f}",
-        "growth": found.growth(),
+        "growth": growth(found),
         "launch_us": f"{launches(record)[0]:.1f}",
         "step_us": rounded(step, 1),
-        "report": REPORT,
-        "prefill": found.rates("prefill"),
-        "decode": found.rates("decode"),
+        "table_5": table_5(found),
+        "per_token": per_token(found),
+        "page_sizes": page_sizes(found),
+        "decode_steps": decode_steps(record),
         "most_gained": f"{round(max(found.gains('decode', 'batched kernels')), -3):,.0f}",
         "copy_us": f"{found.token_us('basic')[3] / 4:.0f}",
-        "walked_us": f"{found.token_us(CACHES[1])[3]:.0f}",
         "gained": span(found.gains("prefill", CACHES[1])),
         "basic_us": span(found.token_us("basic")),
         "batched_ms": step_ms("batched kernels"),
         "slices_ms": step_ms("contiguous, by slices"),
-        "cold_us": f"{min(cold):.1f} to {max(cold):.1f}",
-        "update_us": rounded(found.updates("graph_us"), 3),
-        "gather_gb_per_s": rounded({size: found.paging("gather", size, "gb_per_s") for size in PAGE_SIZES}, 1),
-        "single_tb_per_s": f"{found.paging('gather', 1, 'gb_per_s') / 1e3:.2f}",
         "copy_tb_per_s": f"{found.record['copy_bytes_per_s'] / 1e12:.2f}",
         "host_us": span(found.updates("host_us").values()),
-        "with_and_without": rounded(pages, 2),
-        "flash_mla": rounded(other, 2),
-        "added_16": f"{per_token[0]:.0f}",
-        "added_128": f"{per_token[1]:.0f}",
+        "added_16": f"{added_16:.0f}",
+        "added_128": f"{added_128:.0f}",
         "gather_adds": f"{100 * step['gather'] / step['decode']:.0f}",
         "flash_mla_slower": f"{100 * (other[16] / pages['H = 16, ahead'][1] - 1):.0f}",
         "flash_mla_faster": f"{pages['H = 128, ahead'][1] / other[128]:.1f}",

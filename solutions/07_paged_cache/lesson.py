@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Lesson 07: paged cache
 #
-# The caches of lessons 01 and 02 reserve memory for every sequence, up to a longest length, before anyone knows how
-# long it gets. In this lesson a sequence gets memory when it has tokens to put there, a **page** at a time. You first
-# write the manager of pages, token by token. Then its two slow parts become kernels, update and gather. At the end
-# decode reads the pages where they are, and the gather is gone.
+# The caches of lessons 01 and 02 reserve memory for every sequence, up to a longest length. Here a sequence gets
+# memory when it has tokens to put there, a **page** at a time. You write the manager of pages, token by token;
+# its two slow parts as kernels, update and gather; and a decode kernel that reads the pages where they are. Allow
+# five hours: one to read, four for the exercises.
 #
 # | exercise | you write | points right | points fast |
 # |---|---|---|---|
@@ -15,20 +15,10 @@
 # | `paged_gather` | the tokens of all sequences back into rows | 3 | 2 |
 # | `paged_decode` | the decode kernel of lesson 06, from pages | 4 | 3 |
 #
-# Kernels are graded for the answer and for the time they would take on an H100, as before. The limits of an exercise
-# are 10 s and 512 MiB for all its cases.
-#
-# | symbol | meaning | DeepSeek-V3 |
-# |---|---|---|
-# | B, S, T | sequences, new tokens of each, tokens of context | |
-# | H | heads | 128, or fewer where several GPUs share them |
-# | R, Dr | width of the latent, and of the key with position (RoPE) | 512, 64 |
-#
-# A cached token has R + Dr = 576 words, 1152 bytes in 16 bits.
-#
-# Sources: the report *Optimizing Multi-head Latent Attention for Efficient Inference* ("the report"), sections 3.3, 4.3
-# and 5.2, with its Tables 4 and 5; the idea is from *Efficient memory management for large language model serving with
-# PagedAttention* (Kwon et al., 2023).
+# Each exercise may take 10 s and 512 MiB for all its cases. Speed is that of an H100. B, S, T: sequences, new
+# tokens of each, tokens of context. H: heads, 128 in DeepSeek-V3. R, Dr: width of the latent, 512, and of the key
+# with position (RoPE), 64. So a cached token has 576 words, 1152 bytes in 16 bits. The source is the report
+# *Optimizing Multi-head Latent Attention for Efficient Inference* ("the report"), sections 3.3, 4.3 and 5.2.
 
 # %% setup="imports"
 import math
@@ -43,92 +33,61 @@ import triton
 import triton.language as tl
 
 device = "cpu" if emulated else "cuda"
-# KiB of shared memory for a program; without a GPU, those of the H100 that kernels are graded for
-limits = {"max_shared_mem": 227 * 1024} if emulated else triton.runtime.driver.active.utils.get_device_properties(0)
-shared_kib = limits["max_shared_mem"] // 1024
-
-
-def block_sizes(rows):
-    """Return rows and tokens of a block, and stages, for so many rows: what shared memory has room for."""
-    if shared_kib < 96:  # T4, MI300X
-        return 8, 16, 1
-    most = 64 if shared_kib > 160 else 16  # A100, H100, B200
-    block = min(max(triton.next_power_of_2(rows), 16), most)
-    return block, 64 if block <= 32 else 32, 2
-
 
 # %% [markdown]
 # ## Why: reserved for the longest
 #
-# How long do sequences get? MMLU is a test of 14,042 questions, each with four answers to choose from. Somebody put
-# them to Kimi K2, a model with MLA, and recorded the tokens of every question and of what the model replied. The next
-# cell has quantiles of their sums. (The record is `kimik2_mmlu.json`, which does not name its author; the course keeps
-# this summary of it.) A reply ends by itself or after 16,384 tokens. One did the latter.
-#
-# Take a batch of 32, with lengths drawn between these quantiles. Nobody knows beforehand which sequence will be the
-# long one. So a contiguous cache has room for 16,567 tokens in every row. The picture shows the rows. Blue is what
-# holds a token.
+# MMLU is a test of 14,042 questions. Kimi K2, a model with MLA, answered them; the next cell has quantiles of the
+# tokens of question and reply. (The record is `kimik2_mmlu.json`, which does not name its author.) A reply ends
+# by itself or after 16,384 tokens; one did the latter. Take a batch of 32, with lengths drawn between these
+# quantiles. Nobody knows beforehand which sequence will be long, so a contiguous cache has room for 16,567 tokens
+# in every row.
 
 # %%
 import random
 
-import matplotlib.pyplot as plt
+import numpy as np
 from mla_ref import plots
-from mla_ref.plots import PALETTE
 
 QUANTILES = {0: 65, 10: 87, 25: 105, 50: 169, 75: 315, 90: 486, 99: 943, 100: 16567}  # per cent: tokens
 
 
 def draw_length(rng):
     """A random length: between two quantiles all lengths are equally likely."""
-    at = rng.uniform(0, 100)
-    low = max(q for q in QUANTILES if q <= at)
-    high = min(q for q in QUANTILES if q > low)
-    return round(QUANTILES[low] + (QUANTILES[high] - QUANTILES[low]) * (at - low) / (high - low))
+    return round(np.interp(rng.uniform(0, 100), list(QUANTILES), list(QUANTILES.values())))
 
 
 rng = random.Random(7)
 capacity, lengths = max(QUANTILES.values()), [draw_length(rng) for _ in range(32)]
-
-with plt.rc_context(plots.STYLE):
-    _, axes = plt.subplots(figsize=(9.5, 3.4), layout="constrained")
-    axes.barh(range(32), [capacity] * 32, color="#E6E6E6", label="reserved")
-    axes.barh(range(32), lengths, color=PALETTE[0], label="holds a token")
-    axes.set(xlabel="tokens", ylabel="sequence", title="A contiguous cache for 32 sequences")
-    axes.grid(axis="y", visible=False)
-    axes.legend(loc="upper right", frameon=True)
-    plt.show()
-used, reserved = sum(lengths), 32 * capacity
-print(f"{used:,} of {reserved:,} positions hold a token: {used / reserved:.1%}, or {used / 32:.0f} in a row on average")
-print(f"a layer of DeepSeek-V3 in 16 bits: {reserved * 1152 / 1e6:.0f} MB reserved, {used * 1152 / 1e6:.1f} MB in use")
+megabytes = {"reserved": 32 * capacity * 1152 / 1e6, "in use": sum(lengths) * 1152 / 1e6}
+plots.bars(megabytes, unit="MB, a layer of DeepSeek-V3 in 16 bits", title="A contiguous cache for 32 sequences")
 
 # %% [markdown]
-# DeepSeek-V3 has 61 layers, so this batch reserves 37 GB. What lies grey in the picture cannot serve anyone else. The
-# cost is not the bytes as such: it is the sequences that could have run beside these.
+# About 1 % of what is reserved holds a token. DeepSeek-V3 has 61 layers, so this batch reserves 37 GB. The cost
+# is the sequences that could have run beside these.
 #
 # ## Pages
 #
-# An operating system has the same problem with its processes, and a well-known answer. Cut the memory into pages of one
-# size. Give a process a page when it needs one, any page. Keep a table that says which.
+# An operating system has the same problem with its processes. Its answer: cut the memory into pages of one size,
+# give a process any free page when it needs one, and keep a table that says which.
 #
 # - The **pool** holds `num_pages` pages of `page_size` tokens each. Room for one token in a page is a **slot**.
-# - The **block table** has a row for each sequence. Entry 0 of the row is the number of the page with the sequence's
-#   first `page_size` tokens, entry 1 that of the page with the next ones, and so on.
+# - The **block table** has a row for each sequence. Entry 0 of the row is the number of the page with the
+#   sequence's first `page_size` tokens, entry 1 that of the next page, and so on.
 # - Page numbers that nobody holds are in the **free pool**.
 
 # %%
 plots.page_table([[5, 0, 9], [2, 7], [11]], [10, 8, 1], page_size=4, num_pages=12, title="block table")
 
 # %% [markdown]
-# The small number beside a page is its own. A sequence wastes the empty slots of its last page at most. And since any
-# page will do, the pool has no gaps that are too small to use.
+# The small number beside a page is its own. A sequence wastes at most the empty slots of its last page.
 #
 # ## Predict: pages and savings
 #
 # The report counts like this (its equations 17 to 19):
 #
-# $$\text{saving} = 1 - \frac{\text{used pages} \times \text{page size}}{\text{max batch size} \times \text{max sequence
-# length}}$$
+# $$\text{saving} = 1 - \frac{\text{used pages} \times \text{page size}}
+# {\text{max batch size} \times \text{max sequence length}}$$
 #
 # The denominator is what a contiguous cache reserves. A page belongs to one sequence (for now), and counts whole.
 #
@@ -148,7 +107,6 @@ plots.page_table([[5, 0, 9], [2, 7], [11]], [10, 8, 1], page_size=4, num_pages=1
 # 2`. Seven lines at most.
 #
 # </details>
-
 
 # %% solution="predict_pages"
 def predict_pages(lengths, page_size, max_batch, max_seq_len):
@@ -183,35 +141,25 @@ def predict_pages(lengths, page_size, max_batch, max_seq_len):
 check("predict_pages")
 
 # %% [markdown]
-# Which page size? The next cell takes the batch from above. Small pages waste few slots, and need long tables.
+# Which page size? Small pages waste few slots, and need long tables. The batch from above:
 
 # %%
-sizes = [2**n for n in range(11)]
-predicted = [predict_pages(lengths, size, 32, capacity) for size in sizes]
-with plt.rc_context(plots.STYLE):
-    _, (left, right) = plt.subplots(1, 2, figsize=(9.5, 2.8), layout="constrained")
-    waste = [100 * p["empty_slots"] / (p["pages"] * size) for p, size in zip(predicted, sizes, strict=True)]
-    left.plot(sizes, waste, "o-", color=PALETTE[1])
-    left.set(ylabel="% of the used slots", title="Empty slots in used pages")
-    right.plot(sizes, [p["pages"] for p in predicted], "o-", color=PALETTE[0])
-    right.set(ylabel="pages", yscale="log", title="Entries in the block table")
-    for axes in (left, right):
-        axes.set_xscale("log", base=2)
-        axes.set(xlabel="page size, tokens", xticks=sizes, xticklabels=sizes)
-    plt.show()
-for size, p in zip(sizes, predicted, strict=True):
-    if size in (1, 16, 64, 1024):
-        print(f"pages of {size:4}: {p['page_bytes'] / 1e6:5.1f} MB instead of {p['preallocated_bytes'] / 1e6:.0f} MB")
+print("page size   empty slots   table entries        MB")
+for size in (1, 16, 64, 256, 1024):
+    p = predict_pages(lengths, size, 32, capacity)
+    waste = p["empty_slots"] / (p["pages"] * size)
+    print(f"{size:9} {waste:12.0%} {p['pages']:15,} {p['page_bytes'] / 1e6:9.1f}")
+print(f"contiguous {1 - sum(lengths) / (32 * capacity):11.0%} {p['preallocated_bytes'] / 1e6:25.1f}")
 
 # %% [markdown]
-# Pages of 16 waste 4 % of their slots here and pages of 64 15 %, where the contiguous cache wastes 99 %. A table entry
-# of 4 bytes stands for 18 or 74 kB of cache. The report's pages of 1024 are longer than nearly all of these sequences.
+# A table entry of 4 bytes stands for 18 kB of cache with pages of 16, and for 74 kB with pages of 64. The
+# report's pages of 1024 are longer than nearly all of these sequences.
 #
-# ## Predict: the report's Table 4, twice
+# ## Predict: the report's Table 4
 #
-# The report fills B sequences with L tokens each, and compares with 32 sequences of 16,384 tokens. Its pages have 1024
-# tokens. Before you run the next cell: what does `predict_pages` say for B = 4, L = 512? And why can it not depend on
-# whether L is 512 or 1024?
+# The report fills B sequences with L tokens each, and compares with 32 sequences of 16,384 tokens. Its pages have
+# 1024 tokens. Before you run the next cell: what does `predict_pages` say for B = 4, L = 512? Why is it the same
+# for L = 1024?
 
 # %%
 PRINTED = "{{printed}}"
@@ -225,13 +173,12 @@ for (B, L), printed in PRINTED.items():
     print(f"{B:2} {L:5} {p['pages']:7} {100 * p['saving']:15.2f} % {against_pool:16.2f} % {printed:7.2f} %")
 
 # %% [markdown]
-# Every printed digit is there{{!every_digit}}, in the column before the last, and none in the column that the equations
-# give. The report's public code makes a pool of 564 pages, 512 × 1.1 rounded up, and its saving is the share of *that
-# pool* which is not in use. Half a sequence's page is empty at L = 512, which is why 512 and 1024 give the same.
+# Every printed digit is there{{!every_digit}}, in the column before the last, and none in the column that the
+# equations give. The report's public code makes a pool of 564 pages, 512 × 1.1 rounded up. Its saving is the
+# share of *that pool* which is not in use.
 #
-# There is a second catch. That pool exists whole from the start. So what does the process hold? These are the bytes
-# that CUDA's allocator has given out for each kind of cache with B = 4, L = 512, measured on an H100
-# (`benchmarks/paged_h100.json`, `memory`):
+# But that pool exists whole from the start. These are the bytes that CUDA's allocator has given out for each kind
+# of cache with B = 4, L = 512, measured on an H100 (`benchmarks/paged_h100.json`, `memory`):
 
 # %%
 HELD = "{{held}}"
@@ -239,44 +186,30 @@ plots.bars({name: size / 1e6 for name, size in HELD.items()}, unit="MB, log scal
 
 # %% [markdown]
 # The pool that saves 99.29 % of itself holds 10 % more than the contiguous cache{{!ten_more}}. It saves only if
-# something else uses its free pages. A pool that grows with its tokens holds {{growing_share}} % of the contiguous one.
-# With pages of 64 tokens it is half of that{{!half_of_that}}, since 512 tokens fill only half of a page of 1024.
-#
-# Growing has a price too. Storage that grows has to move: for a moment the old one and the new one exist. So it grows
-# by several pages at a time, by a **slab**. Eight sequences that decode from 512 to 4096 tokens, in pages of 64, each
-# with room for 16,384 (`growth` in the same record):
-
-# %%
-# bytes held at the end, and the most at any time
-GROWTH = "{{growth}}"
-for name, (held, peak) in GROWTH.items():
-    print(f"{name:22} {held / 1e6:6.1f} MB at the end, {peak / 1e6:6.1f} MB at most")
-print(f"the tokens themselves  {8 * 4096 * 1152 / 1e6:6.1f} MB")
+# something else uses its free pages. A pool that grows with its tokens holds {{growing_share}} % of the
+# contiguous one, with pages of 64 half of that{{!half_of_that}}: 512 tokens fill only half of a page of 1024.
+# vLLM, a serving engine, does not grow: it takes a fixed share of the GPU's memory at the start and makes pages
+# of it, and the number of pages decides how many sequences run.
 
 # %% [markdown]
-# vLLM does not grow. When it starts it takes a fixed share of the GPU's memory, 0.92 by default
-# (`CacheConfig.gpu_memory_utilization`). What weights and activations leave of it becomes pages, and the number of
-# pages decides how many sequences run. For such an engine the first picture is the point. In 37 GB of contiguous cache
-# 32 of those sequences run, whatever they do.
-#
 # ## Build: the basic manager
 #
-# The report begins with a basic version, and so do you. It has a table for each sequence and a free pool, in Python. It
-# copies one token at a time.
+# The report begins with a table for each sequence and a free pool, in Python, and copies one token at a time. So
+# do you.
 #
 # ## Exercise: BasicPagedCache
 #
-# Position p of a sequence lies in slot `p % page_size` of page `table[p // page_size]`. A page is taken when the first
-# token for it arrives, and not before. `free` gives all pages of a sequence back.
+# Position p of a sequence lies in slot `p % page_size` of page `table[p // page_size]`. A page is taken when the
+# first token for it arrives, and not before. `free` gives all pages of a sequence back.
 #
 # Two calls are refused with a ValueError, and a refused call changes nothing:
 #
 # - `append`, if the free pool has too few pages for *all* its tokens;
-# - `free` of a sequence that holds nothing. A second `free` is a bug of the caller. If it were accepted,
-#   the same page could be in the free pool twice, and later two sequences would write to it.
+# - `free` of a sequence that holds nothing. A second `free` is a bug of the caller. If it were accepted, the same
+#   page could be in the free pool twice, and later two sequences would write to it.
 #
-# A sequence **holds nothing** while it has no tokens: before its first append, after an append of 0 tokens or one that
-# was refused, and after `free`.
+# A sequence **holds nothing** while it has no tokens: before its first append, after an append of 0 tokens or one
+# that was refused, and after `free`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -296,7 +229,6 @@ print(f"the tokens themselves  {8 * 4096 * 1152 / 1e6:6.1f} MB")
 # entry for its sequence (`setdefault` would), and `table` hands out a copy, `list(pages)`.
 #
 # </details>
-
 
 # %% solution="BasicPagedCache"
 class BasicPagedCache:
@@ -415,10 +347,9 @@ show_step(5)
 show_step(11)
 
 # %% [markdown]
-# Pages have changed hands by step 11, and no slot is lost but in last pages. (Which page is whose depends on your free
-# pool: with a set you get other numbers than with a list.) With ipywidgets installed you can go through all steps. Look
-# for three things: an append that needs no page, the step after which old pages have new owners, and what the refused
-# step leaves.
+# Pages have changed hands by step 11, and no slot is lost but in last pages. (Which page is whose depends on your
+# free pool.) `show_step(1)` to `show_step(12)` show the other steps. Look for three things: an append that needs
+# no page, the step after which old pages have new owners, and what the refused step leaves.
 
 # %%
 try:
@@ -433,25 +364,26 @@ else:
 # %% [markdown]
 # ## Where a token lies
 #
-# Kernels cannot use dictionaries. For them the block table is an int32 tensor [B, max_pages], a row for each sequence,
-# and the pool is one piece of memory. Position $p$ of sequence $b$ is found in four steps:
+# Kernels cannot use dictionaries. For them the block table is an int32 tensor [B, max_pages], a row for each
+# sequence, and the pool is one piece of memory. Position $p$ of sequence $b$ is found in four steps:
 #
 # $$\text{entry} = \lfloor p / \text{page size} \rfloor, \quad \text{slot} = p \bmod \text{page size}, \quad
 # \text{page} = \text{table}[b, \text{entry}],$$
 # $$\text{offset} = \text{page} \cdot \text{page stride} + \text{slot} \cdot \text{width}.$$
 #
-# The offset is counted in words from the beginning of the pool, and width is R or Dr. The **page stride** is how many
-# words a page begins behind the one before. That is page size · width, or more: a pool may hold the pages of several
-# layers side by side, and one layer is then a view of it. PyTorch knows the number, `c_kv_pages.stride(0)`.
+# The offset is counted in words from the beginning of the pool, and width is R or Dr. The **page stride** is how
+# many words a page begins behind the one before. That is page size · width, or more: a pool may hold the pages of
+# several layers side by side, and one layer is then a view of it. PyTorch knows the number,
+# `c_kv_pages.stride(0)`.
 #
-# New token s of sequence b is at position `starts[b] + s`, where `starts[b]` is how many tokens the sequence holds
-# already. vLLM computes once per step where each new token goes. It calls this the **slot mapping**.
+# New token s of sequence b is at position `starts[b] + s`, where `starts[b]` is how many tokens the sequence
+# holds already. vLLM computes once per step where each new token goes. It calls this the **slot mapping**.
 #
-# What a row of the table holds behind the pages in use has no meaning: −1, old pages, pages of others. It must never
-# lead to an access.
+# What a row of the table holds behind the pages in use has no meaning: −1, old pages, pages of others. It must
+# never lead to an access.
 #
-# One line of this arithmetic has a trap. How many tokens of 512 words does a pool have when an offset no longer fits
-# into an int32, which has 31 bits and a sign? Say a number before you run the cell.
+# One line of this arithmetic has a trap. How many tokens of 512 words does a pool have when an offset no longer
+# fits into an int32, which has 31 bits and a sign? Say a number before you run the cell.
 
 # %%
 print(f"{2**31 // 512:,} tokens, {2**31 * 2 / 1e9:.1f} GB in 16 bits")
@@ -460,10 +392,11 @@ print("int32:", (page * 64 * 512).tolist())
 print("int64:", (page.long() * 64 * 512).tolist())
 
 # %% [markdown]
-# The int32 products wrap around without a word, to negative numbers or, worse, to positive ones. On a GPU with 80 GB a
-# pool of one layer can be that large. Tests with small pools never see it. So this exercise asks for offsets, not for
-# tokens: a pool of ten million tokens is then only numbers. For the kernels after it the grader lays a few pages so far
-# apart that the last begins beyond $2^{31}$ words. What lies between them costs no memory.
+# The int32 products wrap around without a word, to negative numbers or, worse, to positive ones. On a GPU with
+# 80 GB a pool of one layer can be that large. Tests with small pools never see it. So this exercise asks for
+# offsets, not for tokens: a pool of ten million tokens is then only numbers. For the kernels after it the grader
+# lays a few pages so far apart that the last begins beyond $2^{31}$ words. What lies between them costs no
+# memory.
 #
 # ## Exercise: token_offsets
 #
@@ -494,7 +427,6 @@ print("int64:", (page.long() * 64 * 512).tolist())
 # and −1 by the one, the store takes the other, `offs_s < S`. Eight lines in all.
 #
 # </details>
-
 
 # %% solution="token_offsets"
 @triton.jit
@@ -541,9 +473,9 @@ check("token_offsets")
 # %% [markdown]
 # ## Exercise: paged_update
 #
-# Now the tokens themselves: one launch writes the new tokens of all sequences, latent and key. In a prefill these are S
-# tokens of each sequence, in a decode step one. Sequences differ in where they begin (`starts`) and in how many of the
-# S tokens are theirs (`lengths`); the rest is padding.
+# Now the tokens themselves: one launch writes the new tokens of all sequences, latent and key. In a prefill these
+# are S tokens of each sequence, in a decode step one. Sequences differ in where they begin (`starts`) and in how
+# many of the S tokens are theirs (`lengths`); the rest is padding.
 #
 # | | shape | dtype |
 # |---|---|---|
@@ -553,12 +485,13 @@ check("token_offsets")
 # | `block_table`, `starts`, `lengths` | as in `token_offsets`; every real token has a page, no page is shared | int32 |
 # | returns | `c_kv_pages`, `k_rope_pages`: the same tensors | |
 #
-# R and Dr are powers of two, `page_size` is any number from 1 on. The tokens of a page lie side by side, and pages lie
-# `stride(0)` words apart, here and in the exercises that follow. The manager on the host has taken the pages before.
+# R and Dr are powers of two, `page_size` is any number from 1 on. The tokens of a page lie side by side, and
+# pages lie `stride(0)` words apart, here and in the exercises that follow. The manager on the host has taken the
+# pages before.
 #
-# For the points for speed: B = 16, S = 4096, R = 512, Dr = 64, pages of 64 in random order. The floor reads every new
-# token once and writes it once. Half of the points from a fraction of 0.4 on, all from 0.65 and 1.5 times the speed of
-# PyTorch's `index_put`.
+# **Points for speed.** The case is B = 16, S = 4096, R = 512, Dr = 64, pages of 64 in random order. The floor
+# reads every new token once and writes it once. Half of the points: 0.4 of the floor's speed. All: 0.65 of it,
+# and 1.5 times the speed of PyTorch's `index_put`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -570,8 +503,8 @@ check("token_offsets")
 #
 # `page` and `slot` are blocks of [BLOCK_S], and so is where a token begins in a pool. With `[:, None]` on it and
 # `[None, :]` on the columns it becomes a block with two axes, as in lesson 04. The new tokens lie in rows b · S + s,
-# in int64 as well: 128 sequences of 32,768 tokens have $2^{31}$ words of latent. Loads and stores have one mask. Load
-# both parts before you store one: the kernel then waits once.
+# in int64 as well: with more than 128 sequences of 32,768 tokens they have more than $2^{31}$ words. Loads and
+# stores have one mask. Load both parts before you store one: the kernel then waits once.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -581,7 +514,6 @@ check("token_offsets")
 # `min(triton.next_power_of_2(S), 4)`. 12 to 16 lines for the kernel.
 #
 # </details>
-
 
 # %% solution="paged_update"
 @triton.jit
@@ -640,14 +572,13 @@ check("paged_update")
 check_speed("paged_update")
 
 # %% [markdown]
-# A page serves like any other memory: the table costs a load of 4 bytes for each token, which the L1 cache answers for
-# its neighbours. (The {{launch_us}} µs of launching are the GPU's part, with the host far ahead. What Python needs to
-# start such a kernel comes under "Measure".)
+# A page serves like any other memory: the table costs a load of 4 bytes for each token, which the L1 cache
+# answers for its neighbours. (The {{launch_us}} µs of launching are the GPU's part, with the host far ahead.)
 #
 # ## Exercise: paged_gather
 #
-# The way back: tokens 0 to `lengths[b]` − 1 of each sequence into a contiguous tensor, for an attention that knows
-# nothing of pages.
+# The way back: tokens 0 to `lengths[b]` − 1 of each sequence into a contiguous tensor, for an attention that
+# knows nothing of pages.
 #
 # | | shape | dtype |
 # |---|---|---|
@@ -656,15 +587,17 @@ check_speed("paged_update")
 # | `T` | at least the longest length; it may be more than a row of the table covers | int |
 # | returns `c_kv`, `k_rope` | [B, T, R], [B, T, Dr]; 0 behind a sequence's length | that of the pages |
 #
-# The last page of a sequence has slots behind its last token. They may hold tokens of whoever had the page before, or
-# NaN: they must not come along.
+# The last page of a sequence has slots behind its last token. They may hold tokens of whoever had the page
+# before, or NaN: they must not come along.
 #
-# What does a masked load give where it does not load? With `other=0.0` that. Without `other` a GPU gives whatever was
-# in the register, and the emulator gives NaN. In `paged_update` such values went nowhere. Here, and in `paged_decode`,
-# they are used.
+# **NaN here.** Two things give NaN in the emulator: a place of the result that no program wrote, and a place that
+# a mask left out of a load without `other`. (On a GPU both hold whatever was there.) In `paged_update` the second
+# went nowhere, since the store had the same mask. Here, and in `paged_decode`, such values are used: load with
+# `other=0.0`.
 #
-# For the points for speed: B = 16, T = 4096, and otherwise as for `paged_update`, with the same bars. PyTorch's way is
-# to index whole pages with the table, and to put zeros behind the lengths.
+# **Points for speed.** The case is B = 16, T = 4096, and otherwise as for `paged_update`. Half of the points: 0.4
+# of the floor's speed. All: 0.65 of it, and 1.5 times the speed of PyTorch, which indexes whole pages with the
+# table and puts zeros behind the lengths.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -674,17 +607,16 @@ check_speed("paged_update")
 # <details><summary>Hint 2</summary>
 #
 # Two masks. Loads, from the table as well, take `real = offs_n < length`. Stores take `offs_n < T`, so that the zeros
-# of `other=0.0` are written too. What a kernel does not write holds NaN here.
+# of `other=0.0` are written too.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
 # The line that looks up the page, and those for the rows in the pools, are those of your update with `offs_n` for the
-# position. What is new are the rows to write, b · T + t, and that the two masks differ. The row in int64 as well: at
-# B = 128, T = 32,768 the output has $2^{31}$ words. Tokens and warps as before.
+# position. What is new are the rows to write, b · T + t, and that the two masks differ. The row in int64 as well: with
+# T = 32,768 and more than 128 sequences the output has more than $2^{31}$ words. Tokens and warps as before.
 #
 # </details>
-
 
 # %% solution="paged_gather"
 @triton.jit
@@ -789,9 +721,10 @@ print(f"measured: {STEP_US['decode']:.0f} µs without, {sum(STEP_US.values()):.0
 #
 # ## Exercise: paged_decode
 #
-# Take `latent_decode` of lesson 06: a program has BLOCK_H heads of one sequence, and a loop over blocks of BLOCK_N
-# tokens. With $q_c, q_r$ the query, $C, K$ a block's latents and keys, and $m, l, o$ (from $-\infty, 0, 0$ on) the
-# program's `m_i`, `l_i` and `acc` so far, a turn of the loop makes scores $z$ and takes them in:
+# Take `latent_decode` of lesson 06: a program has BLOCK_H heads of one sequence, and a loop over blocks of
+# BLOCK_N tokens. With $q_c, q_r$ the query, $C, K$ a block's latents and keys, and $m, l, o$ (from
+# $-\infty, 0, 0$ on) the program's `m_i`, `l_i` and `acc` so far, a turn of the loop makes scores $z$ and takes
+# them in:
 #
 # $$z = \text{scale} \cdot (q_c C^\top + q_r K^\top), \quad m' = \max(m, \max_t z),$$
 # $$\alpha = e^{m - m'}, \quad p = e^{z - m'}, \quad l' = \alpha\,l + \textstyle\sum_t p, \quad o' = \alpha\,o + p\,C.$$
@@ -802,35 +735,26 @@ print(f"measured: {STEP_US['decode']:.0f} µs without, {sum(STEP_US.values()):.0
 # `page_size` tokens and both are powers of two, then all tokens of a block lie on **one** page. So one number is
 # looked up for each block, not one for each token.
 #
-# That number has to be known before the block's loads can start, and its own load takes its time: two trips to memory,
-# one after the other, in each round of the loop. So look up a block **ahead**. While block i is multiplied, the page of
-# block i + 1 is on its way.
+# That number has to be known before the block's loads can start, and its own load takes its time: two trips to
+# memory, one after the other, in each round of the loop. So look up a block **ahead**. While block i is
+# multiplied, the page of block i + 1 is on its way.
 
 # %%
-from matplotlib.patches import Rectangle
-
-
-def draw_chain(axes, title, ahead):
-    """Three blocks of tokens: when the look-up, the loads and the products of each run."""
-    parts = (("look up", 1.0, PALETTE[4]), ("load tokens", 2.0, PALETTE[5]), ("multiply", 1.4, PALETTE[2]))
-    at = 0.0
+def chain(ahead):
+    """Three blocks of tokens: bars of look-up, loads and products, with the look-up a block ahead or not."""
+    bars, at = [], 0.0
     for block in range(3):
-        for name, length, color in parts:
-            hidden = ahead and name == "look up" and block > 0
-            start, row = (at - 3.4, 1) if hidden else (at, 0)
-            axes.add_patch(Rectangle((start, row), length, 0.8, facecolor=color, edgecolor="white"))
-            axes.text(start + length / 2, row + 0.4, f"{name}\n{block}", ha="center", va="center", fontsize=7)
-            at += 0.0 if hidden else length
-    axes.set(xlim=(0, 13.6), ylim=(-0.1, 1.9), yticks=[], xticks=[], title=title)
-    axes.grid(visible=False)
+        if block and ahead:
+            bars.append((f"look up\n{block}", 1, at - 3.4, 1.0))  # while the block before is under way
+        else:
+            bars.append((f"look up\n{block}", 0, at, 1.0))
+            at += 1.0
+        bars += [(f"load tokens\n{block}", 0, at, 2.0), (f"multiply\n{block}", 0, at + 2.0, 1.4)]
+        at += 3.4
+    return bars
 
 
-with plt.rc_context(plots.STYLE):
-    _, panels = plt.subplots(2, 1, figsize=(9.5, 2.9), layout="constrained")
-    draw_chain(panels[0], "page of a block looked up when the block begins", ahead=False)
-    draw_chain(panels[1], "looked up while the block before is under way", ahead=True)
-    panels[1].set_xlabel("time →")
-    plt.show()
+plots.timeline({"looked up when the block begins": chain(False), "looked up a block ahead": chain(True)})
 
 # %% [markdown]
 # (The compiler overlaps loads and products of neighbouring blocks as well. The picture leaves that out.)
@@ -847,21 +771,36 @@ with plt.rc_context(plots.STYLE):
 #
 # `page_size` is a power of two from 16 on, R and Dr are powers of two from 16 on. One launch, no splits.
 #
-# A block of tokens has to fit into shared memory: 227 KiB for a program on an H100 or a B200, 163 on an A100, 64 on a
-# T4 or an MI300X (their sources are in `mla_ref/hardware/devices.py`). `block_sizes(H)` in the first cell is that of
-# lesson 06: from the number of heads, its `rows`, it makes BLOCK_H, a number of tokens, and `num_stages`. For 16 heads
-# that is:
+# A block of tokens has to fit into shared memory. `block_sizes(H)`, in the next cell, is that of lesson 06: it
+# makes BLOCK_H, a number of tokens, and `num_stages`. For 16 heads:
 #
-# | a program's shared memory | BLOCK_H | tokens | stages | `paged_decode` takes |
-# |---|---|---|---|---|
-# | 96 KiB or more | 16 | 64 | 2 | 92 KiB |
-# | less | 8 | 16 | 1 | 50 KiB on a T4, 32 on an MI300X |
+# | a program's shared memory | for example | BLOCK_H | tokens | stages | `paged_decode` takes |
+# |---|---|---|---|---|---|
+# | 96 KiB or more | L4, A100, H100, B200 | 16 | 64 | 2 | 92 KiB |
+# | less | T4, MI300X | 8 | 16 | 1 | 50 KiB on a T4, 32 on an MI300X |
 #
 # BLOCK_N is that number of tokens, or the page size if it is less: a longer block would read on behind its page.
 #
-# For the points for speed: B = 256, H = 16, T = 1024 in bfloat16, pages of 64. The floor is that of contiguous decode:
-# the cache once. Half of the points from a fraction of 0.35 of its speed on, all from 0.5 and 2 times the speed of
-# eager PyTorch, which gathers whole pages by indexing and then takes lesson 06's eager step.
+#
+
+# %% setup="block_sizes"
+# KiB of shared memory for a program; without a GPU, those of the H100 that kernels are graded for
+limits = {"max_shared_mem": 227 * 1024} if emulated else triton.runtime.driver.active.utils.get_device_properties(0)
+shared_kib = limits["max_shared_mem"] // 1024
+
+
+def block_sizes(rows):
+    """Return rows and tokens of a block, and stages, for so many rows: what shared memory has room for."""
+    if shared_kib < 96:  # T4, MI300X
+        return 8, 16, 1
+    most = 64 if shared_kib > 160 else 16  # A100, H100, B200
+    block = min(max(triton.next_power_of_2(rows), 16), most)
+    return block, 64 if block <= 32 else 32, 2
+
+# %% [markdown]
+# **Points for speed.** The case is B = 256, H = 16, T = 1024 in bfloat16, pages of 64. The floor is that of
+# contiguous decode: the cache once. Half of the points: 0.35 of the floor's speed. All: 0.5 of it, and 2 times
+# the speed of eager PyTorch, which gathers whole pages by indexing and then takes lesson 06's eager step.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -883,7 +822,6 @@ with plt.rc_context(plots.STYLE):
 # passes `BLOCK_N=min(block_n, page_size)`, the page strides, and 4 or 8 warps. About eight lines differ from lesson 06.
 #
 # </details>
-
 
 # %% solution="paged_decode"
 @triton.jit
@@ -970,159 +908,43 @@ check("paged_decode")
 check_speed("paged_decode")
 
 # %% [markdown]
-# Was it worth it to look ahead? By the model hardly. A look-up for each token reaches two thirds of the floor's speed,
-# one for each block three quarters{{!three_quarters}}, ahead or not. The model counts bytes, instructions and products.
-# All loads of a turn it takes to be under way together, also where one needs what another brings. A GPU has to wait
-# there. The figures below bound how long: in them look-up and way of loading change together.
+# By the model, looking ahead hardly matters: a look-up for each block reaches three quarters of the floor's
+# speed{{!three_quarters}}, ahead or not. The model takes all loads of a turn to be under way together. A GPU has
+# to wait where one load needs what another brings.
 #
-# ## Measure
+# ## Measure: what a table costs
 #
-# First on this machine, without a kernel: the basic manager beside the same work in whole tensors. One sequence of 1024
-# tokens, in pages of 64, on one core. How many times as fast is the second? Guess before you run.
+# `paged_update` and `paged_gather` of the reference on an H100 (`benchmarks/paged_h100.json`), R = 512, Dr = 64,
+# bfloat16, pages in random order. The update brings one token to each of 128 sequences, in replays of a CUDA
+# graph; the gather has B = 128, T = 4096, and a plain copy reaches {{copy_tb_per_s}} TB/s.
+#
+# {{page_sizes}}
+#
+# For the gather the page size hardly matters: even a page of a single token is a row of 1024 bytes and one of
+# 128. The update takes a quarter longer with pages of 64 and more{{!a_quarter_longer}}; the record does not say
+# why. Called from Python without a graph, it takes {{host_us}} µs of the host's time, ten times the launching in
+# the verdicts{{!ten_times}}.
+#
+# Now decode, contiguous and from pages of 64 (`benchmarks/decode_h100.json`, T = 4096, B = 128, bfloat16), by two
+# kernels of the reference. "Per token" looks up a page for every token, and loads by pointers. "Ahead" looks up
+# one page for each block, a block ahead, and loads by tensor descriptors, for which the hardware computes
+# addresses.
+#
+# {{decode_steps}}
+#
+# With a look-up for each token, pages add {{added_16}} % for H = 16 and {{added_128}} % for H = 128, where by
+# pointers the contiguous form is slow already{{!slow_already}}. Ahead and by descriptors they add 3 % at
+# most{{!three_at_most}}. Both have changed, and the record does not part them. Your kernel is between the two: it
+# looks ahead, and loads by pointers. A gather in front adds {{gather_adds}} % for H = 16. FlashMLA, DeepSeek's
+# own kernel, knows only pages of 64; it is {{flash_mla_slower}} % slower than "ahead" for H = 16, and
+# {{flash_mla_faster}} times as fast for H = 128.
+#
+# On a GPU the next cell times your kernel, in float16, beside a gather and a decode of the rows that it leaves.
+# (Rows are pages too: one for each sequence, as long as T.)
 
 # %%
 from mla_ref import bench
 
-torch.manual_seed(8)
-R, Dr, n, page_size = 512, 64, 1024, 64
-c_kv, k_rope = torch.randn(n, R), torch.randn(n, Dr)
-basic = BasicPagedCache(64, page_size, R, Dr)
-
-
-def token_by_token():
-    basic.append(0, c_kv, k_rope)
-    found = basic.read(0)
-    basic.free(0)
-    return found
-
-
-pools = torch.zeros(64 * page_size, R), torch.zeros(64 * page_size, Dr)
-row_of_pages = torch.randperm(64)[: n // page_size]
-
-
-def all_at_once():
-    position = torch.arange(n)
-    rows = row_of_pages[position // page_size] * page_size + position % page_size
-    pools[0][rows], pools[1][rows] = c_kv, k_rope
-    return pools[0][rows], pools[1][rows]
-
-
-assert all(map(torch.equal, token_by_token(), all_at_once()))
-threads = torch.get_num_threads()
-torch.set_num_threads(1)
-slow, fast = (bench(run, repeat=11, device="cpu").median for run in (token_by_token, all_at_once))
-torch.set_num_threads(threads)
-print(f"token by token {slow * 1e3:6.2f} ms, {slow / n * 1e6:.1f} µs a token")
-print(f"all at once    {fast * 1e3:6.2f} ms, {slow / fast:.0f} times as fast")
-
-# %% [markdown]
-# On a GPU each of these copies is a launch, and costs more. The report's Table 5{{!table_5}} compares its basic manager
-# with one whose copies are Triton kernels, in a forward pass of its layer. The next cell sets it beside a rerun on an
-# H100 with this course's caches (`throughput` in `benchmarks/paged_h100.json`, pages of 1024). All columns are gains
-# over **basic**, which copies every token by itself as your `BasicPagedCache` does:
-#
-# - **walked**: kernels copy, but the host asks the table on the GPU about every new token, as the report's public code
-#   does. This is what the report changed;
-# - **batched**: kernels copy, and the host knows its table.
-
-# %%
-# tokens/s of its basic and its optimised cache, and the gain in per cent as printed
-REPORT = "{{report}}"
-# tokens/s on an H100: basic, walked, batched
-PREFILL = "{{prefill}}"
-# the same with one new token for each sequence of L
-DECODE = "{{decode}}"
-
-gain = lambda before, after: f"{100 * (after / before - 1):+,.0f} %"
-print(f"{'report':>20}{'H100, prefill':>26}{'H100, decode':>26}")
-print(f"{'B':>2} {'L':>5} {'walked':>11} {'walked':>11} {'batched':>13} {'walked':>11} {'batched':>13}")
-for (B, L), (_, _, printed) in REPORT.items():
-    (basic, *others), (one_by_one, *at_once) = PREFILL[B, L], DECODE[B, L]
-    ours = [gain(basic, rate) for rate in others] + [gain(one_by_one, rate) for rate in at_once]
-    print(f"{B:2} {L:5} {printed:+9.2f} % {ours[0]:>11} {ours[1]:>13} {ours[2]:>11} {ours[3]:>13}")
-
-# %% [markdown]
-# A gain of {{most_gained}} % is not a better kernel. It is a slow basis for comparison. Work it out per token:
-
-# %%
-each = lambda rate: f"{1e6 / rate:5.1f} µs"
-print("prefill, B = 4, L = 4096, per token")
-for name, rate in zip(("basic, the report", "optimised, the report"), REPORT[4, 4096][:2], strict=True):
-    print(f"  {name:24}{each(rate)}")
-for name, rate in zip(("basic", "walked", "batched"), PREFILL[4, 4096], strict=True):
-    print(f"  {name:24}{each(rate)}")
-print(f"a copy of one token, both ways and both parts: {each(4 * PREFILL[4, 4096][0])} each")
-
-# %% [markdown]
-# The basic cache makes four small copies for each token: in and out, latent and key. Python starts each of them, which
-# takes about {{copy_us}} µs, and the GPU waits. The report's optimised version takes 18 µs a token, and the walked one
-# here {{walked_us}} µs. In both, kernels move the tokens, and Python still visits every one. So a change that could
-# have removed nearly all of the time gained the report 30 %. The copying was never slow. The loop was.
-#
-# The same change gains {{gained}} % here, because basic is slower: {{basic_us}} µs a token beside the report's 23. Why,
-# we do not know. The GPU is not it, as it waits for the host. The report had an H200 and PyTorch 2.6, and does not name
-# its CPU; PyTorch here was {{paged_h100.torch}}. A gain says as much of what it is held against.
-#
-# In decode the basic cache reads all L tokens again for one new one, so its rate halves as L doubles{{!halves}}. A walk
-# over one new token of each sequence is short.
-#
-# Is the paged cache still behind a contiguous one, as the report says of its own? In a whole forward pass from Python,
-# a decode step with B = 8, L = 4096 takes {{batched_ms}} ms with batched kernels, and {{slices_ms}} ms with a
-# contiguous cache that only slices (`throughput` again). Both are times of the host. The next figures are of the GPU
-# alone.
-#
-# ## Measure: the kernels
-#
-# `paged_update` and `paged_gather` of the reference on an H100 (`update` and `gather` in `paged_h100.json`), R = 512,
-# Dr = 64, bfloat16, pages in random order. The update brings one token to each of 128 sequences, timed in replays of a
-# CUDA graph, where Python has no part; timed cold it takes {{cold_us}} µs for every size. The gather has B = 128, T =
-# 4096. Guess first: with which page size is the gather slowest, and by how much?
-
-# %%
-UPDATE_US = "{{update_us}}"
-GATHER_GB_PER_S = "{{gather_gb_per_s}}"
-print("page size   update    gather")
-for size in UPDATE_US:
-    print(f"{size:9} {UPDATE_US[size]:6.2f} µs   {GATHER_GB_PER_S[size] / 1e3:.2f} TB/s")
-
-# %% [markdown]
-# For the gather it hardly matters. Even pages of a single token are gathered at {{single_tb_per_s}} TB/s, since a token
-# is a row of 1024 bytes and one of 128, and that is long enough for full bandwidth. A plain copy reaches
-# {{copy_tb_per_s}} TB/s on the same GPU (`copy_bytes_per_s`). The update takes a quarter longer with pages of 64 and
-# more{{!a_quarter_longer}}, but in replays only, where the L2 cache holds what it touches. The record does not say why,
-# and we have no good guess.
-#
-# Called from Python without a graph, the same update takes {{host_us}} µs of the host's time (`host_us`), ten times the
-# launching in the verdicts{{!ten_times}}. Steps with little work for the GPU run at Python's pace, unless a CUDA graph
-# starts them.
-#
-# Now decode, contiguous and from pages of 64 (`benchmarks/decode_h100.json`, T = 4096, B = 128, bfloat16), by two
-# kernels of the reference. "Per token" looks up a page for every token, and loads by pointers. "Ahead" looks up one
-# page for each block, a block ahead, and loads by tensor descriptors, for which the hardware computes addresses. Each
-# has a contiguous form, the same without a table. How much do you expect a table to cost?
-
-# %%
-# contiguous, from pages
-DECODE_US = "{{with_and_without}}"
-FLASHMLA_US = "{{flash_mla}}"  # in the same run
-for name, (contiguous, paged) in DECODE_US.items():
-    print(f"{name:18} {contiguous:7.1f} µs contiguous, {paged:7.1f} µs paged: {paged / contiguous - 1:+.1%}")
-for heads, paged in FLASHMLA_US.items():
-    print(f"H = {heads}, FlashMLA".ljust(18), f"{paged:33.1f} µs paged")
-
-# %% [markdown]
-# With a look-up for each token, pages add {{added_16}} % for H = 16, and {{added_128}} % for H = 128, where by pointers
-# the contiguous form is slow already{{!slow_already}}. Ahead and by descriptors they add 3 % at most{{!three_at_most}}.
-# Both have changed, and the record does not part them: that a load waits for another load is likely, not proven. Nor is
-# the second kernel yours, which looks ahead and loads by pointers. A gather in front adds {{gather_adds}} % for H = 16.
-#
-# FlashMLA, which knows only pages of 64, is {{flash_mla_slower}} % slower than "ahead" for H = 16. For H = 128 it is
-# {{flash_mla_faster}} times as fast.
-#
-# On a GPU the next cell times yours, in float16, beside a gather and a decode of the rows it leaves. Rows are pages
-# too: one page for each sequence, as long as T. Without a GPU the cell says so.
-
-# %%
 if emulated:
     print("kernels are emulated here, and there is nothing to time")
 else:
@@ -1144,50 +966,74 @@ else:
         print(f"{B:3} {T:6} {times[0]:10.0f} µs {times[1]:22.0f} µs")
 
 # %% [markdown]
-# ## In the field
-#
-# **Page sizes.** vLLM's default is 16 tokens (`CacheConfig.DEFAULT_BLOCK_SIZE`). FlashMLA takes 64, its own block of
-# tokens, and only that (FlashMLA #84 asks why). One look-up for each block of 64 is then all it needs, as in
-# your kernel.
-#
-# **Tables and lengths.** Four cases have broken kernels: a table with a hole, a table longer than the sequence, a
-# length that ends on a page boundary, and a length of 0 (vllm #27715, FlashMLA #126). The exercises above had the last
-# three. The hole is an entry in the middle without a page; `mla_ref.paged_update` leaves such tokens out.
-#
-# **The report's code** (`kernel.py` and `cache_manager.py` of github.com/Qingzheng-Wang/ShallowMLA). Its page kernels
-# are given `start_pos` and do not use it: new token s always goes to position s. The update takes the number of new
-# tokens for the page size, and the gather the true one, so for all pages but page 0 the two agree only if a chunk is as
-# long as a page. And attention is given as many tokens as are new, and no others. The figures are of passes with
-# `start_pos = 0`, where a clock notices nothing.
-#
-# **Offsets.** With latent and key in one buffer of 576 words, token 3.7 million lies beyond $2^{31}$ words. That is a
-# buffer of 4.3 GB. Several kernels wrapped around there (vllm #47671, sglang #14224, tokenspeed #501).
-#
-# **Who holds the pool.** Where an engine makes it once, as large as memory allows, paging frees no bytes. It lets more
-# sequences run. Draw new lengths from the distribution of the first picture, one after the other. How many fit into
-# those 37 GB of cache for 61 layers?
-
-# %%
-rng, taken = random.Random(8), []
-while sum(taken) <= 32 * capacity:
-    taken.append(-(-draw_length(rng) // 64) * 64)
-mean = sum(taken) / len(taken)
-print(f"contiguous: 32 sequences. Pages of 64: {len(taken) - 1:,}, which take {mean:.0f} slots each on average")
-
-# %% [markdown]
-# (In the record the mean is 242 tokens. Drawn evenly between the last two quantiles, long ones are more frequent.) A
-# service would not admit quite so many, since sequences grow while they run, and a full pool has to evict someone.
-#
-# **Shared pages.** Two sequences with the same beginning can hold the same pages. The one that writes into a shared
-# page first takes a copy of it. `mla_ref.PagedCache` does that (`fork`), and lesson 09 is about attention over such a
-# beginning.
+# **The report's Table 5** compares its basic manager with one whose copies are Triton kernels, and finds a gain
+# of about 30 %. Here the same change gains {{gained}} %, and kernels with a table that the host knows gain up to
+# {{most_gained}} % in decode. That is no better kernel. It is a slow baseline: Python starts four small copies
+# for each token, about {{copy_us}} µs each, and the GPU waits. The appendix has the tables.
 #
 # ## What you have now
 #
-# - A manager of pages whose refusals change nothing, and the report's Table 4 with the pool that its digits come from.
+# - A manager of pages whose refusals change nothing, and the report's Table 4 with the pool that its digits come
+#   from.
 # - Update and gather in one launch each, for any start, any length, and a table that holds rubbish behind it.
-# - A decode kernel that needs no gather. In the reference's, with the page looked up ahead and loads by descriptors,
-#   paging costs 3 % at most{{!by_descriptors}}.
+# - A decode kernel that needs no gather. In the reference's, paging costs 3 % at most{{!by_descriptors}}.
 # - Offsets in 64 bits, tested without a large pool.
 #
 # Figures: {{records}}.
+
+# %% [markdown]
+# <details><summary>Appendix: growing, what a service gains, and what went wrong elsewhere</summary>
+#
+# **The report's Table 5.** The report compares its basic manager with one whose copies are Triton kernels, in a
+# forward pass of its layer{{!table_5}}. Beside it a rerun on an H100 with this course's caches (pages of 1024).
+# All columns are gains in throughput over **basic**, which copies every token by itself as your `BasicPagedCache`
+# does. **Walked**: kernels copy, but the host asks the table on the GPU about every new token, as the report's
+# public code does; this is what the report changed. **Batched**: kernels copy, and the host knows its table.
+#
+# {{table_5}}
+#
+# Per token, in a prefill with B = 4, L = 4096:
+#
+# {{per_token}}
+#
+# The basic cache makes four small copies for each token: in and out, latent and key. In the report's optimised
+# version and in the walked one here, kernels move the tokens and Python still visits every one. The copying was
+# never slow. The loop was. A gain depends on its baseline as much as on the new kernel: basic takes
+# {{basic_us}} µs a token here and 23 there. Why, we do not know.
+#
+# **The idea** is from *Efficient memory management for large language model serving with PagedAttention* (Kwon et
+# al., 2023).
+#
+# **Growing has a price.** Storage that grows has to move: for a moment the old one and the new one exist. So it
+# grows by several pages at a time, by a **slab**. Eight sequences that decode from 512 to 4096 tokens, in pages
+# of 64, each with room for 16,384, hold 37.7 MB of tokens:
+#
+# {{growth}}
+#
+# **A whole forward pass.** Is the paged cache still behind a contiguous one, as the report says of its own? From
+# Python, a decode step with B = 8, L = 4096 takes {{batched_ms}} ms with batched kernels, and {{slices_ms}} ms
+# with a contiguous cache that only slices. Both are times of the host. In decode the basic cache reads all L
+# tokens again for one new one, so its rate halves as L doubles{{!halves}}.
+#
+# **Page sizes.** vLLM's default is 16 tokens (`CacheConfig.DEFAULT_BLOCK_SIZE`), and it takes 0.92 of the GPU's
+# memory (`CacheConfig.gpu_memory_utilization`). FlashMLA takes 64, its own block of tokens, and only that
+# (FlashMLA #84 asks why).
+#
+# **Tables and lengths.** Four cases have broken kernels: a table with a hole, a table longer than the sequence, a
+# length that ends on a page boundary, and a length of 0 (vllm #27715, FlashMLA #126). The exercises had the last
+# three.
+#
+# **The report's code** (`kernel.py` and `cache_manager.py` of github.com/Qingzheng-Wang/ShallowMLA). Its page
+# kernels are given `start_pos` and do not use it: new token s always goes to position s. The update takes the
+# number of new tokens for the page size, and the gather the true one, so for all pages but page 0 the two agree
+# only if a chunk is as long as a page. The figures are of passes with `start_pos = 0`, where a clock notices
+# nothing.
+#
+# **Offsets.** With latent and key in one buffer of 576 words, token 3.73 million lies beyond $2^{31}$ words. That
+# is a buffer of 4.3 GB. Several kernels wrapped around there (vllm #47671, sglang #14224, tokenspeed #501).
+#
+# **Shared pages.** Two sequences with the same beginning can hold the same pages. The one that writes into a
+# shared page first takes a copy of it. `mla_ref.PagedCache` does that (`fork`), and lesson 09 is about attention
+# over such a beginning.
+#
+# </details>

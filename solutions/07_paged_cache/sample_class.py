@@ -242,7 +242,7 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
         ),
         expect={
             **not_right("predict_pages", "round up for each", 1),
-            **not_right("BasicPagedCache", "a page is taken when the one before is full"),
+            **not_right("BasicPagedCache", "append takes a page too early"),
             **not_right("token_offsets", "the start is ignored", 1),
             **not_right("paged_update", "the start is ignored", 1),
             **not_right("paged_gather", "the table's first row"),
