@@ -40,6 +40,10 @@ PAGE_STRIDES = "c_kv_pages.stride(0), k_rope_pages.stride(0)"
 SIDE_BY_SIDE = "page_size * R, page_size * Dr"
 ADVANCE = f"        ahead = start + BLOCK_N\n        {AHEAD}\n"
 TOKENS = "        offs_n = start + tl.arange(0, BLOCK_N)\n"
+READ = "        c_kv, k_rope = (x.new_empty(length, x.shape[-1])"
+ONE_PAGE = """        if len(pages) == 1:
+            return self.c_kv[pages[0], :length], self.k_rope[pages[0], :length]
+"""
 STORE_KEY = "            self.k_rope[pages[entry], slot] = k_rope[s]\n"
 
 
@@ -595,8 +599,10 @@ def paged_update(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, le
             ),
             replace("paged_gather", "mask=real[:, None], other=0.0", "mask=offs_n[:, None] < T, other=0.0"),
             replace("paged_decode", "offs_n % PAGE", "offs_n"),
+            replace("BasicPagedCache", READ, ONE_PAGE + READ),
         ),
         expect={
+            **not_right("BasicPagedCache", "return copies of the tokens", 3),
             **not_right("paged_update", "touch takes as c_pool what torch computes from data"),
             **not_right("paged_gather", "all T positions are loaded", 2),
             **not_right("paged_decode", "the slot is the whole position", 1),
