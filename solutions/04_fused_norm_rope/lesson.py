@@ -609,9 +609,12 @@ bars(
 #
 # ## Choosing a configuration
 #
-# Block size and `num_warps` change no result, only the time. With a GPU one tries a few configurations and keeps the
-# fastest. Without a GPU the model stands in for the measurement. The next cell models four configurations of `double`,
-# at $2^{26}$ numbers in bfloat16. Guess first: which of the four is fastest, and what is wrong with the others?
+# Block size and `num_warps` change no result, only the time. Triton's decorator `@triton.autotune` measures a few
+# configurations at the first call, and keeps the fastest. So it needs a GPU, and two runs may choose differently. The
+# grader wants one configuration that is settled, and refuses `autotune`.
+#
+# Without a GPU the model stands in for the measurement. The next cell models four configurations of `double`, at
+# $2^{26}$ numbers in bfloat16. Guess first: which of the four is fastest, and what is wrong with the others?
 
 # %%
 import inspect
@@ -1118,10 +1121,6 @@ print(f"\nattention scores: {scores / 1e9:.2f} G numbers; "
 # - **the host**: the time that Python takes between two launches. For the one launch of the decode step above, the
 #   launcher of the reference took {{host_us}} µs outside a CUDA graph, more than the kernel
 #   itself{{!longer_than_the_kernel}}.
-#
-# **Autotuning** means: try a few configurations, keep the fastest. Triton's decorator `@triton.autotune` measures them
-# at the first call. So it needs a GPU, its first call is slow, and two runs may choose differently. The grader wants
-# one configuration that is settled, and refuses it.
 #
 # **Squares in float16.** The report's RMSNorm kernel squares in the dtype of its input. From 256 on the square of a
 # float16 is infinite, and the row becomes zero.
