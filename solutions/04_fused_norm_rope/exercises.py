@@ -463,7 +463,7 @@ QUERY_KEY = Exercise(
         floor=lambda B, S, H, Dr, dtype: Cost(
             bytes=2 * B * S * (H + 1) * Dr * dtype.itemsize + S * Dr * 4, flops=3 * B * S * (H + 1) * Dr
         ),
-        bars=((0.1, 0.5), (0.16, 1.0)),
+        bars=((0.1, 0.5), (0.12, 1.0)),
         baseline=_both(_eager_rope),
         ratio=3.0,
     ),

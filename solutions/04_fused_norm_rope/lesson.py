@@ -938,7 +938,7 @@ print(f"read and write query and key of a decode step: {decode.bytes / 1e6:.1f} 
 #
 # The case for speed is that decode step: B = 128, S = 1, H = 128. The floor counts bytes alone, and the launch takes
 # longer than those. So the bars are low. A kernel at 10 % of the floor's speed earns half of the points for speed. One
-# at 16 % that is also 3 times as fast as eager PyTorch earns all.
+# at 12 % that is also 3 times as fast as eager PyTorch earns all.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -1117,6 +1117,8 @@ print(f"\nattention scores: {scores / 1e9:.2f} G numbers; "
 #
 # - **bank conflicts**: shared memory has 32 banks, and threads that want the same bank wait for each other;
 # - **crowds**: many atomic additions to the same address wait for each other;
+# - **the order of programs**: what several programs read is taken to come from memory once, also where it has left the
+#   cache before the last of them reads it;
 # - **the clock**: a GPU slows down when it gets hot or draws too much power;
 # - **the host**: the time that Python takes between two launches. For the one launch of the decode step above, the
 #   launcher of the reference took {{host_us}} µs outside a CUDA graph, more than the kernel

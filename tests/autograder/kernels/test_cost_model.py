@@ -28,7 +28,7 @@ def test_too_many_warps_do_not_fit():
 
 
 def test_the_cache_holds_what_was_touched_and_not_the_rest_of_its_storage():
-    l2 = L2(50e6)
+    l2 = L2(50e6, foreign=0.7)
     assert l2.bytes_moved({0: 9e6}, {}, {0: (0, 99)})[1] == 9e6
     assert l2.bytes_moved({0: 9e6}, {}, {0: (100, 199)})[1] == 9e6
     assert l2.bytes_moved({0: 9e6}, {}, {0: (150, 249)})[1] == 4.5e6

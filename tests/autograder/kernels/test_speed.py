@@ -109,7 +109,7 @@ def test_feedback_says_how_and_on_what_and_survives_the_store(tmp_path):
     for words in (
         "measured on a GPU: 200 µs (190 to 230)",
         "eager baseline 400 µs",
-        "bytes issued to the cache bound it",
+        "requests to the L2 cache bound it",
     ):
         assert words in html and words in text
     assert "k&lt;b&gt;" in html and "<svg" in html
