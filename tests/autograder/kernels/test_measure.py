@@ -214,6 +214,27 @@ def test_a_right_kernel_is_measured(gpu):
     assert [row["step"] for row in found.table()] == ["axpy"]
 
 
+BY_TILES = """
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+@triton.jit
+def axpy_tiles(x_desc, y_desc, out_desc, alpha, BLOCK: tl.constexpr):
+    start = tl.program_id(0) * BLOCK
+    out_desc.store([start], alpha * x_desc.load([start]) + y_desc.load([start]))
+"""
+
+
+def test_tensor_descriptors_of_the_host_are_measured(gpu):
+    body = """    out = torch.empty_like(x)
+    tiles = [TensorDescriptor.from_tensor(each, [256]) for each in (x, y, out)]
+    axpy_tiles[(triton.cdiv(x.numel(), 256),)](*tiles, alpha, BLOCK=256)
+    return out
+"""
+    setup, cell = program(body)
+    found = gpu.measure([setup, Cell("tiles", BY_TILES, required=True), cell], EXERCISE)
+    assert 0 < found.fraction <= 1 and [row["step"] for row in found.table()] == ["axpy_tiles"]
+
+
 def test_casts_and_copies_for_a_kernel_belong_to_its_time(gpu):
     once = gpu.measure(program("    return run(x, y, alpha)"), EXERCISE)
     more = gpu.measure(program("    return run(x.clone(), y.double().float(), alpha)"), EXERCISE)
