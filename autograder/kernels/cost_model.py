@@ -245,7 +245,8 @@ def launch_time(
     places.append(share * k.dram_wait + (1.0 - share) * k.l2_wait)
 
     store, atomic = counts["access"]["store"], counts["access"]["atomic"]
-    beyond += k.sector * store["sectors"] + k.request * store["lines"] + k.partial * store["partial"]
+    parted = min(store["partial"], 2 * store["lines"])  # no more than two in a request: the others go along
+    beyond += k.sector * store["sectors"] + k.request * store["lines"] + k.partial * parted
     beyond += k.atomic * atomic["sectors"]
     done = executed(counts, compiled)
     threads = warps * sm.warp_size
