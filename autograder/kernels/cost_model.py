@@ -312,11 +312,13 @@ def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> dict[str
         for key, count in looped.items()
     }
     deepest = max(turns.values(), default=1.0)
+    most = max(counts["turns"].values(), default=0) / counts["programs"]
     sums = dict.fromkeys(MEASURES, 0.0)
     for region in compiled["regions"]:
         times = 1.0
         if region["loop"]:
-            own = max((counts["turns"].get(line, 0) / counts["programs"] for line in region["source"]), default=0.0)
+            lines = [line for line in region["source"] if line != "0"]
+            own = max((counts["turns"].get(line, 0) / counts["programs"] for line in lines), default=most)
             own = max(own, deepest if region["tensor"] else 1.0)
             times = max((turns[key] for key in region["lines"]), default=own)
         for measure in MEASURES:

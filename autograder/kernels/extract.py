@@ -43,6 +43,7 @@ HEADER = "import math\n\nimport triton\nimport triton.language as tl\n"
 MAX_SOURCE = 2 * MAX_CODE  # characters of all cells
 MAX_NODES = 20_000  # of all functions
 HEURISTICS = "triton.heuristics"
+IGNORED = ("noinline",)  # what is called is written into its callers, so that it is counted where it runs
 MAX_HELPERS = 30  # that call one another in a chain
 
 BLOCKS = ": torch's functions take no blocks, nor do NumPy's, and a kernel uses those of tl"
@@ -214,7 +215,7 @@ class _Writer:
         jit = _expression("triton.jit", decorator)
         if not isinstance(decorator, ast.Call):
             return jit
-        options = [self.option(each) for each in decorator.keywords]
+        options = [self.option(each) for each in decorator.keywords if each.arg not in IGNORED]
         if decorator.args or None in options:
             raise self.refuse(f"has the decorator `{_text(decorator)}`: @triton.jit takes literal options only")
         return _copy(decorator, func=jit, args=[], keywords=options)

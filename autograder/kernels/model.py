@@ -29,6 +29,7 @@ from mla_ref.hardware.cost import Cost
 from mla_ref.hardware.devices import DEVICES
 
 SAMPLE = 24  # programs of a launch that are run to count what it does: one of no more is counted exactly
+LONGEST_CYCLE = 12  # events that a call repeats, for each sequence, say
 NEARLY = 0.9  # of the compulsory work: what is counted from a sample of programs may be a little off
 ROUGHLY = 0.85  # of it, where the programs of a sample are not alike
 
@@ -169,8 +170,16 @@ def model_call(
 
 
 def form_of(recording: Recording) -> tuple[str, ...]:
-    """Return what a call does, in order, whatever the numbers: kernels and operations of torch."""
-    return tuple(event["kernel"] if event["kind"] == "launch" else ".".join(event["op"]) for event in recording.events)
+    """Return what a call does, in order, whatever the numbers: kernels and operations of torch, repeats left out."""
+    names = [event["kernel"] if event["kind"] == "launch" else ".".join(event["op"]) for event in recording.events]
+    for length in range(1, LONGEST_CYCLE + 1):
+        found: list[str] = []
+        for name in names:
+            found.append(name)
+            if len(found) >= 2 * length and found[-length:] == found[-2 * length : -length]:
+                del found[-length:]
+        names = found
+    return tuple(names)
 
 
 @dataclass(frozen=True)

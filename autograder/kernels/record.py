@@ -182,7 +182,6 @@ class Options(TypedDict, total=False):
     __pydantic_config__ = STRICT
     num_warps: Annotated[int, Field(ge=1, le=64)]
     num_stages: Annotated[int, Field(ge=1, le=64)]
-    num_ctas: Annotated[int, Field(ge=1, le=16)]
     maxnreg: Annotated[int, Field(ge=1, le=1024)]
 
 

@@ -381,10 +381,11 @@ def _mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, *, scale=None, latent_out=Fal
 
 
 def _absorbed_cost(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv):
-    """Twice the FLOPs of the absorbed form; expanding a single head's keys takes more."""
-    (H, Dn, R), Dv, Dr = w_uk.shape, w_uv.shape[1], q_rope.shape[-1]
-    a_query = H * (Dn * R + R * Dv + c_kv.shape[1] * (2 * R + Dr))
-    return Cost(bytes=math.inf, flops=2 * 2 * q_nope.shape[0] * q_nope.shape[1] * a_query)
+    """Twice the FLOPs of the absorbed form, and 16 times what it makes; expanding keys head by head takes more."""
+    (H, Dn, R), Dv, (B, S, _, Dr), T = w_uk.shape, w_uv.shape[1], q_rope.shape, c_kv.shape[1]
+    a_query = H * (Dn * R + R * Dv + T * (2 * R + Dr))
+    made = B * S * H * (T + 2 * R + Dr + Dv) + B * T * (R + Dr) + H * (Dn + Dv) * R
+    return Cost(bytes=16 * 4 * made, flops=2 * 2 * B * S * a_query)
 
 
 def _mla_shape(r: Random, S: int) -> dict[str, int]:

@@ -27,6 +27,7 @@ BINS = 40  # powers of two of reuse distances in bytes; the last bin is for what
 NEW = BINS - 1
 LONG = 16  # accesses from which on a program is long, and few of its kind are run
 SHORT_NAMES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5"}
+LOOPS = ("scf.for", "scf.while")
 # What stays where a kernel's text has it, whatever the compiler knows of its arguments
 PLACED = ("tt.load", "tt.store", "tt.atomic", "tt.dot", "tt.reduce", "tt.scan", "tt.gather", "math.", "scf.")
 
@@ -99,9 +100,15 @@ class Counter(Watch):
 
     def begin(self, machine: Machine) -> None:
         self.logs: dict[int, list[tuple]] = {number: [] for number in machine.numbers.tolist()}
-        loops = [op for op in machine.kernel.module.ops if op.name in ("scf.for", "scf.while")]
-        bodies = [block for op in loops for block in op.regions[-1]]
-        self.bodies = {id(block): {str(op.key) for op in block.ops} for block in bodies}
+        loops = [op for op in machine.kernel.module.ops if op.name in LOOPS]
+        self.bodies = {id(block): {str(op.key) for op in _inside(block)} for op in loops for block in op.regions[-1]}
+        self.stages = {
+            inner.number: op.attrs["tt.num_stages"]
+            for op in loops
+            if "tt.num_stages" in op.attrs
+            for block in op.regions[-1]
+            for inner in _inside(block)
+        }
         self.gone: dict[tuple[int, int], int] = {}
 
     def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
@@ -217,7 +224,8 @@ class Counter(Watch):
         Loads of one round are under way together. A load in a loop may run again in the same round as often as the
         compiler has unrolled or pipelined the loop; the next time it waits.
         """
-        if self.round.get(op.number, 0) >= self.layouts.depth(site, self.launch):
+        stages = self.stages.get(op.number, self.launch["stages"])
+        if self.round.get(op.number, 0) >= self.layouts.depth(site, stages):
             self._close()
         self.round[op.number] = self.round.get(op.number, 0) + 1
 
@@ -332,6 +340,15 @@ class Counter(Watch):
             "spans": spans,
             "unwritten": sorted(self.unwritten),
         }
+
+
+def _inside(block: Block) -> Iterator[Op]:
+    """Yield the operations of a block, and those of its branches, but not of loops in it."""
+    for op in block.ops:
+        yield op
+        for region in op.regions if op.name not in LOOPS else ():
+            for inner in region:
+                yield from _inside(inner)
 
 
 def _length(program: dict[str, Any]) -> float:
@@ -455,12 +472,12 @@ class _Layouts:
         registers = 1 << len(site["bases"]["register"])
         return max(1, registers * itemsize // max(site["width"], itemsize))
 
-    def depth(self, site: dict[str, Any] | None, launch: dict[str, Any]) -> int:
+    def depth(self, site: dict[str, Any] | None, stages: int) -> int:
         """Return how many executions of a load are under way at once: unrolled or pipelined loops."""
         if site is None:
             return 1
         if site["async"]:
-            return max(1, launch["stages"] - 1)
+            return max(1, stages - 1)
         return max(1, site["unroll"])
 
     def transactions(

@@ -7,6 +7,7 @@ no data reaches, such as lengths and indices. `may_run` is the rule; `perform` f
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 EMPTY = _words("empty empty_like empty_strided new_empty new_empty_strided")
+VECTORS = _words("mv addmv addmv_ dot vdot")  # products that torch counts no FLOPs of
 # What moves data, with the places of operands that say where to, and so must hold no data
 MOVING: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(_words(
@@ -140,6 +142,8 @@ def perform(step: Mapping[str, Any], view: Callable[[Mapping[str, Any]], torch.T
 
 def flops(step: Mapping[str, Any]) -> int:
     """Return the FLOPs of an operation that is a product of matrices, by the shapes of its views; else 0."""
+    if step["op"][0] in VECTORS:
+        return 2 * max(math.prod(view["shape"]) for view in views_in(step["args"]))
     count = flop_registry.get(getattr(torch.ops.aten, step["op"][0]))
     if count is None:
         return 0

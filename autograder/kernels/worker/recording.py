@@ -23,7 +23,7 @@ from autograder.kernels.worker.hosting import EMPTY, is_known
 from mla_ref.hardware.emulator.memory import Blanks
 
 LARGEST_CONSTANT = 1 << 20  # bytes of a tensor that was there before the call
-OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+OPTIONS = ("num_warps", "num_stages", "maxnreg")
 DTYPES = {
     torch.float64: "fp64",
     torch.float32: "fp32",
@@ -79,6 +79,8 @@ class Recorder:
         bound = signature.bind(*args, **{k: v for k, v in kwargs.items() if k in names})
         bound.apply_defaults()
         constants = {name for name, p in signature.parameters.items() if "constexpr" in str(p.annotation)}
+        if options.get("num_ctas") not in (None, 1):
+            raise CannotRecord(f"num_ctas is {options['num_ctas']}: programs that share several blocks are not graded")
         sizes = _grid(grid(dict(bound.arguments)) if callable(grid) else grid)
         self.events.append(
             {

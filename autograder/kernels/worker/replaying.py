@@ -22,15 +22,17 @@ from autograder.isolation.worker import running
 from autograder.isolation.worker.layout import blank, window
 from autograder.kernels.worker import hosting
 from autograder.kernels.worker.compiling import specialise
-from autograder.kernels.worker.counting import Counter, Drawn, Ran, Sectors, Together, Turns, Writes
+from autograder.kernels.worker.counting import LOOPS, Counter, Drawn, Ran, Sectors, Together, Turns, Writes
 from autograder.kernels.worker.generated import Generated
 from autograder.kernels.worker.recording import NAMED
 from mla_ref.hardware.emulator.access import KINDS
 from mla_ref.hardware.emulator.machine import Kernel, Watch
 from mla_ref.hardware.emulator.memory import Blanks, Memory, Region
+from mla_ref.hardware.emulator.ttir import Block
 
 GUARD = 1 << 12
 BESIDE = 21  # programs that run with a sample of three: for their results, and to see that they turn as often
+PER_ELEMENT = ("tt.map_elementwise", "tt.reduce", "tt.scan")
 MARKED = 4096  # bytes that show how much of what one launch wrote later ones write again
 WINDOW = 256  # elements of a row that are compared together
 
@@ -188,7 +190,8 @@ class Compiled:
         if "module" in launch:
             if launch["module"] not in self.known:
                 places = launch.get("places")
-                self.known[launch["module"]] = kernel_of(launch["module"], launch["kernel"], places)
+                kernel = self.known[launch["module"]] = kernel_of(launch["module"], launch["kernel"], places)
+                _check_loops(kernel)
             return self._given(self.known[launch["module"]], launch["parameters"], launch["args"])
         function = self.namespace[launch["kernel"]]
         try:
@@ -213,6 +216,20 @@ class Compiled:
             found = arg["tensor"] if "tensor" in arg else arg.get("constant", arg.get("value"))
             values.append((name, SimpleNamespace(base=found, **arg["descriptor"]) if "descriptor" in arg else found))
         return kernel, flattened(values, kernel.kinds)
+
+
+def _check_loops(kernel: Kernel) -> None:
+    """Raise ValueError for a loop whose turns are not counted: in a function for the elements of a block."""
+    for op in kernel.module.ops:
+        if op.name in PER_ELEMENT and any(len(region) > 1 or _loops_in(region) for region in op.regions):
+            error = ValueError("a function for single elements (of tl.map_elementwise, tl.reduce or a scan) has a loop")
+            error.kernel = kernel.name
+            raise error
+
+
+def _loops_in(region: list[Block]) -> bool:
+    ops = [op for block in region for op in block.ops]
+    return any(op.name in LOOPS or any(map(_loops_in, op.regions)) for op in ops)
 
 
 def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:

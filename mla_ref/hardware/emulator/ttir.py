@@ -227,6 +227,8 @@ class _Parser:
     def _finish(self, op: Op, rest: str, location: str) -> None:
         op.place = self.locations.place(location)
         op.key = op.place[1]
+        if attributes := re.match(r" \{(.*?)\} :", rest):
+            op.attrs |= self._attributes(attributes[1])
         ins, outs = rest[rest.index(" : (") + 3 :].split(" -> ", 1) if " : (" in rest else ("()", "()")
         op.ins = [parse_type(each) for each in _split(ins.strip()[1:-1])]
         op.outs = [parse_type(each) for each in _split(outs.strip()[1:-1] if outs.startswith("(") else outs)]
