@@ -28,7 +28,7 @@ from autograder.judging.program import Cell, build_program, names_bound, without
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.kernels import measure
 from autograder.kernels.answers import Answers
-from autograder.kernels.explain import Explained, data_of, explained, torch_alone
+from autograder.kernels.explain import Explained, Forbidden, data_of, explained, torch_alone
 from autograder.kernels.measure import GpuWorker
 from autograder.kernels.record import Recording, checked, kernels_of
 from autograder.kernels.speed import judge_speed
@@ -153,6 +153,8 @@ def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[Failure | None
         result, message, found = _called(exercise, entry, case)
     except wire.WireError as error:
         message = {"unsupported": str(error)}
+    except Forbidden as error:
+        return Failure(Outcome.WRONG, str(error), case=str(case)), None, None
     except Exception as error:
         message = {"error": running.describe_error(error)}
     return read_case(exercise, case, message), result, found

@@ -210,18 +210,19 @@ def torch_alone(recording: Recording, forbidden: Sequence[str], most: Cost | Non
 
 def _check_cost(events: Sequence[Mapping[str, Any]], most: Cost) -> None:
     hosts = [event for event in events if event["kind"] == "host" and event["args"] is not None]
-    written = [(sum(size for _, size in event["writes"]), event) for event in hosts]
-    products = [(flops(event), event) for event in hosts]
-    for spent, limit, what, unit in (
-        (written, most.bytes, "torch's operations write", "bytes"),
-        (products, most.flops, "the products of torch's operations take", "FLOPs"),
+    for limit, what, unit, cost in (
+        (most.bytes, "torch's operations write", "bytes", lambda event: sum(size for _, size in event["writes"])),
+        (most.flops, "the products of torch's operations take", "FLOPs", flops),
     ):
-        if (total := sum(cost for cost, _ in spent)) > limit:
-            cost, event = max(spent, key=lambda each: each[0])
-            where = event.get("line") or "another cell"
+        by_place: dict[str, int] = {}
+        for event in hosts:
+            place = f"`{event['op'][0].strip('_')}` in {event['line'] or 'another cell'}"
+            by_place[place] = by_place.get(place, 0) + cost(event)
+        if (total := sum(by_place.values())) > limit:
+            place = max(by_place, key=by_place.get)
             raise Forbidden(
-                f"{what} {total:,} {unit} in this call, and {limit:,.0f} are plenty: see `{event['op'][0].strip('_')}` "
-                f"in {where}, {cost:,} each time it runs"
+                f"{what} {total:,} {unit} in this call, and {limit:,.0f} are plenty: "
+                f"{by_place[place]:,} of them by {place}"
             )
 
 
