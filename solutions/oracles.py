@@ -262,7 +262,7 @@ def empty_sequence(oracle: Oracle) -> Mistake:
     """Return the mistake of a NaN for a sequence of length 0."""
     return Mistake(
         "empty sequence",
-        "a sequence of length 0 gives NaN: its sum is 0, and 0/0 is NaN; expected out 0 and lse −inf",
+        "a sequence of length 0 gives NaN, by 0/0 or by −inf − (−inf): expected out 0 and lse −inf",
         after(oracle, nan_where_empty),
     )
 

@@ -506,7 +506,7 @@ SPLIT = Exercise(
         ),
         Mistake(
             "empty split",
-            "a split with no tokens gives NaN: its sum is 0, and 0/0 is NaN; expected partial_out 0, partial_lse −inf",
+            "a split with no tokens gives NaN, by 0/0 or by −inf − (−inf): expected partial_out 0, partial_lse −inf",
             after(_splits, nan_where_empty),
         ),
         *in_blocks(
