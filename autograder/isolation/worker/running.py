@@ -206,20 +206,21 @@ def _same(before: Any, after: Any) -> bool:
     return True
 
 
-# In place of messages of Python's and Triton's that speak of their insides, by what they and their line say
+# In place of messages of Python's, and of those of Triton's front end that speak of its insides, by what they and
+# their line say
 SENTENCES = (
     (r"^AssertionError:  assert\b", "what this line asserts does not hold"),
-    (r"^CompileTimeAssertionFailure:", "what this line asserts does not hold"),
-    (r"is not string", 'the first argument of tl.device_print is a text: tl.device_print("x", x)'),
-    (r"AssertionError: .*\bsplit\(", "tl.split takes a block whose last axis has 2 elements, and returns two blocks"),
-    (
-        r"'\w+' object is not iterable .*\btl\.\w+\(|AssertionError:  .*\btl\.make_\w+\(",
-        "shapes, strides and offsets are tuples, those of one axis too: (BLOCK,)",
-    ),
     (
         r"'(int|float)' object is not (iterable|subscriptable)|cannot unpack non-iterable (int|float)",
         "one number stands where several belong: range(n) counts to n, (n,) is a tuple",
     ),
+)
+OF_KERNELS = (
+    (r"^CompileTimeAssertionFailure: ?(?: |$)", "what this line asserts does not hold"),
+    (r"is not string", 'the first argument of tl.device_print is a text: tl.device_print("x", x)'),
+    (r"^AssertionError: .*\bsplit\(", "tl.split takes a block whose last axis has 2 elements, and returns two blocks"),
+    (r"^AssertionError:  .*\bdot\(", "the accumulator of tl.dot has the product's shape, and dtype tl.float32"),
+    (r"'\w+' object is not iterable", "shapes, strides and offsets are tuples, those of one axis too: (BLOCK,)"),
     (
         r"'str' object has no attribute '(to_ir|scalar|primitive_bitwidth)'|type object '\w+' has no attribute",
         "a dtype in a kernel is one of tl's: tl.float32",
@@ -240,29 +241,24 @@ SENTENCES = (
     ),
     (
         r"'constexpr' object has no attribute 'handle' while\b",
-        "the condition of `while` must be computed in the kernel",
+        "the condition of `while` is one that the kernel computes",
     ),
     (r"'constexpr_type' object has no attribute", "a number stands where a block belongs: tl.full makes one"),
     (r"'tuple' object has no attribute", "a list or tuple stands where one block belongs"),
-    (r"cannot convert BoundJITMethod", "a method is named and not called: it lacks its parentheses"),
+    (
+        r"cannot convert BoundJITMethod|'BoundJITMethod' object",
+        "a method is named and not called: it lacks its parentheses",
+    ),
     (r"cannot convert .* of type <class 'str'> to tensor", "a string stands where a number belongs"),
     (r"'function' object has no attribute 'arg_names'", "this takes a function with @triton.jit"),
-    (
-        r"unsupported AST node type: (?!Raise)",
-        "Triton's kernels have no such statement: use masks, tl.where or `while`",
-    ),
+    (r"unsupported AST node type: (?!Raise)", "Triton's kernels have no such statement: use masks, tl.where, `while`"),
     (
         r"Cannot access global variable",
         "a kernel sees a constant of the notebook only as tl.constexpr: NAME = tl.constexpr(1e-6), or pass it",
     ),
-    (
-        r"^RuntimeError: Not implemented .*_ptr\.dtype",
-        "this is the pointer's type; x_ptr.dtype.element_ty is that of x",
-    ),
-    (
-        r"got multiple values for argument '_semantic'|takes .* positional arguments? but",
-        "this call has more arguments than the function takes",
-    ),
+    (r"^RuntimeError: Not implemented .*_ptr\.dtype", "this is the type of a pointer: x_ptr.dtype.element_ty is x's"),
+    (r"got multiple values for argument '_semantic'", "this call has more arguments than the function takes"),
+    (r"^\w+:  ", "Triton does not take this with these types and shapes"),
 )
 # What to do about errors of Triton's compiler that speak of its insides, by what they and their line say.
 HINTS = (
@@ -321,9 +317,9 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     elif "Unsupported function referenced" in message:
         message, where = re.sub(r" at 0x\w+", "", message), _reference(error) or where
     said = f"{kind}: {message} {where['source'] if where else ''}"
-    message = next((sentence for pattern, sentence in SENTENCES if re.search(pattern, said)), message)
+    sentences = OF_KERNELS if hasattr(error, "node") else SENTENCES
+    message = next((sentence for pattern, sentence in sentences if re.search(pattern, said)), message)
     hint = next((hint for pattern, hint in HINTS if re.search(pattern, said)), "") if message in said else ""
-    message = message or ("Triton does not take this with these types and shapes" if hasattr(error, "node") else "")
     message = (" " if message.endswith("?") else ": ").join(filter(None, (message.removesuffix("."), hint)))
     found = {"type": kind, "message": message[:2000], "where": where}
     return found | ({"kernel": error.kernel} if hasattr(error, "kernel") else {})
