@@ -47,7 +47,7 @@ IN_A_KERNEL = {
     "Triton's, without a text": (LOAD, POINTER.replace("check=(0,)", "check=(1,)"), ["these types and shapes"]),
     "an accumulator of another shape": (
         LOAD,
-        LOAD + "    y = tl.zeros((16, 16), tl.float16)\n    x += tl.sum(tl.dot(y, y, x))\n",
+        LOAD + "    y = tl.zeros((16, 16), tl.float16)\n    x += tl.sum(tl.dot(y, y, y))\n",
         ["in line 7", "the accumulator of tl.dot"],
     ),
     "a loop over a number": (LOAD, LOAD + "    for i in D:\n        x += 1\n", ["in line 6", "over range(n)"]),

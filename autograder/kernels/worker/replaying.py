@@ -295,8 +295,8 @@ def _run(
     if limit is None:
         results = [shown(storages.buffers[v["storage"]], v) for v in request["result"]]
         known = [storages.written.get(view["storage"]) for view in request["result"]]
-        blank = [0 if w is None else blank_nans(each, w) for each, w in zip(results, known, strict=True)]
-        return {**found, "blank": blank, "result": [each.clone() for each in results]}
+        nans = [0 if w is None else blank_nans(each, w) for each, w in zip(results, known, strict=True)]
+        return {**found, "blank": nans, "result": [each.clone() for each in results]}
     told = {storage: each.total() for storage, each in written.items()}
     picks = [_picked(storages, covered, view, request.get("picks", 0), rng) for view in request["result"]]
     return {**found, "picks": picks if rng else [], "written": told}
