@@ -21,6 +21,7 @@ import torch
 from autograder.classroom import report
 from autograder.course.course import Course, find_course
 from autograder.isolation.worker import layout, running, wire
+from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for
 from autograder.judging.exercise import Arguments, Exercise, upcast
 from autograder.judging.judge import Failure, broken_terms, judge, read_case, verdict_from
@@ -35,6 +36,7 @@ from autograder.kernels.speed import judge_speed
 from autograder.kernels.worker.recording import recording
 from autograder.kernels.workers import KernelFailure, KernelWorkers
 from mla_ref.hardware import emulator
+from mla_ref.hardware.emulator.memory import Fills
 
 VISIBLE_SEED = "visible"
 SMALLEST_PICTURE = 64  # elements; fewer say nothing
@@ -175,18 +177,30 @@ def _called(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, 
             result = _run(exercise, entry, given)
         return result, _message(case, given, result), Explained(Recording([], [], []))
     memory = running.poisoned() if exercise.kernel else nullcontext()
-    with limit, memory, recording(given, execute=True) as recorder:
+    with limit, memory, Fills() as fills, recording(given, execute=True) as recorder:
         result = _run(exercise, entry, given)
     message, notes = _message(case, given, result), recorder.notes(result)
     call = checked(notes)
     if exercise.kernel:
         found = explained(call, data_of(given), exercise.copies)
         message |= {"unwritten": recorder.blanks.reports[:1], "explained": found.reason}
+        tensors = tensors_in(result)
+        message |= {"blank": recorder.blanks.nans(tensors), "filled": _filled(exercise, entry, case, fills, tensors)}
     else:
         found = torch_alone(call, exercise.forbidden, exercise.most(**case.arguments) if exercise.most else None)
     owners = [call.storages[view["storage"]].get("input") for view in call.result]
     message["terms"] = broken_terms(exercise, case, len(call.launches), owners)
     return result, message, found if wire.encode(notes) == _noted_on_noise(exercise, entry, case) else None
+
+
+def _filled(exercise: Exercise, entry: Any, case: Case, fills: Fills, results: list[torch.Tensor]) -> list[str] | None:
+    """Return what `Fills.reaching` does of a call; None if it is not known."""
+    limit, silent = running.stopped_after(exercise.limits.seconds), redirect_stdout(StringIO())
+    try:
+        with limit, silent, running.poisoned():
+            return fills.reaching(lambda: tensors_in(_run(exercise, entry, _copy(case.arguments))), results)
+    except Exception:
+        return None
 
 
 def _noted_on_noise(exercise: Exercise, entry: Any, case: Case) -> bytes | None:

@@ -68,6 +68,11 @@ def nan_where_empty(out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     return out.masked_fill((lse == -INF)[..., None], math.nan), lse
 
 
+def all_nan_where_empty(out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Change out and lse to NaN in the rows that see nothing."""
+    return nan_where_empty(out, lse)[0], lse.masked_fill(lse == -INF, math.nan)
+
+
 # --- RMSNorm ----------------------------------------------------------------------------------------------------------
 
 
@@ -258,13 +263,10 @@ NOT_RESCALED = (
 )
 
 
-def empty_sequence(oracle: Oracle) -> Mistake:
-    """Return the mistake of a NaN for a sequence of length 0."""
-    return Mistake(
-        "empty sequence",
-        "a sequence of length 0 gives NaN: its sum is 0, and 0/0 is NaN; expected out 0 and lse −inf",
-        after(oracle, nan_where_empty),
-    )
+def empty_mistakes(name: str, oracle: Oracle, outputs: str = "out 0 and lse −inf") -> tuple[Mistake, ...]:
+    """Return the mistakes of a NaN for what is empty, in out alone or in lse too; ``name`` begins the message."""
+    said = f"{name} gives NaN, by 0/0 or by −inf − (−inf): expected {outputs}"
+    return tuple(Mistake("empty", said, after(oracle, change)) for change in (nan_where_empty, all_nan_where_empty))
 
 
 def eager_decode(

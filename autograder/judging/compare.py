@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,26 +21,38 @@ class Difference:
     """Why an output is not the expected one.
 
     `reason` is a sentence for the student; `mistake` the name of the known mistake it matches; `error` the relative
-    error where the shapes agree; `where` the name of the output.
+    error where the shapes agree; `where` the name of the output; `plain` the sentence that knows no mistakes.
     """
 
     reason: str
     mistake: str | None = None
     error: float | None = None
     where: str | None = None
+    unnamed: str | None = None
+
+    @property
+    def plain(self) -> str:
+        return self.unnamed or self.reason
 
 
 def assess(exercise: Exercise, arguments: Arguments, result: Any) -> Difference | None:
     """Return None if `result` is right, else the difference, named if it is a known mistake."""
     tolerance = relative_tolerance(exercise, arguments)
     expected = exercise.oracle(**upcast(arguments))
-    found = difference(result, expected, exercise.returns, tolerance)
+    names = _calls(arguments["steps"]) if exercise.driver == "session" else exercise.returns
+    found = difference(result, expected, names, tolerance)
     if found is None:
         return _other_dtype(exercise, arguments, result)
     for mistake in exercise.mistakes:
-        if difference(result, mistake.oracle(**upcast(arguments)), exercise.returns, tolerance) is None:
-            return Difference(mistake.message, mistake.name, found.error, found.where)
+        if difference(result, mistake.oracle(**upcast(arguments)), names, tolerance) is None:
+            return Difference(mistake.message, mistake.name, found.error, found.where, found.reason)
     return found
+
+
+def _calls(steps: Sequence[Sequence[Any]]) -> tuple[str, ...]:
+    """Return what to call the results of a session: each by its method, as the student counts that one's calls."""
+    methods = [method for method, _ in steps]
+    return tuple(f"call {methods[: n + 1].count(method)} of {method}" for n, method in enumerate(methods))
 
 
 def _other_dtype(exercise: Exercise, arguments: Arguments, result: Any) -> Difference | None:
@@ -56,7 +69,12 @@ def _other_dtype(exercise: Exercise, arguments: Arguments, result: Any) -> Diffe
 
 
 def difference(result: Any, expected: Any, names: tuple[str, ...], tolerance: float) -> Difference | None:
-    """Return the first difference between two nested values of the same form. Where None is expected, anything goes."""
+    """Return the first difference between two nested values of the same form. Where None is expected, anything goes.
+
+    `names` are those of the values, or one for all of them.
+    """
+    if isinstance(expected, list) and len(expected) == len(names) > 1:
+        return _sequence(result, expected, list(names), tolerance, f"{len(names)} values")
     if isinstance(expected, tuple):
         if len(names) == len(expected):
             return _sequence(result, expected, list(names), tolerance, f"{len(names)} values ({', '.join(names)})")
@@ -119,7 +137,20 @@ def _number(result: Any, expected: float | bool, name: str, tolerance: float) ->
     if math.isclose(result, expected, rel_tol=tolerance, abs_tol=1e-12):
         return None
     error = abs(result - expected) / abs(expected) if expected else math.inf
-    return Difference(f"{name} is {_short(result)}, which is not the right number", error=error, where=name)
+    reason = f"{name} is {_short(result)}, which is not the right number"
+    if factor := _thousands(result, expected, tolerance):
+        reason += f"; it is {factor} the right one: look at the unit"
+    return Difference(reason, error=error, where=name)
+
+
+def _thousands(result: float, expected: float, tolerance: float) -> str | None:
+    """Return which power of 1000 a number is off by, if it is one."""
+    for power in (3, 6, 9, 12) if expected else ():
+        if math.isclose(result, expected * 10.0**power, rel_tol=tolerance):
+            return f"{10**power} times"
+        if math.isclose(result * 10.0**power, expected, rel_tol=tolerance):
+            return f"1/{10**power} of"
+    return None
 
 
 def _tensor(result: Any, expected: torch.Tensor, name: str, tolerance: float) -> Difference | None:
@@ -182,7 +213,8 @@ def _pattern(result: torch.Tensor, expected: torch.Tensor, bad: torch.Tensor, to
     factor = (result * expected).sum() / (expected * expected).sum().clamp_min(1e-300)
     rest = (result - factor * expected).norm() / expected.norm().clamp_min(1e-300)
     if abs(factor) > 1e-6 and rest <= tolerance * max(1.0, abs(factor)):
-        return f"it is {factor:.4g} times the expected one throughout"
+        unit = _thousands(float(factor), 1.0, tolerance)
+        return f"it is {factor:.4g} times the expected one throughout{': look at the unit' if unit else ''}"
     for axis in range(bad.dim()):
         others = [d for d in range(bad.dim()) if d != axis]
         wrong = bad.any(dim=others) if others else bad

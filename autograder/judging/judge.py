@@ -14,8 +14,9 @@ from typing import Any
 from autograder.isolation.sandbox import Reply, Sandbox, SandboxError, ServerLost
 from autograder.isolation.worker.layout import packed
 from autograder.isolation.worker.running import TIME_IS_UP
+from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for
-from autograder.judging.compare import assess
+from autograder.judging.compare import Difference, assess
 from autograder.judging.exercise import Exercise
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
@@ -217,12 +218,26 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
         return message.get("terms")
     if message.get("explained"):
         return message.get("terms") or Failure(Outcome.WRONG, one_line(message["explained"], 1000), case=str(case))
-    empty = exercise.kernel and "has NaN in" in found.reason
-    sources = "what a kernel does not write, what a mask leaves out of a load without `other`, 0/0 and inf - inf"
-    hint, told = f": NaN comes here from {sources}" if empty else "", message.get("unwritten")
-    if empty and told:
-        hint = f": {one_line(told[0], 400)}"
-    return Failure(Outcome.WRONG, one_line(found.reason, 1000) + hint, found.mistake, str(case))
+    filled = bool(message.get("filled"))
+    if not exercise.kernel or "has NaN in" not in found.plain or (found.mistake and not filled):
+        return Failure(Outcome.WRONG, one_line(found.reason, 1000), found.mistake, str(case))
+    reason = f"{one_line(found.plain, 1000)}: {one_line(_source_of_nan(exercise, case, message, found), 500)}"
+    return Failure(Outcome.WRONG, reason, case=str(case))
+
+
+def _source_of_nan(exercise: Exercise, case: Case, message: dict[str, Any], found: Difference) -> str:
+    """Return where NaN in a kernel's result comes from, as far as the message tells (see `replay.Replayed`)."""
+    if told := [*(message.get("filled") or ()), *(message.get("unwritten") or ())]:
+        return told[0]
+    blank = dict(zip(exercise.returns, message.get("blank") or (), strict=False)).get(found.where)
+    if blank:
+        return f"no store wrote {blank} of them: are grid and mask of the store right, and does the kernel reach it?"
+    sources = [] if "blank" in message else ["what a kernel does not write"]
+    if message.get("filled") is None:
+        sources.append("what a mask leaves out of a load without `other`")
+    if any(bool(t.isnan().any()) for t in tensors_in(case.arguments)):
+        sources.append("places of the arguments that do not count and hold NaN")
+    return f"NaN comes here from {', '.join([*sources, '0/0, 0 · inf'])} and inf - inf"
 
 
 def broken_terms(exercise: Exercise, case: Case, launches: int, owners: Sequence[str | None]) -> Failure | None:
@@ -259,7 +274,7 @@ def _read_error(exercise: Exercise, error: Any) -> Failure:
     if kind == "NotImplementedError" and "raise NotImplementedError" in source:
         return Failure(Outcome.UNFINISHED, f"not finished: NotImplementedError{place}")
     if kind == "ForbiddenCall":
-        return Failure(Outcome.WRONG, text)
+        return Failure(Outcome.WRONG, f"{place.strip()}: {text}" if place else text)
     if kind == "TimeoutError" and text == TIME_IS_UP:
         said = f"no answer within {exercise.limits.seconds:g} s{place}: is there a loop that does not end?"
         return Failure(Outcome.TIME, said)

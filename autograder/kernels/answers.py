@@ -53,8 +53,8 @@ class Answers:
         """Return, by number of the case, messages with answers in place of programs, and the cases that failed.
 
         A message without a program stays if it says why there is none: a bare result does not count. A message with an
-        answer holds `result`, `changed`, `unwritten`, what does not count, `explained`, and terms that are broken all
-        the same, `terms`.
+        answer holds `result`, `changed`, where NaN in it comes from, `unwritten`, `blank` and `filled` (see
+        `replay.Replayed`), what does not count, `explained`, and terms that are broken all the same, `terms`.
         """
         found = {n: dict(message) for n, message in messages.items() if not {"notes", "result"} & message.keys()}
         failures: dict[int, Failure] = {}
@@ -92,6 +92,8 @@ class Answers:
                     "result": recording.filled(replayed.result),
                     "changed": [name.split("[")[0] for name in (*replayed.changed, *program.changed)],
                     "unwritten": list(map(kernels.told, replayed.unwritten)),
+                    "blank": replayed.blank,
+                    "filled": None if replayed.filled is None else list(map(kernels.told, replayed.filled)),
                     "explained": program.reason,
                     "terms": terms,
                 }

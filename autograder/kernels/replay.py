@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -41,6 +41,10 @@ class Replayed:
         The arguments that hold something else afterwards.
     unwritten
         Sentences on reads of memory that nothing had written.
+    blank
+        For each tensor of the result how many elements are NaN and lie where nothing wrote.
+    filled
+        Of a result with NaN a sentence on the masked load that this comes from, if it does; None if that is not known.
     picks
         Of a sample, for each tensor of the result parts of its rows: index, first element, values, which of them count.
     written
@@ -52,6 +56,8 @@ class Replayed:
     again: list[torch.Tensor] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     unwritten: list[str] = field(default_factory=list)
+    blank: list[int] = field(default_factory=list)
+    filled: list[str] | None = None
     picks: list[list[Any]] = field(default_factory=list)
     written: dict[str, float] = field(default_factory=dict)
 
@@ -88,8 +94,11 @@ def replays(
         if "error" in answer:
             found.append(Fault(answer["error"]))
         else:
-            names = ("result", "again", "changed", "unwritten", "picks", "written")
+            names = ("result", "again", "changed", "unwritten", "blank", "picks", "written")
             found.append(Replayed(answer["launches"], **{name: answer[name] for name in names if name in answer}))
+    for answer in reply.messages[len(requests) :]:
+        if "filled" in answer:
+            found[answer["of"]] = replace(found[answer["of"]], filled=answer["filled"])
     rest = ended(reply, limits, "running its kernels")
     if found and reply.messages[-1].get("event") == "failed":
         rest = found[-1]

@@ -173,6 +173,16 @@ def _power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
+def _divided(divisor: Callable[[int, int], int], unless: Callable[[int, int], int]) -> Callable[..., Tensor]:
+    """Return the oracle of another divisor, given D and W; NaN where it is that of `unless`: neither can be named."""
+
+    def oracle(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
+        sizes = len(weight), x.shape[1]
+        return _norm(x, weight, eps if divisor(*sizes) != unless(*sizes) else torch.nan, divisor=divisor(*sizes))
+
+    return oracle
+
+
 def _wide_mean(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
     return x[:, : len(weight)] / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
 
@@ -216,7 +226,7 @@ RMS = Exercise(
         Part(
             "rows inside wider ones",
             1,
-            visible=[dict(rows=4, width=24, beside=8)],
+            visible=[dict(rows=4, width=24, beside=16)],
             hidden=lambda r: [
                 dict(rows=r.randint(2, 5), width=r.randint(5, 90), beside=r.randint(1, 70)),
                 dict(rows=3, width=512, beside=64, dtype=HALF),
@@ -249,7 +259,12 @@ RMS = Exercise(
         Mistake(
             "mean over the block",
             "the sum is divided by the size of the block: the mean runs over the D columns, masked ones do not count",
-            lambda x, weight, eps=EPS: _norm(x, weight, eps, divisor=_power_of_two(len(weight))),
+            _divided(lambda D, W: _power_of_two(D), lambda D, W: W),
+        ),
+        Mistake(
+            "divided by the row stride",
+            "the sum is divided by W, the distance of the rows: the mean is that of the D = len(weight) columns",
+            _divided(lambda D, W: W, lambda D, W: _power_of_two(D)),
         ),
         Mistake(
             "sum",

@@ -406,6 +406,12 @@ def apply_rope(x, cos, sin):
         },
     ),
     Submission(
+        "pete",
+        "divides by the distance of the rows",
+        patches=(replace("rms_norm", "tl.sum(x * x) / D", "tl.sum(x * x) / W"),),
+        expect=not_right("rms_norm", "divided by W, the distance of the rows", 3),
+    ),
+    Submission(
         "paul",
         "takes the mean over the whole wide row",
         patches=(

@@ -24,7 +24,7 @@ from ..oracles import (
     SCALE_OF_THE_LATENT,
     decode_floor,
     eager_decode,
-    empty_sequence,
+    empty_mistakes,
     in_blocks,
     slips,
 )
@@ -1182,7 +1182,7 @@ DECODE = Exercise(
             "the last page is ignored where it is not full: go on to the length, not to length // page_size pages",
             _attended(sight=lambda n, size: n // size * size),
         ),
-        empty_sequence(_attended()),
+        *empty_mistakes("a sequence of length 0", _attended()),
         *_in_blocks("page tail", DECODE_TAIL, lambda block: _attended(block=block)),
         *_in_blocks(
             "page of the block before",

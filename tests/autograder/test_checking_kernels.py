@@ -53,6 +53,19 @@ def test_python_that_is_no_kernel_is_refused(checked, step, says, capsys):
         checked(KERNEL.replace("tl.sum(x.to(tl.float32))", step) + RIGHT)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (", other=0.0", "", r"NaN in 3 of 3 entries: sum_kernel in line 5 \(.*the mask leaves places out of this load"),
+        ("    tl.store", "    return\n    tl.store", "NaN in 3 of 3 entries: no store wrote 3 of them"),
+        ("* alpha", "* alpha + (tl.sum(x) * 0) / (tl.sum(x) * 0)", "NaN comes here from 0/0, 0 · inf and inf - inf"),
+    ],
+)
+def test_where_nan_comes_from_is_said(checked, old, new, says, capsys):
+    with pytest.raises(CheckFailed, match=says):
+        checked(KERNEL.replace(old, new, 1) + RIGHT)
+
+
 def test_what_the_compiler_says_is_shown_with_its_line(checked, capsys):
     loop = "    total = 0\n    for _ in range(D):\n        total += 0.5\n    x += 0.0 * total\n"
     with pytest.raises(CheckFailed, match=r"line 7 .*`for _ in range\(D\):`.*: Loop-carried variable total"):

@@ -105,9 +105,11 @@ class ForbiddenCall(RuntimeError):
     """An operation that the exercise asks the student to write was called instead."""
 
 
-def _refuse(name: str, forbidden: tuple[str, ...]) -> None:
+def _refuse(name: str, forbidden: tuple[str, ...], by: str = "") -> None:
     if any(word in name for word in forbidden):
-        raise ForbiddenCall(f"this exercise may not call {name.strip('_')}: write it out")
+        named, by = name.strip("_"), by.strip("_")
+        called = f"{by}, which calls {named}" if by and by != named else named
+        raise ForbiddenCall(f"this exercise may not call {called}: write it out")
 
 
 class _ForbidFunction(TorchFunctionMode):
@@ -116,21 +118,27 @@ class _ForbidFunction(TorchFunctionMode):
     def __init__(self, forbidden: tuple[str, ...]):
         super().__init__()
         self.forbidden = forbidden
+        self.called = ""  # what the student wrote, of which operators are parts
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        _refuse(getattr(func, "__name__", ""), self.forbidden)
-        return func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        _refuse(name, self.forbidden)
+        outer, self.called = self.called, name
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.called = outer
 
 
 class _ForbidOperator(TorchDispatchMode):
     """Sees operators as they run, however they were reached."""
 
-    def __init__(self, forbidden: tuple[str, ...]):
+    def __init__(self, functions: _ForbidFunction):
         super().__init__()
-        self.forbidden = forbidden
+        self.functions = functions
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        _refuse(func.overloadpacket.__name__, self.forbidden)
+        _refuse(func.overloadpacket.__name__, self.functions.forbidden, self.functions.called)
         return func(*args, **(kwargs or {}))
 
 
@@ -140,7 +148,7 @@ def forbidding(words: list[str] | tuple[str, ...]) -> Iterator[None]:
     if not words:
         yield
         return
-    with _ForbidFunction(tuple(words)), _ForbidOperator(tuple(words)):
+    with _ForbidFunction(tuple(words)) as functions, _ForbidOperator(functions):
         yield
 
 
@@ -198,6 +206,60 @@ def _same(before: Any, after: Any) -> bool:
     return True
 
 
+# In place of messages of Python's, and of those of Triton's front end that speak of its insides, by what they and
+# their line say
+SENTENCES = (
+    (r"^AssertionError:  assert\b", "what this line asserts does not hold"),
+    (
+        r"'(int|float)' object is not (iterable|subscriptable)|cannot unpack non-iterable (int|float)",
+        "one number stands where several belong: range(n) counts to n, (n,) is a tuple",
+    ),
+)
+OF_KERNELS = (
+    (r"^CompileTimeAssertionFailure: ?(?: |$)", "what this line asserts does not hold"),
+    (r"is not string", 'the first argument of tl.device_print is a text: tl.device_print("x", x)'),
+    (r"^AssertionError: .*\bsplit\(", "tl.split takes a block whose last axis has 2 elements, and returns two blocks"),
+    (r"^AssertionError:  .*\bdot\(", "the accumulator of tl.dot has the product's shape, and dtype tl.float32"),
+    (r"'\w+' object is not iterable", "shapes, strides and offsets are tuples, those of one axis too: (BLOCK,)"),
+    (
+        r"'str' object has no attribute '(to_ir|scalar|primitive_bitwidth)'|type object '\w+' has no attribute",
+        "a dtype in a kernel is one of tl's: tl.float32",
+    ),
+    (r"'str' object has no attribute", "a string takes part in this: is an argument of the launch one?"),
+    (r"'NoneType' object has no attribute", "None takes part in this: is it an argument of the launch or a result?"),
+    (r"'Name' object has no attribute 'func'", "a loop in a kernel is over range(n) or tl.static_range(n)"),
+    (r"'tensor' object has no attribute 'values'", "one value is unpacked into several names: take them one by one"),
+    (
+        r"unsupported tensor index",
+        "a block has no elements to pick and no parts: load what is needed, or choose with tl.where; x[:, None] adds "
+        "an axis",
+    ),
+    (r"Cannot evaluate f-string", 'a kernel prints by tl.device_print("x", x), with no values in the text'),
+    (
+        r"must be real number, not tensor|'tensor' has no len|argument must be a string.* not 'tensor'",
+        "Python's own functions take no blocks: use those of tl, as tl.exp(x) or x.to(tl.float32)",
+    ),
+    (
+        r"'constexpr' object has no attribute 'handle' while\b",
+        "the condition of `while` is one that the kernel computes",
+    ),
+    (r"'constexpr_type' object has no attribute", "a number stands where a block belongs: tl.full makes one"),
+    (r"'tuple' object has no attribute", "a list or tuple stands where one block belongs"),
+    (
+        r"cannot convert BoundJITMethod|'BoundJITMethod' object",
+        "a method is named and not called: it lacks its parentheses",
+    ),
+    (r"cannot convert .* of type <class 'str'> to tensor", "a string stands where a number belongs"),
+    (r"'function' object has no attribute 'arg_names'", "this takes a function with @triton.jit"),
+    (r"unsupported AST node type: (?!Raise)", "Triton's kernels have no such statement: use masks, tl.where, `while`"),
+    (
+        r"Cannot access global variable",
+        "a kernel sees a constant of the notebook only as tl.constexpr: NAME = tl.constexpr(1e-6), or pass it",
+    ),
+    (r"^RuntimeError: Not implemented .*_ptr\.dtype", "this is the type of a pointer: x_ptr.dtype.element_ty is x's"),
+    (r"got multiple values for argument '_semantic'", "this call has more arguments than the function takes"),
+    (r"^\w+:  ", "Triton does not take this with these types and shapes"),
+)
 # What to do about errors of Triton's compiler that speak of its insides, by what they and their line say.
 HINTS = (
     (
@@ -209,7 +271,6 @@ HINTS = (
         "a block is neither true nor false, and `if` and `while` want one number: choose by element with tl.where or a "
         "mask, or make one number of the block, as tl.max does",
     ),
-    (r"AssertionError: .*\bsplit\(", "tl.split takes a block whose last axis has 2 elements, and returns two blocks"),
     (r"must be a power of 2", "triton.next_power_of_2(n) is the next one"),
     (
         r"nothing says which comes first",
@@ -218,6 +279,16 @@ HINTS = (
     (r"`_semantic` argument must be provided.*\[", "an address is no list: tl.load(x_ptr + offsets, mask=mask)"),
     (r"unsupported AST node type: Raise", "this kernel is not written yet"),
     (r"outside of the scope of a kernel", "a launch has a grid, kernel[(programs,)](...)"),
+    (
+        r"must be of type tl\.constexpr",
+        "declare it as BLOCK: tl.constexpr, and leave out by a mask what is beyond the data",
+    ),
+    (r"Unsupported ptr type", "the first argument is an address: a pointer that the kernel is given, plus offsets"),
+    (r"invalid operands of type pointer<.* triton\.language\.float", "an offset is a whole number: // in place of /"),
+    (
+        r"Value argument cannot be block type",
+        "a block takes as many addresses, out_ptr + tl.arange(0, BLOCK); tl.sum and tl.max make one number of it",
+    ),
     (r"no attribute '__r?pow__'", "a block has no **: write x * x"),
     (r"'tensor' object has no attribute", "a block has few methods: use the functions of tl"),
     (r"CUDA enabled|NVIDIA driver|cudaGetDeviceCount", "no GPU grades here: use the device of the arguments"),
@@ -246,7 +317,9 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     elif "Unsupported function referenced" in message:
         message, where = re.sub(r" at 0x\w+", "", message), _reference(error) or where
     said = f"{kind}: {message} {where['source'] if where else ''}"
-    hint = next((hint for pattern, hint in HINTS if re.search(pattern, said)), "")
+    sentences = OF_KERNELS if hasattr(error, "node") else SENTENCES
+    message = next((sentence for pattern, sentence in sentences if re.search(pattern, said)), message)
+    hint = next((hint for pattern, hint in HINTS if re.search(pattern, said)), "") if message in said else ""
     message = (" " if message.endswith("?") else ": ").join(filter(None, (message.removesuffix("."), hint)))
     found = {"type": kind, "message": message[:2000], "where": where}
     return found | ({"kernel": error.kernel} if hasattr(error, "kernel") else {})
@@ -264,7 +337,7 @@ def _compilation_error(error: BaseException) -> tuple[str, str, dict[str, Any] |
         error = error.__cause__
     if match := re.fullmatch(r"\w+\((['\"])(.*)\1,?\)", message, re.DOTALL):  # the repr of an exception
         message = match[2]
-    return kind, " ".join(message.split()) or "the compiler does not take this", where
+    return kind, " ".join(message.split()), where
 
 
 def _reference(error: BaseException) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ alike.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ from autograder.kernels.worker.generated import Generated
 from autograder.kernels.worker.recording import NAMED
 from mla_ref.hardware.emulator.access import KINDS
 from mla_ref.hardware.emulator.machine import Kernel, Watch
-from mla_ref.hardware.emulator.memory import Blanks, Memory, Region
+from mla_ref.hardware.emulator.memory import Blanks, Fills, Memory, Region, blank_nans
 from mla_ref.hardware.emulator.ttir import Block
 
 GUARD = 1 << 12
@@ -235,16 +236,31 @@ def _loops_in(region: list[Block]) -> bool:
 def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run each of `request["replays"]` on storages of its own; yield what the launches did, and the results.
 
-    What goes wrong in a kernel gives `{"error": the fault}`.
+    What goes wrong in a kernel gives `{"error": the fault}`. After all of them comes, `of` the number of each whose
+    results hold NaN, the masked load that this comes from, `filled`, or none: finding it takes further runs.
     """
     compiled = Compiled(request["source"])
-    for each in request["replays"]:
+    strange: dict[int, tuple[Fills, list[torch.Tensor]]] = {}
+    for number, each in enumerate(request["replays"]):
         try:
-            yield _replay(compiled, each)
+            with Fills() as fills:
+                found = _replay(compiled, each)
+            if "result" in found:
+                strange[number] = fills, found["result"]
+            yield found
         except TimeoutError:
             raise
         except Exception as error:
             yield {"error": error}
+    for number, (fills, results) in strange.items():
+        again = functools.partial(_results, compiled, request["replays"][number])
+        if any(bool(each.isnan().any()) for each in results):
+            yield {"of": number, "filled": fills.reaching(again, results)}
+
+
+def _results(compiled: Compiled, request: dict[str, Any]) -> list[torch.Tensor]:
+    kernels = {number: compiled.kernel(event) for number, event in enumerate(request["events"]) if "kernel" in event}
+    return _run(request, kernels, None)["result"]
 
 
 def _replay(compiled: Compiled, request: dict[str, Any]) -> dict[str, Any]:
@@ -294,7 +310,10 @@ def _run(
                 written[str(storage)] = _Written(covered[storage], views, estimate, alone)
     found = {"launches": done, "changed": storages.changed(), "unwritten": storages.reports[:1]}
     if limit is None:
-        return {**found, "result": [shown(storages.buffers[v["storage"]], v).clone() for v in request["result"]]}
+        results = [shown(storages.buffers[v["storage"]], v) for v in request["result"]]
+        known = [storages.written.get(view["storage"]) for view in request["result"]]
+        nans = [0 if w is None else blank_nans(each, w) for each, w in zip(results, known, strict=True)]
+        return {**found, "blank": nans, "result": [each.clone() for each in results]}
     told = {storage: each.total() for storage, each in written.items()}
     picks = [_picked(storages, covered, view, request.get("picks", 0), rng) for view in request["result"]]
     return {**found, "picks": picks if rng else [], "written": told}

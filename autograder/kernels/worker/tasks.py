@@ -74,7 +74,7 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
             with recording.recording(arguments) as recorder:
                 result = driver(entry, arguments)
         return wire.encode({**message, "notes": recorder.notes(result)})
-    except (wire.WireError, recording.CannotRecord) as error:
+    except wire.WireError as error:
         return wire.encode({**message, "unsupported": str(error)})
     except BaseException as error:
         return wire.encode({**message, "error": running.describe_error(error)})

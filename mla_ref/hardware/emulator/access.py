@@ -9,7 +9,7 @@ import torch
 
 from . import faults
 from .arithmetic import BINARY, bitcast, storage_dtype
-from .memory import Region
+from .memory import Fills, Region
 from .races import POLL, READ, UPDATE, WRITE, Kept
 from .ttir import Op
 
@@ -153,13 +153,29 @@ def _load(
     if mask is not None:
         fill = other
         if fill is None:
-            fill = torch.full((), math.nan if plain.is_floating_point else 0, dtype=plain)
-            if dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+            nothing = _noted(machine, op, dtype)
+            fill = torch.full((), math.nan if plain.is_floating_point and not nothing else 0, dtype=plain)
+            if dtype in (torch.float8_e4m3fn, torch.float8_e5m2) and not nothing:
                 fill = torch.full((), 0x7F, dtype=plain)  # NaN
         elif fill.dtype != plain:
             fill = fill.view(plain)
         found = torch.where(mask, found, fill)
     return found if plain == dtype else found.view(dtype)
+
+
+def _noted(machine: Machine, op: Op, dtype: torch.dtype) -> bool:
+    """Note a load that leaves floats out by its mask and says nothing of them; return whether they are to be 0."""
+    fills, (_, has_mask, _) = Fills.current, op.attrs["operandSegmentSizes"]
+    if fills is None or not has_mask or not dtype.is_floating_point:
+        return False
+    key, source = (machine.kernel.name, op.place), machine.source(op)
+    other = "padding_option" if "boundary_check" in source else "other"
+    fills.loads.setdefault(
+        key,
+        f"{machine.kernel.name} in line {op.line}{source}: the mask leaves places out of this load, which has no "
+        f"`{other}`. What they hold is undefined, here NaN, and it reaches the result",
+    )
+    return key in fills.zero
 
 
 def _check_written(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -95,9 +95,76 @@ class Blanks:
             self.kept.append(storage)  # so that no other gets its address
             self.written[storage.data_ptr()] = torch.zeros(storage.nbytes(), dtype=torch.bool)
 
+    def nans(self, tensors: Sequence[torch.Tensor]) -> list[int]:
+        """Return of each tensor how many elements are NaN and lie where nothing wrote."""
+        known = [self.written.get(each.untyped_storage().data_ptr()) for each in tensors]
+        return [0 if w is None else blank_nans(each, w) for each, w in zip(tensors, known, strict=True)]
+
     def fill(self, tensor: torch.Tensor) -> None:
         """Say that something other than a kernel wrote to a tensor's storage."""
         self.written.pop(tensor.untyped_storage().data_ptr(), None)
+
+
+def blank_nans(tensor: torch.Tensor, written: torch.Tensor) -> int:
+    """Return how many elements of a tensor are NaN and lie where nothing wrote; ``written`` is as in `Region`."""
+    if not tensor.is_floating_point():
+        return 0
+    size = tensor.element_size()
+    known = written[: len(written) // size * size].view(-1, size)[:, 0].contiguous()
+    known = known.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return int((tensor.isnan() & ~known).sum())
+
+
+Load = tuple[str, tuple[str, int, int]]  # a kernel, and the place of one of its loads
+
+
+class Fills:
+    """What loads of floats give in the body of a `with` where their mask leaves places out and they say no `other`.
+
+    Parameters
+    ----------
+    zero
+        The loads that give 0 there; others give NaN.
+
+    Attributes
+    ----------
+    loads
+        Those that ran, each with a sentence on it that says that such a place reaches the result.
+    """
+
+    current: Fills | None = None
+
+    def __init__(self, zero: Collection[Load] = ()):
+        self.zero = zero
+        self.loads: dict[Load, str] = {}
+
+    def __enter__(self) -> Fills:
+        self.outer, Fills.current = Fills.current, self
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        Fills.current = self.outer
+
+    def reaching(self, run: Callable[[], Sequence[torch.Tensor]], results: Sequence[torch.Tensor]) -> list[str]:
+        """Return the sentence on the first load whose NaN reaches the results, if there is one.
+
+        Kernels run again by ``run``, which returns what ``results`` are, until that is found: a load is told when NaN
+        from it alone makes more of the results NaN than zeros in all such places do.
+        """
+
+        def nans(zero: Collection[Load]) -> int:
+            with Fills(zero):
+                return count_nans(run())
+
+        if not self.loads or not (found := count_nans(results)) or (least := nans(self.loads.keys())) >= found:
+            return []
+        told = (said for load, said in self.loads.items() if nans(self.loads.keys() - {load}) > least)
+        return [said for said in (next(told, None),) if said]
+
+
+def count_nans(tensors: Sequence[torch.Tensor]) -> int:
+    """Return how many elements are NaN."""
+    return sum(int(each.isnan().sum()) for each in tensors if each.is_floating_point())
 
 
 class Memory:

@@ -216,7 +216,7 @@ def test_ten_thousand_forged_replies_neither_pass_nor_break_the_judge():
     assert {Outcome.WRONG, Outcome.ERROR, Outcome.ENDED, Outcome.TIME, Outcome.MISSING} <= outcomes
 
 
-@pytest.mark.parametrize("key", ["terms", "explained", "unwritten", "changed", "event", "cell"])
+@pytest.mark.parametrize("key", ["terms", "explained", "unwritten", "blank", "filled", "changed", "event", "cell"])
 @pytest.mark.parametrize("value", ["a word", torch.ones(2), {"reason": 1}, [torch.ones(2)]], ids=str)
 def test_what_the_judge_alone_says_is_not_taken_from_a_reply(key, value):
     cases = draw_cases(DOUBLE, "seed")

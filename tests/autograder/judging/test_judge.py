@@ -191,7 +191,7 @@ def test_a_session_keeps_its_state_and_may_refuse(box):
     """
     assert verdict(box, right, session).outcome is Outcome.PASSED
     found = verdict(box, right.replace("> 8", "> 99"), session)
-    assert "step 2 should have raised ValueError" in found.reason
+    assert "call 2 of add should have raised ValueError" in found.reason
 
 
 def test_the_same_seed_draws_the_same_cases_and_another_others():

@@ -1,0 +1,208 @@
+"""What a student is told: a mistake, and the sentence that is about it."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from autograder.course.course import Course
+from autograder.judging import compare
+from autograder.judging.exercise import Exercise, Part, upcast
+
+from .kernel_course import KERNEL, RIGHT, verdict
+from .tiny_course import DOUBLE
+from .tiny_course import verdict as verdict_of_double
+
+ROOT = Path(__file__).parents[2]
+LOAD = "    x = tl.load(x_ptr + row * stride + cols, mask=cols < D, other=0.0)\n"
+STORE = "    tl.store(out_ptr + row, tl.sum(x.to(tl.float32)) * alpha)\n"
+POINTER = (
+    "    p = tl.make_block_ptr(x_ptr + row * stride, (D,), (1,), (0,), (BLOCK,), (0,))\n"
+    "    x = tl.load(p, boundary_check=(0,))\n"
+)
+NO_OTHER = "the mask leaves places out of this load, which has no `other`"
+NAN_OF_TWO = LOAD + "    y = tl.load(x_ptr + row * stride + cols, mask=cols < D)\n"
+
+IN_A_KERNEL = {
+    "load without other": (LOAD, LOAD.replace(", other=0.0", ""), [f"in line 5 (`{LOAD.strip()[:30]}", NO_OTHER]),
+    "the load that matters of two": (STORE, NAN_OF_TWO + STORE.replace("(x.", "(y."), ["in line 7", NO_OTHER]),
+    "two loads, each of them enough": (
+        LOAD,
+        (NAN_OF_TWO + "    x = x * y\n").replace(", other=0.0", ""),
+        ["in line 5", NO_OTHER],
+    ),
+    "block pointer without padding": (LOAD, POINTER, ["in line 6", "which has no `padding_option`"]),
+    "return before the store": (STORE, "    return\n", ["NaN in 3 of 3 entries: no store wrote 3 of them"]),
+    "a shape that is a number": (LOAD, LOAD + "    x += tl.zeros(BLOCK, tl.float32)\n", ["in line 6", "(BLOCK,)"]),
+    "a dtype that is a text": (STORE, STORE.replace("tl.float32", "'float32'"), ["line 6", "one of tl's: tl.float32"]),
+    "a dtype of Python's": (STORE, STORE.replace("tl.float32", "float"), ["line 6", "one of tl's: tl.float32"]),
+    "print without a text": (
+        LOAD,
+        LOAD + "    tl.device_print(x)\n",
+        ["in line 6", "first argument of tl.device_print"],
+    ),
+    "an assertion of the kernel's": (LOAD, "    tl.static_assert(BLOCK > 99)\n" + LOAD, ["line 5", "does not hold"]),
+    "an assertion of Triton's": (LOAD, LOAD + "    x = tl.split(x)\n", ["in line 6", "last axis has 2 elements"]),
+    "Triton's, without a text": (LOAD, POINTER.replace("check=(0,)", "check=(1,)"), ["these types and shapes"]),
+    "an accumulator of another shape": (
+        LOAD,
+        LOAD + "    y = tl.zeros((16, 16), tl.float16)\n    x += tl.sum(tl.dot(y, y, y))\n",
+        ["in line 7", "the accumulator of tl.dot"],
+    ),
+    "a loop over a number": (LOAD, LOAD + "    for i in D:\n        x += 1\n", ["in line 6", "over range(n)"]),
+    "one value for two names": (LOAD, "    a, b = tl.program_id(0)\n" + LOAD, ["in line 5", "into several names"]),
+    "an element of a block": (LOAD, LOAD + "    x = x[0]\n", ["in line 6", "no elements to pick"]),
+    "a function of Python's": (LOAD, LOAD + "    x = math.exp(x)\n", ["in line 6", "Python's own functions"]),
+    "while True": (LOAD, LOAD + "    while True:\n        x += 1\n", ["in line 6", "the condition of `while`"]),
+    "a number for a block": (LOAD, LOAD + "    x = tl.join(x, 1.0)\n", ["in line 6", "where a block belongs"]),
+    "a method without call": (
+        STORE,
+        STORE.replace("tl.sum(x.to(tl.float32))", "x.sum"),
+        ["6", "lacks its parentheses"],
+    ),
+    "a text for a number": (LOAD, LOAD.replace("0.0", "'0'"), ["in line 5", "string stands where a number"]),
+    "no @triton.jit": (LOAD, LOAD + "    x = tl.reduce(x, 0, max)\n", ["in line 6", "with @triton.jit"]),
+    "break": (LOAD, LOAD + "    for i in range(3):\n        break\n", ["in line 7", "no such statement"]),
+    "a pointer's dtype": (LOAD, LOAD + "    x += tl.zeros((BLOCK,), x_ptr.dtype)\n", ["line 6", "element_ty"]),
+    "too many arguments": (LOAD, LOAD + "    x = x.to(tl.float32, 3, 4, 5)\n", ["line 6", "more arguments than"]),
+    "a fraction as offset": (LOAD, LOAD.replace("stride", "stride / 2"), ["in line 5", "// in place of /"]),
+    "no pointer": (LOAD, LOAD.replace("x_ptr + ", ""), ["in line 5", "the first argument is an address"]),
+    "a block to one address": (STORE, "    tl.store(out_ptr + row, x)\n", ["in line 6", "takes as many addresses"]),
+    "a size that is no constant": (LOAD, LOAD.replace("cols, m", "tl.arange(0, D), m"), ["5", "BLOCK: tl.constexpr"]),
+}
+IN_THE_LAUNCHER = {
+    "a program too few": ("(len(x),)]", "(len(x) - 1,)]", ["1 of 3 entries: no store wrote 1 of them"]),
+    "None": ("alpha, B", "None, B", ["line 6", "None takes part in this"]),
+    "a text": ("alpha, B", "'a', B", ["line 6", "a string takes part in this"]),
+    "a shape": ("x.shape[1], x", "x.shape, x", ["in line 19", "argument D is a Size; tensors, tensor descriptors"]),
+}
+
+
+@pytest.mark.parametrize("mistake", IN_A_KERNEL)
+def test_a_mistake_in_a_kernel_has_its_sentence(workers, mistake):
+    old, new, says = IN_A_KERNEL[mistake]
+    assert old in KERNEL
+    told(verdict(workers, RIGHT, KERNEL.replace(old, new, 1)).reason, says)
+
+
+@pytest.mark.parametrize("mistake", IN_THE_LAUNCHER)
+def test_a_mistake_around_a_kernel_has_its_sentence(workers, mistake):
+    old, new, says = IN_THE_LAUNCHER[mistake]
+    assert old in RIGHT
+    told(verdict(workers, RIGHT.replace(old, new, 1)).reason, says)
+
+
+def told(reason, says):
+    assert all(each in reason for each in says), reason
+    assert not any(raw in reason for raw in ("object has no attribute", "is not iterable", "is not string")), reason
+
+
+def test_a_load_without_other_that_reaches_nothing_is_not_blamed(workers):
+    kernel = KERNEL.replace(LOAD, LOAD + "    y = tl.load(x_ptr + row * stride + cols, mask=cols < D)\n", 1)
+    zero = "tl.where(cols < D, y, 0.0) * 0 + x.to(tl.float32)"
+    assert verdict(workers, RIGHT, kernel.replace("tl.sum(x.to(tl.float32))", f"tl.sum({zero})")).score
+    both = kernel.replace("* alpha)\n", "* alpha / (tl.sum(x) * 0) * 0)\n", 1)
+    reason = verdict(workers, RIGHT, both).reason
+    assert "NaN comes here from 0/0, 0 · inf and inf - inf" in reason, reason
+
+
+IN_PYTHON = {
+    "an assertion": ("def double(x):\n    assert len(x) > 99\n    return x", ["line 2", "asserts does not hold"]),
+    "a number to go through": ("def double(x):\n    for i in len(x): pass", ["line 2", "range(n) counts to n"]),
+    "an attribute of None": ("def double(x):\n    return None.shape", ["line 2", "'NoneType' object has no attribute"]),
+    "hstack": (
+        "def double(x):\n    return torch.hstack((x, x))",
+        ["line 2", "may not call hstack, which calls cat: w"],
+    ),
+    "cat": ("def double(x):\n    return torch.cat((x, x))", ["line 2", "may not call cat: write it out"]),
+    "a thousand times": (
+        "def double(x): return 2000 * x",
+        ["1000 times the expected one throughout: look at the unit"],
+    ),
+    "three times": ("def double(x): return 6 * x", ["3 times the expected one throughout (at"]),
+}
+
+
+@pytest.mark.parametrize("mistake", IN_PYTHON)
+def test_a_mistake_in_python_has_its_sentence(bubble, mistake):
+    source, says = IN_PYTHON[mistake]
+    reason = verdict_of_double(bubble, source, dataclasses.replace(DOUBLE, forbidden=("cat",), tolerance=1e-4)).reason
+    assert all(each in reason for each in says), reason
+
+
+def lesson(name, exercise):
+    return next(each for each in Course.at(ROOT).exercises(name) if each.name == exercise)
+
+
+def norm(divisor, beside):
+    """RMSNorm with another divisor, as a student's kernel gives it."""
+    exercise = lesson("04_fused_norm_rope", "rms_norm")
+    given = exercise.inputs(torch.Generator().manual_seed(0), rows=3, width=24, beside=beside)
+    x, weight = given["x"][:, :24], given["weight"]
+    return exercise, given, x * (x.square().sum(-1, keepdim=True) / divisor + 1e-6).rsqrt() * weight
+
+
+def empty(name, exercise, lse_too, **case):
+    """The right answer with NaN where there are no tokens."""
+    found = lesson(name, exercise)
+    given = found.inputs(torch.Generator().manual_seed(0), **case)
+    out, lse = found.oracle(**upcast(given))
+    seen = lse.isfinite()
+    return found, given, (out.where(seen[..., None], torch.nan), lse.where(seen, torch.nan if lse_too else lse))
+
+
+def scaled(name, exercise, factor, key):
+    """The right prediction with one number in another unit."""
+    found = lesson(name, exercise)
+    given = found.inputs(None, **found.parts[0].visible[0])
+    return found, given, found.oracle(**given) | {key: found.oracle(**given)[key] * factor}
+
+
+def session(results):
+    """The results of a session of two methods."""
+    exercise = Exercise(
+        "Counter", "", (Part("all", 1, [{}]),),
+        lambda g: {"init": [], "steps": [["total", []], ["add", [1]], ["total", []], ["add", [2]], ["total", []]]},
+        lambda init, steps: [0, "ValueError", 1, 3, 3], driver="session",
+    )  # fmt: skip
+    return exercise, exercise.inputs(None), results
+
+
+EMPTY = dict(B=2, H=3, T=20, lens=(20, 0))
+ANSWERS = {
+    "divided by the block": (lambda: norm(32, 16), "divided by the size of the block"),
+    "divided by W": (lambda: norm(40, 16), "divided by W, the distance of the rows"),
+    "divided by what is both": (lambda: norm(32, 8), "times the expected one throughout"),
+    "0/0": (
+        lambda: empty("06_flash_decoding", "latent_decode", False, **EMPTY),
+        "0 gives NaN, by 0/0 or by −inf − (−inf)",
+    ),
+    "−inf − (−inf)": (
+        lambda: empty("06_flash_decoding", "latent_decode", True, **EMPTY),
+        "a sequence of length 0 gives NaN, by 0/0 or by −inf − (−inf)",
+    ),
+    "−inf − (−inf) in a split": (
+        lambda: empty("06_flash_decoding", "split_decode", True, num_splits=2, **EMPTY),
+        "a split with no tokens gives NaN, by 0/0 or by −inf − (−inf)",
+    ),
+    "milliseconds": (lambda: scaled("00_start_here", "predict_h100", 1e-3, "copy_us"), "1/1000 of the right one: look"),
+    "nanoseconds": (
+        lambda: scaled("00_start_here", "predict_h100", 1e3, "matmul_us"),
+        "1000 times the right one: look",
+    ),
+    "seconds": (lambda: scaled("00_start_here", "predict_h100", 1e-6, "copy_us"), "1/1000000 of the right one: look"),
+    "kilobytes": (
+        lambda: scaled("04_fused_norm_rope", "predict_norm_bytes", 1e-3, "fused_bytes"),
+        "1/1000 of the right",
+    ),
+    "the third of five": (lambda: session([0, "ValueError", 2, 3, 3]), "call 2 of total is 2"),
+    "one that should raise": (lambda: session([0, 1, 1, 3, 3]), "call 1 of add should have raised ValueError"),
+}
+
+
+@pytest.mark.parametrize("mistake", ANSWERS)
+def test_a_wrong_answer_has_its_sentence(mistake):
+    made, says = ANSWERS[mistake]
+    exercise, given, result = made()
+    assert says in compare.assess(exercise, given, result).reason
