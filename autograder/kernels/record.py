@@ -278,7 +278,8 @@ def _check_host(event: Host, storages: list[Storage]) -> None:
         _check_view(VIEW.validate_python(view), storages)
     hosting.control(event), hosting.fills(event)  # which read the operands by their places
     changed = [*hosting.views_in(hosting.written_by(event["op"], event["args"], event["kwargs"]))]
-    event["reads"] = [[view["storage"], _bytes(view)] for view in given]
+    read = () if event["op"][0] in hosting.ALIKE else given
+    event["reads"] = [[view["storage"], _bytes(view)] for view in read]
     event["writes"] = [[view["storage"], _bytes(view)] for view in [*changed, *event["out"]]]
     event["flops"] = 0
 

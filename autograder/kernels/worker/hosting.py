@@ -21,6 +21,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 EMPTY = _words("empty empty_like empty_strided new_empty new_empty_strided")
+ALIKE = _words("full_like new_full new_ones new_zeros ones_like zeros_like")  # take shape and dtype, and read nothing
 # What moves data, with the places of operands that say where to, and so must hold no data
 MOVING: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(_words(
