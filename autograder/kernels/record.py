@@ -280,7 +280,10 @@ def _check_host(event: Host, storages: list[Storage]) -> None:
     changed = [*hosting.views_in(hosting.written_by(event["op"], event["args"], event["kwargs"]))]
     read = () if event["op"][0] in hosting.ALIKE else given
     event["reads"] = [[view["storage"], _bytes(view)] for view in read]
-    event["writes"] = [[view["storage"], _bytes(view)] for view in [*changed, *event["out"]]]
+    event["writes"] = [[view["storage"], _bytes(view)] for view in event["out"]]
+    for view in changed:
+        places = hosting.places_written(event["op"], event["args"], view)
+        event["writes"].append([view["storage"], min(_bytes(view), places * NAMED[view["dtype"]].itemsize)])
     event["flops"] = 0
 
 
