@@ -46,11 +46,33 @@ def whole(exercise, source):
 OTHERS = [each for path in sorted(FOLDER.glob("other_solutions/*.py")) for each in read(path)]
 
 
+def of_sample_class(lesson):
+    """Yield the exercises of a lesson that students of the sample class solve rightly in another way."""
+    for each in submissions(COURSE, lesson.name):
+        if each.student in STYLES:
+            notebook = json.loads(render(lesson, each))
+            cells = {name: find_cell(notebook, name)["source"] for name in lesson.solutions if name not in each.expect}
+            yield from (name for name, cell in cells.items() if cell != without_marks(lesson.solutions[name]))
+
+
 def job(grader, exercise, about, source):
     lesson = COURSE.lesson(COURSE.locate(exercise)[0])
     plain = render(lesson, Submission("student", about, (rewrite(exercise, whole(exercise, source)),)))
     notebook = restore(lesson, list(clean_cells(json.loads(plain)["cells"])))
     return lesson, next(each for each in grader.jobs(lesson, notebook) if each.name == exercise)
+
+
+def test_each_exercise_has_five():
+    count = collections.Counter(exercise for exercise, _, _ in OTHERS)
+    for twin in FOLDER.glob("attacks/honest/*.py"):
+        count.update(re.findall(r'^EXERCISE = "(\w+)"', twin.read_text(), flags=re.MULTILINE))
+    lessons = [COURSE.lesson(name) for name in COURSE.lesson_names() if name < "09"]
+    for lesson in lessons:
+        count.update(of_sample_class(lesson))
+    few = {each.name: count[each.name] for lesson in lessons for each in lesson.exercises if count[each.name] < 5}
+    assert len(lessons) == 9
+    assert not few
+    assert len({(exercise, whole(exercise, source)) for exercise, _, source in OTHERS}) == len(OTHERS)
 
 
 @pytest.fixture(scope="module")
