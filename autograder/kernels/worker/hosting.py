@@ -23,6 +23,7 @@ def _words(text: str) -> frozenset[str]:
 
 EMPTY = _words("empty empty_like empty_strided new_empty new_empty_strided")
 VECTORS = _words("mv addmv addmv_ dot vdot")  # products that torch counts no FLOPs of
+ALIKE = _words("full_like new_full new_ones new_zeros ones_like zeros_like")  # take shape and dtype, and read nothing
 # What moves data, with the places of operands that say where to, and so must hold no data
 MOVING: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(_words(
@@ -37,14 +38,14 @@ MOVING: dict[str, tuple[int, ...]] = {
 ON_INTEGERS = _words(
     """abs add add_ all amax amin __and__ any argmax argmin argsort bincount bitwise_and bitwise_left_shift bitwise_not
     bitwise_or bitwise_right_shift bitwise_xor bucketize ceil clamp clamp_ clamp_max clamp_min count_nonzero cummax
-    cummin cumprod cumsum diff div div_ eq floor_divide fmod ge gt isin le logical_and logical_not logical_or
+    cummin cumprod cumprod_ cumsum diff div div_ eq floor_divide fmod ge gt isin le logical_and logical_not logical_or
     logical_xor __lshift__ lt masked_fill masked_fill_ max maximum min minimum mul mul_ ne neg nonzero __or__ prod
-    remainder repeat_interleave __rshift__ rsub searchsorted sign sort sub sub_ sum topk tril triu _unique2
+    remainder repeat_interleave __rshift__ rsub searchsorted sign sort sub sub_ sum topk tril tril_ triu triu_ _unique2
     unique_consecutive where __xor__"""
 )
 # Of PyTorch's mathematics what has no tag that says so
 MATHEMATICS = _words(
-    """_softmax _log_softmax addbmm addmv baddbmm cross cumsum_ dot einsum index_add linalg_vector_norm logcumsumexp
+    """_softmax _log_softmax addbmm addmv baddbmm cross dot einsum index_add linalg_vector_norm logcumsumexp
     logsumexp mv norm outer polar std std_mean take_along_dim tensordot trace var var_mean vdot view_as_complex
     view_as_real _conj"""
 )
@@ -59,11 +60,14 @@ def is_known(name: str, overload: str) -> bool:
 
 @functools.cache
 def computes(name: str, overload: str) -> bool:
-    """Return whether an operation is one of PyTorch's mathematics, in which nothing is drawn."""
-    found = getattr(getattr(torch.ops.aten, name, None), overload, None)
-    tags = getattr(found, "tags", [])
-    return (bool({torch.Tag.core, torch.Tag.pointwise} & {*tags}) or name in MATHEMATICS) and (
-        torch.Tag.nondeterministic_seeded not in tags
+    """Return whether an operation is one of PyTorch's mathematics, also in place, in which nothing is drawn."""
+    plain = name if name.endswith("__") else name.removesuffix("_")
+    found = [getattr(getattr(torch.ops.aten, each, None), overload, None) for each in {name, plain}]
+    tags = {tag for each in found for tag in getattr(each, "tags", ())}
+    return (
+        all(found)
+        and bool(plain in MATHEMATICS or {torch.Tag.core, torch.Tag.pointwise} & tags)
+        and not {torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view} & tags
     )
 
 
@@ -78,6 +82,21 @@ def written_by(op: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
     given = {**dict(zip((each.name for each in arguments), args, strict=False)), **kwargs}
     changed = [each.name for each in arguments if each.alias_info is not None and each.alias_info.is_write]
     return [given[name] for name in changed if name in given]
+
+
+def places_written(op: Sequence[str], args: Sequence[Any], target: Mapping[str, Any]) -> int:
+    """Return how many numbers of `target` an operation changes in place: those at its indices, or else all."""
+    name, shape = op[0], target["shape"]
+    if name in ("index_copy_", "index_add_", "index_fill_") and shape:
+        return math.prod(shape) // max(shape[args[1]], 1) * math.prod(args[2]["tensor"]["shape"])
+    if name in ("scatter_", "scatter_add_"):
+        return math.prod(args[2]["tensor"]["shape"])
+    if name in ("index_put_", "_index_put_impl_"):
+        chosen = [(n, each["tensor"]) for n, each in zip(shape, args[1], strict=False) if each is not None]
+        if not any(view["dtype"] in ("i1", "u8") for _, view in chosen):
+            places = torch.broadcast_shapes(*(view["shape"] for _, view in chosen))
+            return math.prod(shape) // max(math.prod(n for n, _ in chosen), 1) * math.prod(places)
+    return math.prod(shape)
 
 
 def views_in(value: Any) -> Iterator[Mapping[str, Any]]:

@@ -1,0 +1,98 @@
+"""Right solutions of other shapes than the lessons' own: none is refused, and each exercise has five.
+
+A file of `other_solutions/` holds those of one lesson, below lines "# %% exercise: how it differs". It is read, never
+imported. Lines "#: old => new" are edits of the lesson's own solution, in which a backslash and n stand for a new line;
+what else there is stands in front of it. Without edits the lines are the whole cell.
+"""
+
+import collections
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from autograder.classroom.grader import Grader
+from autograder.classroom.restore import clean_cells, restore
+from autograder.course.course import Course
+from autograder.course.lesson import without_marks
+from autograder.course.sample import Submission, find_cell, render, rewrite, submissions
+from autograder.judging.verdict import Outcome
+
+FOLDER = Path(__file__).parent
+COURSE = Course.at(FOLDER.parent)
+STYLES = ("ben", "chloe")  # who write in other styles, in the lessons' sample classes
+
+
+def read(path):
+    """Return the cells of a file: [exercise, how it differs, source]."""
+    parts = re.split(r"^# %% (\w+): (.+)\n", path.read_text(), flags=re.MULTILINE)
+    assert parts[0].strip() == ""
+    return list(zip(parts[1::3], parts[2::3], parts[3::3], strict=True))
+
+
+def whole(exercise, source):
+    """Return the cell that such lines stand for."""
+    if not (edits := re.findall(r"^#: (.+?) =>(?: (.*))?$", source, flags=re.MULTILINE)):
+        return source
+    lesson = COURSE.lesson(COURSE.locate(exercise)[0])
+    cell = without_marks(lesson.solutions[exercise])
+    for old, new in ((each.replace("\\n", "\n") for each in edit) for edit in edits):
+        assert old in cell, f"{exercise} has no {old!r}"
+        cell = cell.replace(old, new)
+    return re.sub(r"^#: .*\n?", "", source, flags=re.MULTILINE) + cell
+
+
+OTHERS = [each for path in sorted(FOLDER.glob("other_solutions/*.py")) for each in read(path)]
+
+
+def of_sample_class(lesson):
+    """Yield the exercises of a lesson that students of the sample class solve rightly in another way."""
+    for each in submissions(COURSE, lesson.name):
+        if each.student in STYLES:
+            notebook = json.loads(render(lesson, each))
+            cells = {name: find_cell(notebook, name)["source"] for name in lesson.solutions if name not in each.expect}
+            yield from (name for name, cell in cells.items() if cell != without_marks(lesson.solutions[name]))
+
+
+def job(grader, exercise, about, source):
+    lesson = COURSE.lesson(COURSE.locate(exercise)[0])
+    plain = render(lesson, Submission("student", about, (rewrite(exercise, whole(exercise, source)),)))
+    notebook = restore(lesson, list(clean_cells(json.loads(plain)["cells"])))
+    return lesson, next(each for each in grader.jobs(lesson, notebook) if each.name == exercise)
+
+
+def test_each_exercise_has_five():
+    count = collections.Counter(exercise for exercise, _, _ in OTHERS)
+    for twin in FOLDER.glob("attacks/honest/*.py"):
+        count.update(re.findall(r'^EXERCISE = "(\w+)"', twin.read_text(), flags=re.MULTILINE))
+    lessons = [COURSE.lesson(name) for name in COURSE.lesson_names() if name < "09"]
+    for lesson in lessons:
+        count.update(of_sample_class(lesson))
+    few = {each.name: count[each.name] for lesson in lessons for each in lesson.exercises if count[each.name] < 5}
+    assert len(lessons) == 9
+    assert not few
+    assert len({(exercise, whole(exercise, source)) for exercise, _, source in OTHERS}) == len(OTHERS)
+
+
+@pytest.fixture(scope="module")
+def grader():
+    pytest.importorskip("triton")
+    with Grader(COURSE, None, modelled=True) as grader:
+        grader.seed = "seed 9"
+        yield grader
+
+
+@pytest.fixture(scope="module")
+def jobs(request, grader):
+    """The jobs of those that are asked for, all judged: several at a time."""
+    asked = [each.callspec.params["other"] for each in request.session.items if each.fspath == request.path]
+    found = {other[:2]: job(grader, *other) for other in asked}
+    grader.judge_all(found.values(), lambda done: None)
+    return found
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=lambda other: f"{other[0]}: {other[1]}")
+def test_a_right_solution_of_another_shape_earns_its_marks(grader, jobs, other):
+    verdict = grader.verdict(*jobs[other[:2]])
+    assert (verdict.outcome, verdict.score) == (Outcome.PASSED, verdict.points), verdict.reason
