@@ -38,7 +38,7 @@ def as_text(verdict: Verdict) -> str:
     if not verdict.parts and verdict.reason:
         lines.append(f"  {verdict.reason}")
     if verdict.speed:
-        lines += [f"  {line}" for line in speed_lines(verdict.speed)]
+        lines += [f"  {line}" for line in speed_lines(verdict.speed, verdict.outcome is Outcome.PASSED)]
     lines += [f"  note: {note}" for note in verdict.notes]
     return "\n".join(lines)
 
@@ -58,7 +58,7 @@ def as_html(verdict: Verdict, picture: str = "") -> str:
         f"<p>{escape(note)}</p>" for note in ([] if rows else [verdict.reason]) + list(verdict.notes) if note
     )
     if verdict.speed:
-        picture += speed_html(verdict.speed)
+        picture += speed_html(verdict.speed, verdict.outcome is Outcome.PASSED)
     return (
         f"<div class='{PLAIN}' style='border-left:4px solid {colour};padding:2px 10px;margin:4px 0'>"
         f"<b style='color:{colour}'>{escape(headline(verdict))}</b>{table}{notes}{picture}</div>"

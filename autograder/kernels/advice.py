@@ -12,6 +12,7 @@ MUCH = 0.2  # of the time
 WIDEST = 16  # bytes that a thread loads at once
 AGAIN = 1.5  # times as many bytes loaded as there are distinct ones: some are loaded again
 TILES = 4  # the same: they are loaded again and again
+AGAIN_AND_AGAIN = 12  # the same: the tile is too small, whatever else is
 NEAR = 1.15  # times the floor's bytes: no fewer can be moved
 FEW = 0.75  # programs for each multiprocessor
 BESIDE = 0.5  # of the longest of the times that compete: the next one counts too
@@ -24,7 +25,10 @@ BY_BOUND = {
     "instructions": "arithmetic and addresses bound it: do less of them per byte",
     "special functions": "exponentials, roots and their like bound it: compute fewer",
     "matrix units": "the matrix products bound it",
-    "waiting": "waiting for memory bounds it: let a program ask for more bytes at once, or more programs run at a time",
+    "waiting": (
+        "waiting bounds it: let a program ask for more bytes at once, by larger blocks, more warps or stages, or more "
+        "programs run at a time"
+    ),
     "handing out blocks": "the number of programs bounds it: let each do more",
 }
 
@@ -73,6 +77,8 @@ def _of_launch(row: Mapping[str, Any], speed: Mapping[str, Any], moved: float) -
     if products and programs and not row.get("tensor_instructions") and bound not in ("DRAM", "matrix units"):
         return "no matrix units ran: multiply tiles by tl.dot"
     if bound in ("L2", "load and store units", "waiting", "DRAM"):
+        if distinct and loaded > AGAIN_AND_AGAIN * distinct:
+            return _tiles(loaded, distinct)
         if width < WIDEST and bound != "DRAM":
             return (
                 f"most of what is loaded comes {width} bytes at a time, and {WIDEST} are possible: have the last axis "
@@ -80,7 +86,7 @@ def _of_launch(row: Mapping[str, Any], speed: Mapping[str, Any], moved: float) -
             )
         tiled = loaded > (AGAIN if row.get("tensor_instructions") else TILES) * distinct
         if distinct and tiled and bound != "waiting":
-            return f"{_mb(loaded)} are loaded of {_mb(distinct)}: take larger tiles, so that less is loaded again"
+            return _tiles(loaded, distinct)
         if distinct and loaded > AGAIN * distinct and bound != "waiting":
             return f"{_mb(loaded)} are loaded of {_mb(distinct)}: some is read again. Keep it from the first time"
     if bound == "DRAM" and moved > NEAR * speed["bytes"]:
@@ -96,6 +102,10 @@ def _of_launch(row: Mapping[str, Any], speed: Mapping[str, Any], moved: float) -
         took = f"{row['bound_us']:.3g} of {us:.3g} µs"
         return f"the bytes are the floor's, {_mb(speed['bytes'])}, and moving them takes {took}"
     return BY_BOUND.get(bound, "")
+
+
+def _tiles(loaded: float, distinct: float) -> str:
+    return f"{_mb(loaded)} are loaded of {_mb(distinct)}: take larger tiles, so that less is loaded again"
 
 
 def _mb(count: float) -> str:

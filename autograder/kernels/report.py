@@ -29,25 +29,29 @@ COLUMNS = {
 }
 
 
-def speed_lines(speed: Mapping[str, Any]) -> list[str]:
-    """Return a time, what it is held against, and its steps, as lines of text."""
+def speed_lines(speed: Mapping[str, Any], reached: bool = False) -> list[str]:
+    """Return a time, what it is held against, and its steps, as lines of text. If `reached`, it has all points."""
     lines = [_speed_summary(speed)]
     rows = [[_entry(row, key) for key in COLUMNS] for row in speed["steps"]]
     used = [n for n, title in enumerate(COLUMNS.values()) if any(row[n] for row in rows)]
     table = [[list(COLUMNS.values())[n] for n in used], *([row[n] for n in used] for row in rows)]
     widths = [max(len(row[n]) for row in table) for n in range(len(used))]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-    return lines + ([advice(speed)] if advice(speed) else [])
+    return lines + ([_left(reached) + advice(speed)] if advice(speed) else [])
 
 
-def speed_html(speed: Mapping[str, Any]) -> str:
+def speed_html(speed: Mapping[str, Any], reached: bool = False) -> str:
     """Return a time, what it is held against, its steps, and its place under the roofline, as HTML."""
     rows = [{key: _entry(row, key) for key in COLUMNS} for row in speed["steps"]]
     used = [key for key in COLUMNS if any(row[key] for row in rows)]
     head = "".join(f"<th {CELL}>{COLUMNS[key]}</th>" for key in used)
     body = "".join("<tr>" + "".join(f"<td {CELL}>{escape(row[key])}</td>" for key in used) + "</tr>" for row in rows)
-    said = f"<p>{escape(advice(speed))}</p>" if advice(speed) else ""
+    said = f"<p>{escape(_left(reached) + advice(speed))}</p>" if advice(speed) else ""
     return f"<p>{escape(_speed_summary(speed))}</p><table><tr>{head}</tr>{body}</table>{said}{roofline_picture(speed)}"
+
+
+def _left(reached: bool) -> str:
+    return "every bar is reached; for who wants more: " if reached else ""
 
 
 def _speed_summary(speed: Mapping[str, Any]) -> str:

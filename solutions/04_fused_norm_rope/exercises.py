@@ -470,6 +470,7 @@ QUERY_KEY = Exercise(
         *(replace(each, oracle=_both(each.oracle)) for each in (HALF_ROTATION, WRONG_SIGN)),
     ),
     kernel=True,
+    launches=1,
     speed=Speed(
         points=2,
         case=dict(B=128, S=1, H=128, Dr=64, dtype=BF16),

@@ -247,7 +247,6 @@ BASIC = Exercise(
                     page_size=4,
                     calls="append 4 to 0, append 2 to 1, append 2 to 0, read 0, read 1, read 2",
                 ),
-                dict(num_pages=1, page_size=4, calls="append 3 to 0, read 0, free 0, append 2 to 1, read 1"),
             ],
             hidden=lambda r: [
                 dict(
@@ -266,6 +265,7 @@ BASIC = Exercise(
                 dict(num_pages=6, page_size=4, calls="append 4 to 0, append 1 to 0, append 3 to 0, read 0"),
                 dict(num_pages=6, page_size=4, calls="append 3 to 0, table 0, append 6 to 0, table 0, table 1"),
                 dict(num_pages=4, page_size=4, calls="append 9 to 0, free 0, append 13 to 1, read 1, read 0"),
+                dict(num_pages=1, page_size=4, calls="append 3 to 0, read 0, free 0, append 2 to 1, read 1"),
             ],
             hidden=lambda r: [
                 dict(num_pages=3, page_size=2, calls=f"append 2 to 5, append {n} to 7, free 5, append 2 to 7, read 7")
