@@ -86,8 +86,8 @@ def grader():
 @pytest.fixture(scope="module")
 def jobs(request, grader):
     """The jobs of those that are asked for, all judged: several at a time."""
-    asked = [each.callspec.params["other"] for each in request.session.items if each.fspath == request.path]
-    found = {other[:2]: job(grader, *other) for other in asked}
+    mine = (each for each in request.session.items if each.path == request.path and hasattr(each, "callspec"))
+    found = {other[:2]: job(grader, *other) for other in (each.callspec.params["other"] for each in mine)}
     grader.judge_all(found.values(), lambda done: None)
     return found
 
