@@ -2,7 +2,8 @@
 
 A file of `other_solutions/` holds those of one lesson, below lines "# %% exercise: how it differs". It is read, never
 imported. Lines "#: old => new" are edits of the lesson's own solution, in which a backslash and n stand for a new line;
-what else there is stands in front of it. Without edits the lines are the whole cell.
+what else there is stands in front of it. Without edits the lines are the whole cell. Where the line above them ends
+with "; at full size", the speed is judged too: it may be slow, but no error.
 """
 
 import collections
@@ -19,6 +20,7 @@ from autograder.course.lesson import without_marks
 from autograder.course.sample import Submission, find_cell, render, rewrite, submissions
 from autograder.judging.verdict import Outcome
 
+FULL_SIZE = "; at full size"
 FOLDER = Path(__file__).parent
 COURSE = Course.at(FOLDER.parent)
 STYLES = ("ben", "chloe")  # who write in other styles, in the lessons' sample classes
@@ -55,11 +57,13 @@ def of_sample_class(lesson):
             yield from (name for name, cell in cells.items() if cell != without_marks(lesson.solutions[name]))
 
 
-def job(grader, exercise, about, source):
+def jobs_of(grader, exercise, about, source):
+    """Return the jobs on one of the cells: on its answers, and on its speed where that is asked for."""
     lesson = COURSE.lesson(COURSE.locate(exercise)[0])
     plain = render(lesson, Submission("student", about, (rewrite(exercise, whole(exercise, source)),)))
     notebook = restore(lesson, list(clean_cells(json.loads(plain)["cells"])))
-    return lesson, next(each for each in grader.jobs(lesson, notebook) if each.name == exercise)
+    found = [(lesson, job) for job in grader.jobs(lesson, notebook) if job.exercise.name == exercise]
+    return found[: 1 + about.endswith(FULL_SIZE)]
 
 
 def test_each_exercise_has_five():
@@ -85,14 +89,16 @@ def grader():
 
 @pytest.fixture(scope="module")
 def jobs(request, grader):
-    """The jobs of those that are asked for, all judged: several at a time."""
-    asked = [each.callspec.params["other"] for each in request.session.items if each.fspath == request.path]
-    found = {other[:2]: job(grader, *other) for other in asked}
-    grader.judge_all(found.values(), lambda done: None)
+    """The jobs on those that are asked for, all judged: several at a time."""
+    mine = (each for each in request.session.items if each.path == request.path and hasattr(each, "callspec"))
+    found = {other[:2]: jobs_of(grader, *other) for other in (each.callspec.params["other"] for each in mine)}
+    grader.judge_all((pair for pairs in found.values() for pair in pairs), lambda done: None)
     return found
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=lambda other: f"{other[0]}: {other[1]}")
 def test_a_right_solution_of_another_shape_earns_its_marks(grader, jobs, other):
-    verdict = grader.verdict(*jobs[other[:2]])
-    assert (verdict.outcome, verdict.score) == (Outcome.PASSED, verdict.points), verdict.reason
+    answers, *speed = (grader.verdict(*pair) for pair in jobs[other[:2]])
+    assert (answers.outcome, answers.score) == (Outcome.PASSED, answers.points), answers.reason
+    for verdict in speed:
+        assert verdict.outcome in (Outcome.PASSED, Outcome.PARTIAL, Outcome.SLOW), verdict.reason

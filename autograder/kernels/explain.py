@@ -8,7 +8,7 @@ from typing import Any
 
 from autograder.isolation.worker.trees import by_name
 from autograder.kernels.record import Recording
-from autograder.kernels.worker.hosting import LARGEST_FLOAT_CONSTANT, control, fills, flops, may_run, views_in
+from autograder.kernels.worker.hosting import ALIKE, LARGEST_FLOAT_CONSTANT, control, fills, flops, may_run, views_in
 from autograder.kernels.worker.recording import LARGEST_CONSTANT, NAMED
 from mla_ref.hardware.cost import Cost
 
@@ -127,7 +127,7 @@ class _Flow:
 
     def _counts(self, event: dict[str, Any], held: set[str], moved: set[int], targets: set[int]) -> bool:
         """Return whether an operation is part of the program: it moves, or computes with what no data reaches."""
-        if not (self.copies or held <= {PLAIN} or _takes_all(event, self.storages)):
+        if not (self.copies or held <= {PLAIN} or event["op"][0] in ALIKE or _takes_all(event, self.storages)):
             return False
         mends = moved & self.left and (moved - self.left - (self.empty & targets) or fills(event))
         if mends or (self.given | self.left) & targets:  # what a kernel has left stays as it is

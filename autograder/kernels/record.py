@@ -277,8 +277,8 @@ def _check_host(event: Host, storages: list[Storage]) -> None:
         _check_view(VIEW.validate_python(view), storages)
     hosting.control(event), hosting.fills(event)  # which read the operands by their places
     changed = [*hosting.views_in(hosting.written_by(event["op"], event["args"], event["kwargs"]))]
-    read = () if event["op"][0] in hosting.ALIKE else given
-    event["reads"] = [[view["storage"], _bytes(view)] for view in read]
+    alike = event["op"][0] in hosting.ALIKE
+    event["reads"] = [[view["storage"], 0 if alike else _bytes(view)] for view in given]
     event["writes"] = [[view["storage"], _bytes(view)] for view in event["out"]]
     for view in changed:
         places = hosting.places_written(event["op"], event["args"], view)

@@ -34,7 +34,7 @@ def predict_norm_bytes(rows, width, itemsize):
     fused = torch.tensor(2 * itemsize) * rows * width
     return {"eager_bytes": eager, "fused_bytes": fused, "ratio": eager.double() / fused}
 
-# %% rms_norm: block pointers over several rows, sizes by heuristics
+# %% rms_norm: block pointers over several rows, sizes by heuristics; at full size
 @triton.heuristics({"BLOCK_D": lambda args: triton.next_power_of_2(args["D"]), "ROWS": lambda args: 4 if args["D"] <= 1024 else 1})
 @triton.jit
 def rms_norm_kernel(x_ptr, weight_ptr, out_ptr, N, W, D, eps, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):

@@ -35,7 +35,7 @@ def predict_score_bytes(B, S, H, T, R, Dr, itemsize):
     return dict(eager_bytes=eager, score_fused_bytes=score, softmax_fused_bytes=softmax, both_fused_bytes=both,
                 cache_bytes=torch.tensor(B * T * itemsize) * (R + Dr))
 
-# %% scaled_matmul: block pointers, programs in groups of rows
+# %% scaled_matmul: block pointers, programs in groups of rows; at full size
 @triton.jit
 def scaled_matmul_kernel(
     x_ptr, y_ptr, out_ptr, scale, M, N, K,

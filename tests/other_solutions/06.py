@@ -95,7 +95,7 @@ def online_update(m_i, l_i, acc, qk, v):
     p = torch.exp(qk - base[:, None])
     return m_new.to(kind), (l_i * scale + p.sum(-1)).to(kind), (acc * scale[:, None] + p @ v).to(kind)
 
-# %% latent_decode: block pointers for all tiles
+# %% latent_decode: block pointers for all tiles; at full size
 @triton.jit
 def latent_decode_kernel(
     q_latent_ptr, q_rope_ptr, c_kv_ptr, k_rope_ptr, seq_lens_ptr, out_ptr, lse_ptr, scale, H, T,
@@ -144,7 +144,7 @@ def latent_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
     )
     return out, lse
 
-# %% latent_decode: descriptors made in the kernel, memory for them given by the host
+# %% latent_decode: descriptors made in the kernel, memory for them given by the host; at full size
 @triton.jit
 def latent_decode_kernel(
     q_latent_ptr, q_rope_ptr, c_kv_ptr, k_rope_ptr, seq_lens_ptr, out_ptr, lse_ptr, scale, H, T,
@@ -306,7 +306,7 @@ def latent_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
 #: tl.exp( => tl.exp2(
 #: m_i + tl.log(l_i) => (m_i + tl.log2(l_i)) * 0.6931471805599453
 
-# %% split_decode: descriptors from the host, parts walked by while
+# %% split_decode: descriptors from the host, parts walked by while; at full size
 #: q_latent, q_rope, c_kv, k_rope, seq_lens, partial_out, => q_latent, q_rope, TensorDescriptor(c_kv, [B, T, R], [T * R, R, 1], [1, block_n, R]), TensorDescriptor.from_tensor(k_rope, [1, block_n, Dr]), seq_lens, partial_out,
 #: (B, H, R), (_, T, Dr) = q_latent.shape => from triton.tools.tensor_descriptor import TensorDescriptor; (B, H, R), (_, T, Dr) = q_latent.shape
 #: for start in range(split * share, end, BLOCK_N): => start = split * share; start -= BLOCK_N\n    while start + BLOCK_N < end:\n        start += BLOCK_N

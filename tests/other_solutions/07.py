@@ -408,7 +408,7 @@ def paged_gather(c_kv_pages, k_rope_pages, block_table, lengths, T):
     )
     return c_kv, k_rope
 
-# %% paged_gather: into zeros, held tokens alone are written, programs by sequence first
+# %% paged_gather: into zeros, held tokens alone are written, programs by sequence first; at full size
 #: b = tl.program_id(1).to(tl.int64) => b = tl.program_id(0).to(tl.int64)
 #: offs_n = tl.program_id(0) * BLOCK_N => offs_n = tl.program_id(1) * BLOCK_N
 #: , mask=real[:, None], other=0.0) => , mask=real[:, None])

@@ -7,6 +7,7 @@ no data reaches, such as lengths and indices. `may_run` is the rule; `perform` f
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -94,8 +95,8 @@ def places_written(op: Sequence[str], args: Sequence[Any], target: Mapping[str, 
     if name in ("index_put_", "_index_put_impl_"):
         chosen = [(n, each["tensor"]) for n, each in zip(shape, args[1], strict=False) if each is not None]
         if not any(view["dtype"] in ("i1", "u8") for _, view in chosen):
-            places = torch.broadcast_shapes(*(view["shape"] for _, view in chosen))
-            return math.prod(shape) // max(math.prod(n for n, _ in chosen), 1) * math.prod(places)
+            sizes = itertools.zip_longest(*(reversed(view["shape"]) for _, view in chosen), fillvalue=1)
+            return math.prod(shape) // max(math.prod(n for n, _ in chosen), 1) * math.prod(map(max, sizes))
     return math.prod(shape)
 
 

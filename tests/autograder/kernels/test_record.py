@@ -220,3 +220,39 @@ def test_forged_storages_and_results_are_refused(change):
 def test_costs_follow_from_operands_and_not_from_what_is_said():
     (event,) = checked(notes(events=[HOST])).events
     assert (event["reads"], event["writes"]) == ([[0, 4]], [[0, 4]])
+
+
+def seen(*shape, storage=0, dtype="fp32"):
+    strides = torch.empty(shape, device="meta").stride()
+    return {"tensor": {"storage": storage, "offset": 0, "shape": [*shape], "strides": [*strides], "dtype": dtype}}
+
+
+AT, ROWS = seen(2, storage=1, dtype="i64"), seen(4, 2, storage=1, dtype="i64")
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "read", "written"),
+    [
+        (["zeros_like", "default"], [seen(4, 8)], 0, 4),
+        (["new_full", "default"], [seen(4, 8), [1], 0.5], 0, 4),
+        (["index_copy_", "default"], [seen(4, 8), 1, AT, seen(4, 2)], 128 + 16 + 32, 32),
+        (["index_copy_", "default"], [seen(4, 8), -2, AT, seen(2, 8)], 128 + 16 + 64, 64),
+        (["index_put_", "default"], [seen(4, 8), [None, AT], seen(4, 2)], 128 + 16 + 32, 32),
+        (["index_put_", "default"], [seen(4, 8), [ROWS, AT], seen(1)], 128 + 64 + 16 + 4, 32),
+        (["index_put_", "default"], [seen(4, 8), [seen(4, 8, dtype="i1")], seen(1)], 128 + 32 + 4, 128),
+        (["scatter_", "value"], [seen(4, 8), 1, ROWS, 0.5], 128 + 64, 32),
+        (["triu_", "default"], [seen(4, 8), 1], 128, 128),
+    ],
+)
+def test_what_an_operation_reads_and_writes(op, args, read, written):
+    out = [] if op[0].endswith("_") else [VIEW]
+    (event,) = checked(
+        notes(events=[HOST | {"op": op, "args": args, "out": out}], storages=[{"bytes": 600}] * 2)
+    ).events
+    assert [sum(size for _, size in event[kind]) for kind in ("reads", "writes")] == [read, written]
+
+
+@pytest.mark.parametrize("args", [[seen(4)], [seen(4), "x", AT], [seen(4), 9, AT], [seen(4), {"tensor": 1}, AT]])
+def test_a_forged_target_of_an_operation_is_refused(args):
+    with pytest.raises(KernelFailure, match="malformed"):
+        checked(notes(events=[HOST | {"op": ["index_copy_", "default"], "args": args, "out": []}]))
