@@ -21,6 +21,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, BinaryIO
 
 import torch
@@ -76,9 +77,9 @@ def serve(judge: socket.socket, limits: dict[str, Any], channel: int, limited: c
     child = os.fork()
     if child == 0:
         try:
-            low, high = sorted((channel, tells))
-            for first, last in ((3, low), (low + 1, high), (high + 1, 4096)):
-                os.closerange(first, last)
+            kept = sorted({2, channel, tells, max(2, shelf.file)})
+            for before, after in pairwise([*kept, 4096]):
+                os.closerange(before + 1, after)
             request = wire.receive(socket.socket(fileno=os.dup(channel)))
             request |= {"cases": layout.unpacked(request.get("cases", []))}  # no part of what it may use
             if "record" not in request:
@@ -97,7 +98,7 @@ def serve(judge: socket.socket, limits: dict[str, Any], channel: int, limited: c
         before = before or told.read(TERMS)
     judge.recv(1)
     changed = shelf.changed(before[8:])
-    shelf.memory.close()
+    shelf.close()
     killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     clean = not over and _clean(directory)  # so much is gone sooner with the whole server, whose look may go on
     return {"signal": killed, "over": over, "clean": clean, "changed": changed}

@@ -8,6 +8,7 @@ import os
 import platform
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -226,6 +227,28 @@ def spy():
     return json.dumps(sum(int(end, 16) - int(first, 16) for first, end in shared))
 """
     assert tell(bubble, source) == 0
+
+
+def test_what_a_child_shares_with_the_server_cannot_grow(bubble):
+    source = """
+        import ctypes, time
+        def double(x):
+            libc = ctypes.CDLL(None)
+            libc.mremap.restype = ctypes.c_void_p
+            libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
+            shared = [line.split()[0] for line in open("/proc/self/maps") if " rw-s " in line]
+            first, end = (int(each, 16) for each in shared[0].split("-"))
+            may_move = 1
+            there = libc.mremap(first, end - first, 64 << 20, may_move)
+            assert there not in (None, 2**64 - 1), "it is not there"
+            pid = os.fork()
+            if pid == 0:
+                ctypes.memset(there + end - first, 1, 32 << 20)
+                os._exit(0)
+            raise ValueError(f"ended by {os.waitpid(pid, 0)[1]}")
+    """
+    found = verdict(bubble, source)
+    assert f"ended by {int(signal.SIGBUS)}" in found.reason, found
 
 
 def test_what_is_held_is_named_as_the_reason(bubble):
