@@ -128,7 +128,9 @@ class Talk:
             while (size := wire.message_size(data)) is None or len(data) < size:
                 if size is not None and size > MAX_TEXT:
                     raise Ended("flood")
-                self._channel.settimeout(max(1e-3, deadline - time.monotonic()))
+                if (left := deadline - time.monotonic()) <= 0:  # whatever arrives
+                    raise Ended("time")
+                self._channel.settimeout(left)
                 chunk = self._channel.recv((size or wire.PREFIX.size) - len(data))
                 if not chunk:
                     raise Ended("exit")

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,9 @@ import mla_ref
 from autograder.classroom import grader
 from autograder.classroom.grader import Grader
 from autograder.course.course import Course, find_course
-from autograder.isolation.sandbox import Limits, Sandbox, default_isolation
+from autograder.isolation import sandbox
+from autograder.isolation.sandbox import Ended, Limits, Sandbox, Talk, default_isolation
+from autograder.isolation.worker import wire
 from autograder.judging.verdict import Outcome
 
 from ..tiny_course import FOLDER, verdict
@@ -254,6 +257,31 @@ def test_a_process_whose_name_is_no_text_does_not_end_the_server(bubble):
     """
     assert verdict(bubble, source).outcome is Outcome.PASSED
     assert bubble._process.pid == before
+
+
+def test_an_answer_that_comes_by_the_byte_ends_with_its_time(monkeypatch):
+    class Trickling:
+        """An end of a conversation whose clock goes on by a second with each byte."""
+
+        def __init__(self):
+            self.rest = list(wire.encode({"text": "x" * 100}))
+            self.now = 0.0
+
+        def settimeout(self, seconds):
+            assert seconds > 0
+
+        def sendall(self, data): ...
+
+        def recv(self, size):
+            self.now += 1.0
+            return bytes([self.rest.pop(0)])
+
+    channel = Trickling()
+    monkeypatch.setattr(sandbox, "time", SimpleNamespace(monotonic=lambda: channel.now))
+    assert Talk(channel).ask({}, seconds=1000.0) == {"text": "x" * 100}
+    late = channel = Trickling()
+    with pytest.raises(Ended, match="time"):
+        Talk(late).ask({}, seconds=10.0)
 
 
 def test_a_child_cannot_read_the_servers_memory(bubble):
