@@ -135,14 +135,16 @@ def spy():
 def test_what_the_kernel_tells_of_keys_and_root_alone_is_not_there(bubble):
     source = """
 def spy():
-    told = []
-    for name in os.listdir("/proc"):
-        path = f"/proc/{name}"
-        if os.path.isdir(path): continue
-        try:
-            private = name in ("keys", "key-users", "kallsyms", "locks") or not os.stat(path).st_mode & 4
-            if private and os.read(os.open(path, os.O_RDONLY | os.O_NONBLOCK), 1): told.append(name)
-        except OSError: pass
+    told, tables = [], ["/proc/" + name for name in ("keys", "key-users", "kallsyms", "locks")]
+    for folder, folders, names in os.walk("/proc"):
+        if folder == "/proc": folders[:] = [name for name in folders if not name.isdigit()]
+        if folder == "/proc/sys": folders.remove("net")  # of the sandbox's own network
+        locked = folder != "/proc" and not os.stat(folder).st_mode & 4
+        for path in (os.path.join(folder, name) for name in names):
+            try:
+                private = path in tables or locked or not os.stat(path).st_mode & 4
+                if private and os.read(os.open(path, os.O_RDONLY | os.O_NONBLOCK), 1): told.append(path)
+            except OSError: pass
     return json.dumps([told, open("/proc/meminfo").read() != "", os.path.exists("/proc/sysvipc/shm")])
 """
     assert tell(bubble, source) == [[], True, True]
