@@ -34,7 +34,7 @@ PRIVATE = os.environ.get("MLA_PRIVATE") == "1"  # the processes, /tmp and /dev/s
 TASKS = os.environ.get("MLA_TASKS")  # a module with what a process of this kind does beside running a program
 GPU = os.environ.get("MLA_GPU") == "1"
 MAX_PROCESSES = 64
-MAX_FILES = 512  # in sockets of all a user's processes: with 1024, which is many a judge's limit, it could send none
+MAX_FILES = 512  # of a process; where nothing is filtered, of a user's under way in sockets: the judge needs some too
 WATCH_SECONDS = 0.05
 TERMS = 8 + TOLD.size  # bytes that a child tells: of memory that it holds, and of its arguments
 
