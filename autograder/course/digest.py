@@ -60,28 +60,53 @@ def imported(source: str, packages: tuple[str, ...], path: Path | None = None) -
     if tree is None:
         return ()
     found: list[Path] = []
+    asked: dict[str, set[str]] = {}  # of each module, the names; "" for itself
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                found += _module(alias.name, packages)
-                for module in set(_lazily(alias.name, packages).values()):  # any of them may be asked for
-                    found += _module(f"{alias.name}.{module}", packages)
+                asked.setdefault(alias.name, set()).add("")
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            for alias in node.names:
-                found += _member(node.module or "", alias.name, packages)
+            asked.setdefault(node.module or "", set()).update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and path is not None:
             folder = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
             for alias in node.names:
                 found += [*_file(folder), *_file(folder / alias.name)]
+    for module, names in asked.items():
+        found += _reached(module, names, packages)
     return tuple(dict.fromkeys(found))
 
 
-def _member(module: str, name: str, packages: tuple[str, ...]) -> Iterator[Path]:
-    """Yield the files behind `from module import name`."""
+def _reached(module: str, names: set[str], packages: tuple[str, ...]) -> Iterator[Path]:
+    """Yield the files that an import of these names from a module runs: also those of the packages above."""
+    top, *rest = module.split(".")
+    if top not in packages or not (files := _files(top)):
+        return
+    deepest = max(map(len, files))  # a name from outside may have any length and depth
     lazily = _lazily(module, packages)
-    yield from _module(module, packages)
-    where = f"{module}.{lazily[name]}" if name in lazily else f"{module}.{name}"
-    yield from _module(where, packages)
+    wanted = {lazily.get(name, name) for name in names}
+    if "" in names:
+        wanted.update(lazily.values())  # any of them may be asked for
+    for name in ("", *wanted):
+        parts = (*rest[:deepest], *name.split("."))
+        for depth in range(min(len(parts), deepest) + 1):
+            if parts[:depth] in files:
+                yield files[parts[:depth]]
+
+
+def _files(package: str) -> dict[tuple[str, ...], Path]:
+    """Return the file of each module of a package by the parts of its name behind the package's; {} if there is none."""
+    spec = importlib.util.find_spec(package)
+    return {} if spec is None or spec.origin is None else _listed(Path(spec.origin).resolve())
+
+
+@functools.cache
+def _listed(origin: Path) -> dict[tuple[str, ...], Path]:
+    if origin.name != "__init__.py":
+        return {(): origin}
+    files = sorted(file for file in origin.parent.rglob("*.py") if file.name != "__init__.py")
+    found = {file.relative_to(origin.parent).with_suffix("").parts: file.resolve() for file in files}
+    packages = origin.parent.rglob("__init__.py")  # a package goes before a module of its name
+    return found | {file.parent.relative_to(origin.parent).parts: file.resolve() for file in packages}
 
 
 def _lazily(name: str, packages: tuple[str, ...]) -> dict[str, str]:
@@ -89,18 +114,6 @@ def _lazily(name: str, packages: tuple[str, ...]) -> dict[str, str]:
     if name not in packages or importlib.util.find_spec(name) is None:
         return {}
     return getattr(importlib.import_module(name), "_MODULE_OF", {})
-
-
-def _module(name: str, packages: tuple[str, ...]) -> Iterator[Path]:
-    """Yield the files that `import name` runs: the module's own, and those of the packages above it."""
-    top, *rest = name.split(".")
-    spec = importlib.util.find_spec(top) if top in packages else None
-    if spec is None or spec.origin is None:
-        return
-    origin = Path(spec.origin).resolve()
-    yield origin
-    for depth in range(1, len(rest) + 1) if origin.name == "__init__.py" else ():
-        yield from _file(origin.parent.joinpath(*rest[:depth]))
 
 
 def _file(path: Path) -> list[Path]:

@@ -7,6 +7,7 @@ import fcntl
 import functools
 import importlib.util
 import os
+import re
 import shutil
 import socket
 import stat
@@ -32,7 +33,8 @@ ROOMS = Path(__file__).parents[1]
 IGNORED = shutil.ignore_patterns("__pycache__")
 SCRATCH = str(128 << 20)  # bytes that may be written to /tmp, and to /dev/shm
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
-TELLING = ("keys", "key-users", "kallsyms", "locks")  # in /proc, of what is outside, for everybody to read
+TELLING = ("/proc/keys", "/proc/key-users", "/proc/kallsyms", "/proc/locks")  # for everybody to read
+_OWN = re.compile(r"/proc/(\d+|sys/net)$")  # a sandbox has processes and a network of its own
 UNFILTERED = (
     "the kernel filters no system calls here: students' code can change the limits and the schedule of those after it, "
     "and leave keys and queues for them. The filter needs Linux on x86-64 or 64-bit ARM, with seccomp"
@@ -128,7 +130,9 @@ class Talk:
             while (size := wire.message_size(data)) is None or len(data) < size:
                 if size is not None and size > MAX_TEXT:
                     raise Ended("flood")
-                self._channel.settimeout(max(1e-3, deadline - time.monotonic()))
+                if (left := deadline - time.monotonic()) <= 0:  # whatever arrives
+                    raise Ended("time")
+                self._channel.settimeout(left)
                 chunk = self._channel.recv((size or wire.PREFIX.size) - len(data))
                 if not chunk:
                     raise Ended("exit")
@@ -437,10 +441,27 @@ def _bubblewrap(stage: Path, environment: dict[str, str], hidden: Iterable[Path]
 
 
 def _of_the_machine() -> list[str]:
-    """Return the files in /proc that tell of what is outside: root's own, as root may be the user, and `TELLING`."""
-    with os.scandir("/proc") as entries:
-        files = [entry for entry in entries if not entry.is_dir(follow_symlinks=False) and not entry.is_symlink()]
-    return sorted(each.path for each in files if each.name in TELLING or not each.stat().st_mode & stat.S_IROTH)
+    """Return the files in /proc that tell of what is outside: root's own, as root may be the user, and `TELLING`.
+
+    Left out are those of processes and of the network, which the sandbox has of its own, and of other file systems
+    below, which it has not.
+    """
+    return sorted(_told_in("/proc", os.stat("/proc").st_dev, private=False))
+
+
+def _told_in(folder: str, device: int, private: bool) -> Iterator[str]:
+    try:
+        names = [] if _OWN.match(folder) else os.listdir(folder)
+    except OSError:  # for root alone, and nobody else could read on in the sandbox either
+        return
+    for path in (f"{folder}/{name}" for name in names):
+        with contextlib.suppress(FileNotFoundError):
+            found = os.lstat(path)
+            alone = private or not found.st_mode & stat.S_IROTH
+            if stat.S_ISREG(found.st_mode) and (alone or path in TELLING):
+                yield path
+            elif stat.S_ISDIR(found.st_mode) and found.st_dev == device:
+                yield from _told_in(path, device, alone)
 
 
 def _masks(shown: Iterable[str], hidden: Iterable[Path]) -> set[str]:

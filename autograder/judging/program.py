@@ -29,6 +29,8 @@ BUILTINS = frozenset(dir(builtins))
 RUNS_ITS_BODY = ("time", "timeit", "capture", "prun")
 # What opens, closes or hides code in a line; an escaped character is one mark.
 MARKS = re.compile(r"""\\.|'''|\"\"\"|['"#()\[\]{}]""")
+MAX_PARTS = 100  # of a dotted name; the parser takes as long as the square of their number
+PARTS = re.compile(r"(?:\.(?:[ \t\f]|\\\r?\n)*\w+(?:[ \t\f]|\\\r?\n)*)+")
 PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 OUTSIDE = "<code from outside>"
 # The parser's warnings quote the code as it is. By the name of the file: to mute all of them meanwhile would mute, and
@@ -148,12 +150,14 @@ def _code(source: str) -> _Code:
 
 
 def parsed(source: str) -> ast.Module | None:
-    """Return the tree of code from outside; None if it does not parse, or is too long to be parsed.
+    """Return the tree of code from outside; None if it does not parse, or it or a name in it is too long to be parsed.
 
     Nothing is said of it on the terminal. Depth is bounded by the parser, whose limits raise.
     """
     try:
-        return ast.parse(source, OUTSIDE) if len(source) <= MAX_CODE else None
+        if len(source) > MAX_CODE or any(found[0].count(".") > MAX_PARTS for found in PARTS.finditer(source)):
+            return None
+        return ast.parse(source, OUTSIDE)
     except PARSE_ERRORS:
         return None
 

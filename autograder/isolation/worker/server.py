@@ -21,6 +21,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, BinaryIO
 
 import torch
@@ -33,7 +34,7 @@ PRIVATE = os.environ.get("MLA_PRIVATE") == "1"  # the processes, /tmp and /dev/s
 TASKS = os.environ.get("MLA_TASKS")  # a module with what a process of this kind does beside running a program
 GPU = os.environ.get("MLA_GPU") == "1"
 MAX_PROCESSES = 64
-MAX_FILES = 512  # in sockets of all a user's processes: with 1024, which is many a judge's limit, it could send none
+MAX_FILES = 512  # of a process; where nothing is filtered, of a user's under way in sockets: the judge needs some too
 WATCH_SECONDS = 0.05
 TERMS = 8 + TOLD.size  # bytes that a child tells: of memory that it holds, and of its arguments
 
@@ -76,9 +77,9 @@ def serve(judge: socket.socket, limits: dict[str, Any], channel: int, limited: c
     child = os.fork()
     if child == 0:
         try:
-            low, high = sorted((channel, tells))
-            for first, last in ((3, low), (low + 1, high), (high + 1, 4096)):
-                os.closerange(first, last)
+            kept = sorted({2, channel, tells, max(2, shelf.file)})
+            for before, after in pairwise([*kept, 4096]):
+                os.closerange(before + 1, after)
             request = wire.receive(socket.socket(fileno=os.dup(channel)))
             request |= {"cases": layout.unpacked(request.get("cases", []))}  # no part of what it may use
             if "record" not in request:
@@ -97,7 +98,7 @@ def serve(judge: socket.socket, limits: dict[str, Any], channel: int, limited: c
         before = before or told.read(TERMS)
     judge.recv(1)
     changed = shelf.changed(before[8:])
-    shelf.memory.close()
+    shelf.close()
     killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     clean = not over and _clean(directory)  # so much is gone sooner with the whole server, whose look may go on
     return {"signal": killed, "over": over, "clean": clean, "changed": changed}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import mmap
+import os
 import struct
+import sys
 from typing import Any
 
 import torch
@@ -19,11 +22,21 @@ TOLD = struct.Struct("<Q16s")  # bytes in use, and their digest
 
 
 class Shelf:
-    """Memory that a process and its forks share."""
+    """Memory that a process and its forks share. On Linux it is a `file` without a name, whose size can be fixed."""
 
     def __init__(self):
-        self.memory = mmap.mmap(-1, SIZE, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | NORESERVE)
+        self.file, flags = -1, mmap.MAP_SHARED | NORESERVE
+        if sys.platform == "linux":
+            self.file = os.memfd_create("shelf", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(self.file, SIZE)
+        self.memory = mmap.mmap(self.file, SIZE, flags=flags if self.file >= 0 else flags | mmap.MAP_ANONYMOUS)
         self.used = 0
+
+    def close(self) -> None:
+        """Give back the memory. For the process that made it."""
+        self.memory.close()
+        if self.file >= 0:
+            os.close(self.file)
 
     def placed(self, arguments: Any) -> Any:
         """Return nested arguments with their tensors in this memory."""
@@ -38,8 +51,12 @@ class Shelf:
         return there.view(tensor.shape).copy_(tensor)
 
     def told(self) -> bytes:
-        """Return what to tell the server before other code runs. The memory that is left over is there no more."""
+        """Return what to tell the server before other code runs. What is left over is gone, and cannot come back."""
         first = -(-self.used // mmap.PAGESIZE) * mmap.PAGESIZE
+        if self.file >= 0:  # else whoever maps a page of it anew could make it longer, as memory that nothing counts
+            os.ftruncate(self.file, first)
+            fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+            os.close(self.file)
         start = torch.frombuffer(self.memory, dtype=torch.uint8).data_ptr()
         ctypes.CDLL(None).munmap(ctypes.c_void_p(start + first), ctypes.c_size_t(SIZE - first))
         return TOLD.pack(self.used, _digest(self.memory, self.used))

@@ -1,6 +1,7 @@
 """What decides a verdict counts, wherever it stands; nothing else does."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,33 @@ def test_an_import_is_found_however_it_is_written(source):
 @pytest.mark.parametrize("source", ["import torch", "def f(:", "x = 1\0", "from nowhere import x", "from . import x"])
 def test_what_imports_nothing_of_ours_leads_nowhere(source):
     assert imported(source, OWN) == ()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import mla_ref." + "a" * 300,
+        "from mla_ref" + ".a" * 90 + " import " + ",".join("xyz"),
+        "import " + ",".join(["mla_ref.attention.a"] * 1000),
+        "from mla_ref import " + ",".join(f"a{n}" for n in range(1000)),
+    ],
+    ids=["long", "deep", "many", "many of one"],
+)
+def test_names_from_outside_are_looked_up_in_a_list_and_not_in_the_file_system(source, monkeypatch):
+    imported("import mla_ref", OWN)  # lists the package's modules
+    looks, named = 0, sys.getprofile()
+
+    def count(frame, event, what):
+        nonlocal looks
+        looks += event == "c_call" and what.__name__ in ("stat", "lstat", "open", "scandir", "listdir")
+
+    sys.setprofile(count)
+    try:
+        found = imported(source, OWN)
+    finally:
+        sys.setprofile(named)
+    assert REFERENCE / "__init__.py" in found
+    assert looks < 50
 
 
 def test_modules_that_import_each_other_are_followed_once(tmp_path):

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,9 @@ import mla_ref
 from autograder.classroom import grader
 from autograder.classroom.grader import Grader
 from autograder.course.course import Course, find_course
-from autograder.isolation.sandbox import Limits, Sandbox, default_isolation
+from autograder.isolation import sandbox
+from autograder.isolation.sandbox import Ended, Limits, Sandbox, Talk, default_isolation
+from autograder.isolation.worker import wire
 from autograder.judging.verdict import Outcome
 
 from ..tiny_course import FOLDER, verdict
@@ -132,14 +135,16 @@ def spy():
 def test_what_the_kernel_tells_of_keys_and_root_alone_is_not_there(bubble):
     source = """
 def spy():
-    told = []
-    for name in os.listdir("/proc"):
-        path = f"/proc/{name}"
-        if os.path.isdir(path): continue
-        try:
-            private = name in ("keys", "key-users", "kallsyms", "locks") or not os.stat(path).st_mode & 4
-            if private and os.read(os.open(path, os.O_RDONLY | os.O_NONBLOCK), 1): told.append(name)
-        except OSError: pass
+    told, tables = [], ["/proc/" + name for name in ("keys", "key-users", "kallsyms", "locks")]
+    for folder, folders, names in os.walk("/proc"):
+        if folder == "/proc": folders[:] = [name for name in folders if not name.isdigit()]
+        if folder == "/proc/sys": folders.remove("net")  # of the sandbox's own network
+        locked = folder != "/proc" and not os.stat(folder).st_mode & 4
+        for path in (os.path.join(folder, name) for name in names):
+            try:
+                private = path in tables or locked or not os.stat(path).st_mode & 4
+                if private and os.read(os.open(path, os.O_RDONLY | os.O_NONBLOCK), 1): told.append(path)
+            except OSError: pass
     return json.dumps([told, open("/proc/meminfo").read() != "", os.path.exists("/proc/sysvipc/shm")])
 """
     assert tell(bubble, source) == [[], True, True]
@@ -254,6 +259,31 @@ def test_a_process_whose_name_is_no_text_does_not_end_the_server(bubble):
     """
     assert verdict(bubble, source).outcome is Outcome.PASSED
     assert bubble._process.pid == before
+
+
+def test_an_answer_that_comes_by_the_byte_ends_with_its_time(monkeypatch):
+    class Trickling:
+        """An end of a conversation whose clock goes on by a second with each byte."""
+
+        def __init__(self):
+            self.rest = list(wire.encode({"text": "x" * 100}))
+            self.now = 0.0
+
+        def settimeout(self, seconds):
+            assert seconds > 0
+
+        def sendall(self, data): ...
+
+        def recv(self, size):
+            self.now += 1.0
+            return bytes([self.rest.pop(0)])
+
+    channel = Trickling()
+    monkeypatch.setattr(sandbox, "time", SimpleNamespace(monotonic=lambda: channel.now))
+    assert Talk(channel).ask({}, seconds=1000.0) == {"text": "x" * 100}
+    late = channel = Trickling()
+    with pytest.raises(Ended, match="time"):
+        Talk(late).ask({}, seconds=10.0)
 
 
 def test_a_child_cannot_read_the_servers_memory(bubble):

@@ -182,6 +182,14 @@ def test_a_cell_that_is_broken_stays_broken():
     assert names_bound("def f(:") == set()
 
 
+@pytest.mark.parametrize("part", [".a", ". a", ".\\\na"])
+def test_a_name_of_very_many_parts_is_not_parsed(part):
+    for line in ("import a{}", "from a{} import b"):
+        assert is_broken(line.format(part * 200))
+        assert not is_broken(line.format(part * 20))
+    assert not is_broken("a.a\n" * 200)
+
+
 @pytest.mark.parametrize(
     "source",
     [
