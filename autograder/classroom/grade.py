@@ -188,7 +188,7 @@ class Classroom:
     def _entry(self, grader: Grader, student: str, lesson: Lesson, terms: tuple[str, str]) -> Entry:
         folder = self.submitted / student / lesson.name
         notebook = restored(lesson, folder)
-        return Entry(student, lesson, notebook, grader.jobs(lesson, notebook), _timestamp(folder)[0], terms)
+        return Entry(student, lesson, notebook, grader.jobs(lesson, notebook), read_time(folder)[0], terms)
 
 
 def restored(lesson: Lesson, folder: Path) -> NotebookNode:
@@ -255,7 +255,7 @@ def _look(student: Path, lessons: Sequence[str]) -> tuple[list[str], list[str]]:
         return [], [f"{where} cannot be read ({type(error).__name__}) and was left alone: see to its permissions"]
     problems = []
     for lesson in known:
-        problems.append(_timestamp(student / lesson)[1])
+        problems.append(read_time(student / lesson)[1])
         try:
             others = _others(student / lesson)
         except OSError as error:
@@ -280,7 +280,7 @@ def _is(path: Path, kind: Callable[[int], bool]) -> bool:
         return False
 
 
-def _timestamp(folder: Path) -> tuple[str | None, str | None]:
+def read_time(folder: Path) -> tuple[str | None, str | None]:
     """Return the time of a submission that its file holds, in UTC, and what is wrong with that file."""
     from nbgrader.utils import parse_utc
 

@@ -39,7 +39,7 @@ class OfCourse(NbGraderPreprocessor):
 class Restore(OfCourse):
     """First sanitizer: put the student's solutions into the lesson's own notebook (see `classroom.restore`).
 
-    nbgrader has read the notebook already, and has not looked at it. Unless it is our own, it is read again.
+    A notebook that was handed in is read here, and nowhere else; nbgrader has not opened it (see `guard.Unopened`).
     """
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
