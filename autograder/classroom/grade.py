@@ -33,6 +33,7 @@ from autograder.text import listed, one_line
 PATTERN = "STUDENT/LESSON/LESSON.ipynb"
 MARK = ".sample-class"  # lists the submissions of the sample class as STUDENT/LESSON
 MOST = 1000  # entries of a student's folder, or of a lesson's in it, that are looked at
+YEARS = 1970, 2999  # of a submission's time; a time zone takes one at the very end of the calendar off it
 SEED = "the same cases in every run"  # of the sample class: no secret, as its students are made up
 ISOLATION = "MLA_ISOLATION"  # in the environment: how to isolate where nothing else says
 
@@ -288,7 +289,10 @@ def read_time(folder: Path) -> tuple[str | None, str | None]:
         text = read_file(folder / "timestamp.txt", 101).decode().strip()
         if len(text) > 100 or " /" in text or ".." in text:  # paths, of which the parser would read time zones
             raise ValueError
-        return f"{parse_utc(text)} UTC", None
+        time = parse_utc(text)
+        if not YEARS[0] <= time.year <= YEARS[1]:
+            raise ValueError
+        return f"{time} UTC", None
     except FileNotFoundError:
         return None, None
     except Exception:  # the parser has many ways to fail

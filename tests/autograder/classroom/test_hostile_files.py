@@ -138,6 +138,18 @@ def time_of_8_gb(submitted):
         file.truncate(HUGE)
 
 
+def time_is_no_time(submitted):
+    _right(_folder(submitted)).with_name("timestamp.txt").write_text("garbage\x1b[31m")
+
+
+def time_before_all_others(submitted):
+    _right(_folder(submitted)).with_name("timestamp.txt").write_text("0001-01-01 00:00:00 UTC")
+
+
+def time_after_all_others(submitted):
+    _right(_folder(submitted)).with_name("timestamp.txt").write_text("9999-12-31 23:59:59 UTC")
+
+
 def time_is_a_pipe(submitted):
     os.mkfifo(_right(_folder(submitted)).with_name("timestamp.txt"))
 
@@ -299,6 +311,26 @@ def test_the_button_in_formgrader_copies_nothing_that_lies_beside_the_notebook(r
     with room.records.gradebook() as gradebook:
         scores = {each.student_id: each.score for each in submissions_of(gradebook, NAME)}
     assert scores["eve"] == (0 if plant.__name__.startswith("notebook_") else scores["ada"])
+
+
+TIMES = [each for each in BAD if each.__name__.startswith("time_")]
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+@pytest.mark.parametrize("plant", TIMES, ids=lambda each: each.__name__)
+def test_formgrader_lists_the_class_whatever_one_student_says_the_time_is(room, plant, zone):
+    from nbgrader.apps import NbGraderAPI
+    from nbgrader.coursedir import CourseDirectory
+
+    plant(room.submitted)
+    config = room.records.config()
+    config.NbGraderAPI.timezone = zone
+    api = NbGraderAPI(CourseDirectory(config=config), config=config)
+    assert [each["student"] for each in api.get_submissions(NAME)] == sorted([*HONEST, "eve"])
+    answer = api.autograde(NAME, "eve")
+    assert answer["success"], answer
+    (eve,) = [each for each in api.get_submissions(NAME) if each["student"] == "eve"]
+    assert (eve["autograded"], eve["score"], eve["timestamp"]) == (True, eve["max_score"], None)
 
 
 def test_feedback_copies_nothing_that_an_earlier_grading_has_copied(room):
