@@ -31,9 +31,11 @@ def configure(
         OverwriteKernelspec,
     )
 
+    from autograder.classroom.guard import Unopened, guard
     from autograder.classroom.preprocessors import CheckMarks, GetVerdicts, Judge, Restore, SaveVerdicts
 
     find_tools()
+    guard()
     course = course or find_course()
     classroom = Path(classroom or os.environ.get("MLA_CLASSROOM") or course.home / "classroom").resolve()
     classroom.mkdir(parents=True, exist_ok=True)  # `nbgrader db` may be the first to write there
@@ -54,6 +56,7 @@ def configure(
         OverwriteCells,
         CheckMarks,
     ]
+    c.Autograde.exporter_class = Unopened
     c.Autograde.autograde_preprocessors = [Judge, LimitOutput, SaveVerdicts, AssignLatePenalties, CheckMarks]
     c.OverwriteCells.add_missing_cells = False
     c.OfCourse.course = str(course.root)

@@ -33,6 +33,7 @@ from autograder.text import listed, one_line
 PATTERN = "STUDENT/LESSON/LESSON.ipynb"
 MARK = ".sample-class"  # lists the submissions of the sample class as STUDENT/LESSON
 MOST = 1000  # entries of a student's folder, or of a lesson's in it, that are looked at
+YEARS = 1970, 2999  # of a submission's time; a time zone takes one at the very end of the calendar off it
 SEED = "the same cases in every run"  # of the sample class: no secret, as its students are made up
 ISOLATION = "MLA_ISOLATION"  # in the environment: how to isolate where nothing else says
 
@@ -188,7 +189,7 @@ class Classroom:
     def _entry(self, grader: Grader, student: str, lesson: Lesson, terms: tuple[str, str]) -> Entry:
         folder = self.submitted / student / lesson.name
         notebook = restored(lesson, folder)
-        return Entry(student, lesson, notebook, grader.jobs(lesson, notebook), _timestamp(folder)[0], terms)
+        return Entry(student, lesson, notebook, grader.jobs(lesson, notebook), read_time(folder)[0], terms)
 
 
 def restored(lesson: Lesson, folder: Path) -> NotebookNode:
@@ -255,7 +256,7 @@ def _look(student: Path, lessons: Sequence[str]) -> tuple[list[str], list[str]]:
         return [], [f"{where} cannot be read ({type(error).__name__}) and was left alone: see to its permissions"]
     problems = []
     for lesson in known:
-        problems.append(_timestamp(student / lesson)[1])
+        problems.append(read_time(student / lesson)[1])
         try:
             others = _others(student / lesson)
         except OSError as error:
@@ -280,7 +281,7 @@ def _is(path: Path, kind: Callable[[int], bool]) -> bool:
         return False
 
 
-def _timestamp(folder: Path) -> tuple[str | None, str | None]:
+def read_time(folder: Path) -> tuple[str | None, str | None]:
     """Return the time of a submission that its file holds, in UTC, and what is wrong with that file."""
     from nbgrader.utils import parse_utc
 
@@ -288,7 +289,10 @@ def _timestamp(folder: Path) -> tuple[str | None, str | None]:
         text = read_file(folder / "timestamp.txt", 101).decode().strip()
         if len(text) > 100 or " /" in text or ".." in text:  # paths, of which the parser would read time zones
             raise ValueError
-        return f"{parse_utc(text)} UTC", None
+        time = parse_utc(text)
+        if not YEARS[0] <= time.year <= YEARS[1]:
+            raise ValueError
+        return f"{time} UTC", None
     except FileNotFoundError:
         return None, None
     except Exception:  # the parser has many ways to fail

@@ -82,7 +82,8 @@ class Grader:
         self.course = course
         self.seconds = seconds
         self.isolation = isolation or sandbox.default_isolation()
-        self.place = place or Here(course, self.isolation, modelled, [classroom] if classroom else [])
+        self.hidden = (classroom.resolve(),) if classroom else ()
+        self.place = place or Here(course, self.isolation, modelled, self.hidden)
         self.seed = read_seed(classroom) if classroom else secrets.token_hex(16)
         self.store = VerdictStore(classroom / "verdicts") if classroom else None
         self._memory: dict[str, Verdict] = {}
@@ -205,9 +206,8 @@ class Grader:
     def _run(self, lesson: Lesson, job: Job) -> Verdict:
         of_speed, each = job.answers is not None, job.exercise
         rules, gpu = rules_of(self.course, lesson.name, job.program), self.place.gpu if of_speed else None
-        return self.place.run(
-            Task(lesson.name, each.name, of_speed, job.program, self.seed, each.limits, self.isolation, rules, gpu)
-        )
+        what = lesson.name, each.name, of_speed, job.program
+        return self.place.run(Task(*what, self.seed, each.limits, self.isolation, rules, gpu, self.hidden))
 
     def known(self, job: Job) -> Verdict | None:
         """Return the verdict of a job if no run is needed for it."""

@@ -14,6 +14,7 @@ from traitlets import Float, Unicode
 
 from autograder.classroom import grader, report
 from autograder.classroom.grade import isolation_for, restored
+from autograder.classroom.record import Records
 from autograder.classroom.restore import REMARKS, clean_cells, restore
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
@@ -39,7 +40,7 @@ class OfCourse(NbGraderPreprocessor):
 class Restore(OfCourse):
     """First sanitizer: put the student's solutions into the lesson's own notebook (see `classroom.restore`).
 
-    nbgrader has read the notebook already, and has not looked at it. Unless it is our own, it is read again.
+    A notebook that was handed in is read here, and nowhere else; nbgrader has not opened it (see `guard.Unopened`).
     """
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
@@ -63,6 +64,7 @@ class Judge(OfCourse):
             pair, room = (resources["nbgrader"]["student"], lesson.name), Path(self.classroom)
             isolation = isolation_for(room, [pair], self.isolation)
             verdicts = grader.shared(self.course, self.classroom, self.seconds, isolation).verdicts(lesson, nb)
+            Records(Course.at(self.course), room).note(*pair, list(verdicts.values()))
         for cell in nb.cells:
             if name := lesson.graded.get(cell["id"]):
                 fill(cell, verdicts[name], nb.metadata.get(REMARKS, {}))

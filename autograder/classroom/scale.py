@@ -54,7 +54,8 @@ class Task:
     """A program to judge, on its answers or on its speed, and all that the verdict follows from.
 
     `rules` are a digest of the code that decides and the versions of PyTorch and Triton (see `rules_of`). `gpu` is the
-    GPU that measures a speed, None where it is modelled.
+    GPU that measures a speed, None where it is modelled. `hidden` are folders that the program must not see where it
+    runs (see `Here`), if they are there.
     """
 
     lesson: str
@@ -66,6 +67,7 @@ class Task:
     isolation: str
     rules: Rules
     gpu: str | None = None
+    hidden: tuple[Path, ...] = ()
 
 
 def rules_of(course: Course, lesson: str, program: Sequence[Cell] = ()) -> Rules:
@@ -286,7 +288,7 @@ def describe(lessons: Sequence[str], dask_worker: Any = None) -> dict[str, Any]:
 
 def perform(task: Task) -> Verdict:
     """Judge a program. Runs on a worker. Raises SchedulerError if that decides by other rules than the task's."""
-    here = _here(task.isolation)
+    here = _here(task.isolation, task.hidden)
     _compare(os.uname().nodename, rules_of(here.course, task.lesson, task.program), task.rules)
     if task.gpu and task.gpu != here.gpu:
         raise SchedulerError(f"the worker at {os.uname().nodename} has the GPU {here.gpu}, expected {task.gpu}")
@@ -294,6 +296,6 @@ def perform(task: Task) -> Verdict:
 
 
 @functools.cache
-def _here(isolation: str) -> Here:
-    """Return the one place of a worker's process."""
-    return Here(find_course(), isolation)
+def _here(isolation: str, hidden: tuple[Path, ...]) -> Here:
+    """Return the one place of a worker's process for a classroom."""
+    return Here(find_course(), isolation, hidden=hidden)

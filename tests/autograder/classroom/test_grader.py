@@ -24,7 +24,7 @@ from autograder.classroom.scoreboard import print_scoreboard
 from autograder.course.course import Course
 from autograder.course.digest import transitive
 from autograder.course.lesson import LessonError
-from autograder.isolation.sandbox import Sandbox, SandboxError
+from autograder.isolation.sandbox import Sandbox, SandboxError, default_isolation
 from autograder.judging import judge
 from autograder.judging.verdict import Outcome, Verdict
 
@@ -281,6 +281,25 @@ def test_the_button_in_formgrader_gives_the_same_scores(tiny, troubled):
         assert answer["success"], f"{student}: {answer.get('error') or answer.get('log')}"
         assert (folder / "autograded" / student / NAME / f"{NAME}.ipynb").exists()
     assert in_gradebook(folder) == before
+
+
+def test_what_the_button_has_entered_does_not_outlast_the_next_run(tiny, tmp_path):
+    from nbgrader.apps import NbGraderAPI
+    from nbgrader.coursedir import CourseDirectory
+
+    hand_in(tmp_path, eve=notebook(**RIGHT))
+    room = Classroom(tiny, tmp_path)
+    room.grade()
+    hand_in(tmp_path, eve=notebook(**WRONG))
+    config = room.records.config()
+    assert NbGraderAPI(CourseDirectory(config=config), config=config).autograde(NAME, "eve")["success"]
+    (row,) = rows(room)
+    assert (row["score"], row["isolation"]) == (2, default_isolation())
+    hand_in(tmp_path, eve=notebook(**RIGHT))
+    (eve,) = room.grade()
+    assert (eve.score, eve.counts, eve.fresh) == (5, 5, True)
+    assert [row["score"] for row in rows(room)] == [5]
+    assert not room.grade()[0].fresh
 
 
 def test_lateness_costs_what_nbgraders_configuration_says_in_every_run(tiny, tmp_path, monkeypatch):

@@ -3,7 +3,9 @@
 import csv
 import io
 import os
+import resource
 import shutil
+import signal
 import unicodedata
 from pathlib import Path
 
@@ -136,6 +138,18 @@ def time_of_8_gb(submitted):
         file.truncate(HUGE)
 
 
+def time_is_no_time(submitted):
+    _right(_folder(submitted)).with_name("timestamp.txt").write_text("garbage\x1b[31m")
+
+
+def time_before_all_others(submitted):
+    _right(_folder(submitted)).with_name("timestamp.txt").write_text("0001-01-01 00:00:00 UTC")
+
+
+def time_after_all_others(submitted):
+    _right(_folder(submitted)).with_name("timestamp.txt").write_text("9999-12-31 23:59:59 UTC")
+
+
 def time_is_a_pipe(submitted):
     os.mkfifo(_right(_folder(submitted)).with_name("timestamp.txt"))
 
@@ -228,6 +242,101 @@ def test_the_button_in_formgrader_gives_nobody_anothers_work(room, plant):
     with room.records.gradebook() as gradebook:
         scores = {each.student_id: each.score for each in submissions_of(gradebook, NAME)}
     assert scores["eve"] == 0 < scores["ada"]
+
+
+def big_is_a_link(submitted):
+    _right(_folder(submitted)).with_name("big").symlink_to("/dev/zero")
+
+
+def seed_is_linked(submitted):
+    _right(_folder(submitted)).with_name("data.txt").symlink_to(submitted.parent / "seed")
+
+
+def notebook_is_in_a_folder_elsewhere(submitted):
+    elsewhere = submitted.parent / "elsewhere"
+    shutil.copytree(submitted / "ada" / NAME, elsewhere)
+    (elsewhere / "data.txt").write_text("not for students")
+    (submitted / "eve").mkdir()
+    (submitted / "eve" / NAME).symlink_to(elsewhere)
+
+
+def page_and_pipe(submitted):
+    folder = _right(_folder(submitted)).parent
+    (folder / "evil.html").write_text("<script>alert(1)</script>")
+    os.mkfifo(folder / "pipe")
+
+
+def notebook_is_broken(submitted):
+    (_folder(submitted) / BOOK).write_text("{")
+
+
+BESIDE = [
+    *(big_is_a_link, seed_is_linked, page_and_pipe),
+    *(notebook_is_in_a_folder_elsewhere, notebook_is_broken, notebook_is_a_pipe),
+]
+
+
+@pytest.fixture
+def small():
+    """No file of this process may grow beyond 16 MiB, and nothing may take more than a minute."""
+
+    def stop(*_):
+        raise TimeoutError("it waits for a pipe, or reads without an end")
+
+    before, on_size = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    on_alarm = signal.signal(signal.SIGALRM, stop)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 20, before[1]))
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, on_size)
+    signal.signal(signal.SIGALRM, on_alarm)
+
+
+@pytest.mark.parametrize("plant", BESIDE, ids=lambda each: each.__name__)
+def test_the_button_in_formgrader_copies_nothing_that_lies_beside_the_notebook(room, small, plant):
+    from nbgrader.apps import NbGraderAPI
+    from nbgrader.coursedir import CourseDirectory
+
+    plant(room.submitted)
+    (room.submitted / "eve" / NAME / "timestamp.txt").write_text("2026-12-25 10:00:00 UTC")
+    config = room.records.config()
+    api = NbGraderAPI(CourseDirectory(config=config), config=config)
+    for answer in (api.autograde(NAME, "eve"), api.generate_feedback(NAME, "eve")):
+        assert answer["success"], answer
+    for step, page in (("autograded", BOOK), ("feedback", f"{NAME}.html")):
+        there = [path for path in (room.folder / step / "eve").rglob("*") if not path.is_dir() or path.is_symlink()]
+        assert sorted(path.name for path in there) == [page, "timestamp.txt"]
+    with room.records.gradebook() as gradebook:
+        scores = {each.student_id: each.score for each in submissions_of(gradebook, NAME)}
+    assert scores["eve"] == (0 if plant.__name__.startswith("notebook_") else scores["ada"])
+
+
+TIMES = [each for each in BAD if each.__name__.startswith("time_")]
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+@pytest.mark.parametrize("plant", TIMES, ids=lambda each: each.__name__)
+def test_formgrader_lists_the_class_whatever_one_student_says_the_time_is(room, plant, zone):
+    from nbgrader.apps import NbGraderAPI
+    from nbgrader.coursedir import CourseDirectory
+
+    plant(room.submitted)
+    config = room.records.config()
+    config.NbGraderAPI.timezone = zone
+    api = NbGraderAPI(CourseDirectory(config=config), config=config)
+    assert [each["student"] for each in api.get_submissions(NAME)] == sorted([*HONEST, "eve"])
+    answer = api.autograde(NAME, "eve")
+    assert answer["success"], answer
+    (eve,) = [each for each in api.get_submissions(NAME) if each["student"] == "eve"]
+    assert (eve["autograded"], eve["score"], eve["timestamp"]) == (True, eve["max_score"], None)
+
+
+def test_feedback_copies_nothing_that_an_earlier_grading_has_copied(room):
+    (room.folder / "autograded" / "ada" / NAME / "evil.html").write_text("<script>alert(1)</script>")
+    write_feedback(room)
+    assert [path.name for path in (room.folder / "feedback" / "ada" / NAME).iterdir()] == [f"{NAME}.html"]
 
 
 def test_a_class_of_3_with_every_bad_hand_in_at_once_is_graded(room):

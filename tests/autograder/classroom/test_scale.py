@@ -13,6 +13,7 @@ from autograder.classroom import scale
 from autograder.classroom.grade import Classroom
 from autograder.classroom.scale import Cluster, SchedulerError, Task, rules_of
 from autograder.course.course import Course
+from autograder.isolation import sandbox
 from autograder.isolation.sandbox import Limits, default_isolation
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome
@@ -128,7 +129,24 @@ def test_a_worker_that_came_later_and_judges_otherwise_judges_nothing(tiny, monk
             scale.perform(Task(**{**vars(task), "rules": rules}))
     verdict = scale.perform(Task(**{**vars(task), "rules": (code, torch, triton)}))
     assert (verdict.outcome, verdict.isolation) == (Outcome.PASSED, default_isolation())
-    scale._here("bubblewrap" if default_isolation() == "bubblewrap" else "process").close()
+    scale._here(default_isolation(), ()).close()
+    scale._here.cache_clear()
+
+
+@pytest.mark.skipif(default_isolation() != "bubblewrap", reason="only bubblewrap hides folders")
+def test_a_worker_hides_the_classroom_that_it_judges_for(tiny, tmp_path, monkeypatch):
+    classroom = tmp_path / "system" / "class"
+    monkeypatch.setattr(sandbox, "SYSTEM", (*sandbox.SYSTEM, str(classroom.parent)))
+    monkeypatch.setenv("MLA_COURSE", str(tiny.root))
+    scale._here.cache_clear()
+    here = cluster(monkeypatch, {}, isolation="bubblewrap")
+    here._client.submit = lambda do, task, **rest: types.SimpleNamespace(result=lambda: do(task))
+    monkeypatch.setattr("autograder.classroom.grade.Cluster", lambda *rest: here)
+    look = f"import os\ndef double(x): raise ValueError(sorted(os.listdir({str(classroom)!r})))"
+    hand_in(classroom, eve=notebook(double=look))
+    (eve,) = Classroom(tiny, classroom, isolation="bubblewrap", scheduler="tcp://s").grade(jobs=1)
+    assert "`): [] (at" in eve.verdicts[0].reason
+    scale._here("bubblewrap", (classroom,)).close()
     scale._here.cache_clear()
 
 
