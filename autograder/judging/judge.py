@@ -16,7 +16,7 @@ from autograder.isolation.worker.layout import packed
 from autograder.isolation.worker.running import TIME_IS_UP
 from autograder.judging.cases import Case, draw_cases, noise_for
 from autograder.judging.compare import assess
-from autograder.judging.exercise import Exercise
+from autograder.judging.exercise import Exercise, upcast
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
 from autograder.text import one_line, quoted
@@ -204,7 +204,7 @@ def _how_it_ended(exercise: Exercise, reply: Reply) -> Failure:
 def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failure | None:
     """Return what is wrong with the message about one case, or None."""
     if "error" in message:
-        return replace(_read_error(exercise, message["error"]), case=str(case))
+        return replace(_refused_wrongly(exercise, case, _read_error(exercise, message["error"])), case=str(case))
     if "unsupported" in message:
         names = ", ".join(exercise.returns)
         reason = f"the result is {quoted(message['unsupported'], 200)}, expected {names}"
@@ -223,6 +223,14 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
     if empty and told:
         hint = f": {one_line(told[0], 400)}"
     return Failure(Outcome.WRONG, one_line(found.reason, 1000) + hint, found.mistake, str(case))
+
+
+def _refused_wrongly(exercise: Exercise, case: Case, failure: Failure) -> Failure:
+    """Return the failure with what a call of the session raises to refuse, where one must and another error came."""
+    refusals = exercise.driver == "session" and failure.reason.startswith(("RuntimeError", "AssertionError"))
+    if not refusals or not any(isinstance(x, str) for x in exercise.oracle(**upcast(case.arguments))):
+        return failure
+    return replace(failure, reason=f"{failure.reason}; a call that must be refused raises ValueError")
 
 
 def broken_terms(exercise: Exercise, case: Case, launches: int, owners: Sequence[str | None]) -> Failure | None:

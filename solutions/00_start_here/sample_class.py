@@ -242,7 +242,7 @@ def matmul_cost(m, n, k, itemsize):
     ),
     Submission(
         "nico",
-        "counts additions to the last one and forgets the itemsize; the wrong line of the data sheet; rounds up at a tie",
+        "counts additions to the last one, forgets the itemsize; the wrong line of the data sheet; rounds up at a tie",
         patches=(
             rewrite(
                 "matmul_cost",
