@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
@@ -158,8 +159,18 @@ def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[Failure | None
     except Forbidden as error:
         return Failure(Outcome.WRONG, str(error), case=str(case)), None, None
     except Exception as error:
-        message = {"error": running.describe_error(error)}
+        message = {"error": _described(error)}
     return read_case(exercise, case, message), result, found
+
+
+def _described(error: Exception) -> dict[str, Any]:
+    """Describe an error as the judge does, but name a cell that is not the exercise's by the function that failed."""
+    found = running.describe_error(error)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if running.is_students(frame.filename)]
+    if frames and found["where"] and found["where"]["line"] == frames[-1].lineno:
+        elsewhere = frames[-1].filename != frames[0].filename
+        found["where"]["cell"] = found["where"]["cell"] or (frames[-1].name if elsewhere else "")
+    return found
 
 
 def _called(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, Any], Explained | None]:

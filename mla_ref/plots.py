@@ -53,7 +53,7 @@ def roofline(
         Above the axes.
     """
     devices = (devices,) if isinstance(devices, Device) else tuple(devices)
-    with _figure(title) as (figure, axes):
+    with _figure(title, width=7.0 if len(devices) == 1 else 9.0) as (figure, axes):
         placed = {label: _place(point, devices[0], dtype, measured) for label, point in points.items()}
         ridges = [device.ridge(dtype, measured) for device in devices]
         seen = [*ridges, *(intensity for intensity, _ in placed.values())]
@@ -70,7 +70,10 @@ def roofline(
             marker = MARKERS[number % len(MARKERS)]
             axes.plot(intensity, rate / 1e12, marker, color=color, markersize=8, label=label)
         axes.set(xlabel="intensity (FLOP/byte)", ylabel="TFLOP/s")
-        axes.legend(loc="lower right" if len(devices) == 1 else "best")
+        if len(devices) == 1:
+            axes.legend(loc="lower right")
+        else:  # no corner is free of every roof
+            axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
@@ -369,6 +372,7 @@ def curves(
             if "x" in log:
                 axes.set_xscale("log", base=2)
                 axes.xaxis.set_major_formatter("{x:g}")
+                axes.xaxis.get_major_locator().set_params(numticks=6)  # more run into each other
             if "y" in log:
                 axes.set_yscale("log")
             axes.set(title=title, xlabel=xlabel)

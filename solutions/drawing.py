@@ -93,6 +93,16 @@ def mla_operands(
     }
 
 
+def sink(q: torch.Tensor, k: torch.Tensor, depth: float) -> None:
+    """Lower the score of key t of T by about `depth`·(T − t) before it is scaled: change the first elements in place.
+
+    q is [B, S, H, n], k is [B, T, n] or [B, T, H, n]. No score is near 0 then, and the newest key of a query wins.
+    """
+    below = depth * torch.arange(k.shape[1], 0, -1)
+    q[..., 0] = 1.0
+    k[..., 0] -= below.reshape(-1, *[1] * (k.dim() - 3))
+
+
 def latent_operands(
     g: torch.Generator | None,
     B: int,

@@ -170,6 +170,10 @@ def mask_mistakes(attention: Oracle, query: str, key: str) -> tuple[Mistake, Mis
     )
 
 
+HIDDEN = -10000.0  # what is taken for −∞
+NOT_HIDDEN = "hidden scores are set to −10000, and the scores that are seen may be lower: set the hidden ones to −inf"
+
+
 def base_2_mistake(attention: Oracle) -> Mistake:
     """Return the mistake of an lse to base 2."""
     return Mistake("lse base 2", "lse is a logarithm to base 2, expected the natural one", after(attention, base_2))

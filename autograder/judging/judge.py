@@ -17,7 +17,7 @@ from autograder.isolation.worker.running import TIME_IS_UP
 from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for
 from autograder.judging.compare import Difference, assess
-from autograder.judging.exercise import Exercise
+from autograder.judging.exercise import Exercise, upcast
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
 from autograder.text import one_line, quoted
@@ -205,7 +205,7 @@ def _how_it_ended(exercise: Exercise, reply: Reply) -> Failure:
 def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failure | None:
     """Return what is wrong with the message about one case, or None."""
     if "error" in message:
-        return replace(_read_error(exercise, message["error"]), case=str(case))
+        return replace(_refused_wrongly(exercise, case, _read_error(exercise, message["error"])), case=str(case))
     if "unsupported" in message:
         names = ", ".join(exercise.returns)
         reason = f"the result is {quoted(message['unsupported'], 200)}, expected {names}"
@@ -238,6 +238,14 @@ def _source_of_nan(exercise: Exercise, case: Case, message: dict[str, Any], foun
     if any(bool(t.isnan().any()) for t in tensors_in(case.arguments)):
         sources.append("places of the arguments that do not count and hold NaN")
     return f"NaN comes here from {', '.join([*sources, '0/0, 0 · inf'])} and inf - inf"
+
+
+def _refused_wrongly(exercise: Exercise, case: Case, failure: Failure) -> Failure:
+    """Return the failure with what a call of the session raises to refuse, where one must and another error came."""
+    refusals = exercise.driver == "session" and failure.reason.startswith(("RuntimeError", "AssertionError"))
+    if not refusals or not any(isinstance(x, str) for x in exercise.oracle(**upcast(case.arguments))):
+        return failure
+    return replace(failure, reason=f"{failure.reason}; a call that must be refused raises ValueError")
 
 
 def broken_terms(exercise: Exercise, case: Case, launches: int, owners: Sequence[str | None]) -> Failure | None:

@@ -317,6 +317,7 @@ RIDGE_ROWS = Exercise(
             visible=[
                 dict(n=7168, k=2048, itemsize=1, peak_flops=1979 * 10**12, bandwidth=3350 * 10**9),
                 dict(n=7168, k=7168, itemsize=2, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),
+                dict(n=1024, k=1024, itemsize=2, peak_flops=256 * 10**12, bandwidth=10**12),  # 512 rows: equal times
             ],
             hidden=lambda r: [_layer(r, 2, r.uniform(50, 300)), _layer(r, 1, r.uniform(100, 600))],
         ),

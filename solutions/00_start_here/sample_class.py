@@ -242,7 +242,7 @@ def matmul_cost(m, n, k, itemsize):
     ),
     Submission(
         "nico",
-        "counts additions to the last one and forgets the itemsize; the wrong line of the data sheet",
+        "counts additions to the last one, forgets the itemsize; the wrong line of the data sheet; rounds up at a tie",
         patches=(
             rewrite(
                 "matmul_cost",
@@ -252,8 +252,17 @@ def matmul_cost(m, n, k, itemsize):
 """,
             ),
             replace("predict_h100", "1979e12 / 2", "67e12"),
+            rewrite(
+                "ridge_rows",
+                """
+def ridge_rows(n, k, itemsize, peak_flops, bandwidth):
+    ridge = peak_flops / bandwidth * itemsize
+    return math.ceil(ridge * n * k / (2 * n * k - ridge * (n + k)))
+""",
+            ),
         ),
         expect={
+            "ridge_rows": Expected(1, Outcome.PARTIAL, "last number of rows"),
             "matmul_cost": Expected(0, says="k − 1 additions"),
             "predict_h100": Expected(0, says="the line of bfloat16"),
         },

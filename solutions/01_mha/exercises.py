@@ -11,8 +11,8 @@ import torch
 from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, randn
 from mla_ref import Cost, sdpa
 
-from ..drawing import as_given
-from ..oracles import base_2_mistake, causal, mask_mistakes, slips
+from ..drawing import as_given, sink
+from ..oracles import HIDDEN, NOT_HIDDEN, base_2_mistake, causal, mask_mistakes, slips
 
 # predict_cache_bytes
 
@@ -82,13 +82,14 @@ PREDICT_CACHE_BYTES = Exercise(
 # attention and grouped_attention
 
 
-def _qkv(g: torch.Generator, B: int, S: int, T: int, H: int, Dh: int, G: int = 0, scale: float = 1.0) -> Arguments:
+def _qkv(
+    g: torch.Generator, B: int, S: int, T: int, H: int, Dh: int, G: int = 0, scale: float = 1.0, depth: float = 0.0
+) -> Arguments:
     heads = G or H
-    return {
-        "q": randn(g, B, S, H, Dh, scale=scale),
-        "k": randn(g, B, T, heads, Dh, scale=scale),
-        "v": randn(g, B, T, heads, Dh),
-    }
+    q, k = randn(g, B, S, H, Dh, scale=scale), randn(g, B, T, heads, Dh, scale=scale)
+    if depth:
+        sink(q, k, depth)
+    return {"q": q, "k": k, "v": randn(g, B, T, heads, Dh)}
 
 
 def _scores(q, k, scale=None, shift=None):
@@ -104,10 +105,15 @@ def _attention(q, k, v, **wrong):
     return torch.einsum("bsht,bthd->bshd", (scores - lse[..., None]).exp(), v), lse
 
 
-def _future_zero(q, k, v):
-    """Scores of the future at 0 in place of -inf: they still get a weight."""
+def _wrong_axis(q, k, v, axis):
+    """The weights of the right scores, normalised over another axis than the keys'."""
+    return torch.einsum("bsht,bthd->bshd", _scores(q, k).softmax(axis), v), None
+
+
+def _future_at(q, k, v, score):
+    """Scores of the future at `score` in place of -inf: they may still get a weight."""
     scores = _scores(q, k)
-    scores = scores.masked_fill(scores.isinf(), 0.0)
+    scores = scores.masked_fill(scores.isinf(), score)
     return torch.einsum("bsht,bthd->bshd", scores.softmax(-1), v), scores.logsumexp(-1)
 
 
@@ -149,7 +155,11 @@ ATTENTION = Exercise(
         Part(
             "large scores",
             1,
-            visible=[dict(B=1, S=2, T=19, H=2, Dh=8, scale=15.0), dict(B=1, S=8, T=8, H=4, Dh=8, scale=15.0)],
+            visible=[
+                dict(B=1, S=2, T=19, H=3, Dh=8, scale=15.0),
+                dict(B=1, S=8, T=8, H=4, Dh=8, scale=15.0),
+                dict(B=1, S=3, T=5, H=2, Dh=8, depth=1e5),
+            ],
             hidden=lambda r: [_shape(r, S=r.randint(1, 4)) | dict(scale=round(r.uniform(12, 20), 1))],
         ),
     ),
@@ -173,7 +183,18 @@ ATTENTION = Exercise(
         Mistake(
             "future scored 0",
             "hidden scores are set to 0, and exp(0) is 1, a weight like any other: set them to −inf",
-            _future_zero,
+            lambda **a: _future_at(**a, score=0.0),
+        ),
+        Mistake("future scored −10000", NOT_HIDDEN, lambda **a: _future_at(**a, score=HIDDEN)),
+        Mistake(
+            "softmax over the heads",
+            "the softmax runs over the heads, expected over the keys: the weights of one query and head sum to 1",
+            lambda **a: _wrong_axis(**a, axis=2),
+        ),
+        Mistake(
+            "softmax over the queries",
+            "the softmax runs over the queries, expected over the keys: the weights of one query and head sum to 1",
+            lambda **a: _wrong_axis(**a, axis=1),
         ),
         base_2_mistake(_attention),
         Mistake(
@@ -207,6 +228,12 @@ def _group_last(q, k, v):
     """The right heads, flattened with the group as the fast index."""
     out, lse = sdpa(q, k, v)
     return tuple(x.unflatten(2, (k.shape[2], -1)).transpose(2, 3).flatten(2, 3) for x in (out, lse))
+
+
+def _group_first(q, k, v):
+    """Query heads split with the group as the fast index, and joined with the group as the slow one."""
+    index = torch.arange(q.shape[2]).unflatten(0, (-1, k.shape[2])).T.flatten()
+    return sdpa(q[:, :, index], k, v)
 
 
 def _grouped_shape(r: Random, G: int, per_group: int) -> dict[str, int]:
@@ -256,6 +283,11 @@ GROUPED_ATTENTION = Exercise(
             "output heads out of order",
             "every head is right, but they come out in another order: flatten [G, H/G] with the group outside",
             _group_last,
+        ),
+        Mistake(
+            "query heads split as H/G by G",
+            "the query heads are split as [H/G, G], expected [G, H/G]: consecutive query heads share a key head",
+            _group_first,
         ),
         Mistake(
             "no mask",

@@ -32,7 +32,8 @@ from autograder import check
 # keep them.
 #
 # The figure shows both for a prompt of 4 tokens and 8 generated tokens. A row is one step of generation, a column one
-# token. The first row processes the prompt and is called **prefill**. The other rows are **decode** steps.
+# token. The first row processes the prompt and is called **prefill**; it already yields token 1 of the 8. The other
+# rows are **decode** steps. The last generated token is never fed back, so there are 11 columns.
 
 # %%
 from mla_ref import plots
@@ -51,8 +52,8 @@ plots.squares(
 )
 
 # %% [markdown]
-# With a cache every token is computed once. But **every blue square is read again at every step**, and that decides how
-# fast decoding is.
+# With a cache every token is computed once. But **in each row all blue squares are read**, and that decides how fast
+# decoding is.
 
 # %% [markdown]
 # ## Predict: what the cache costs
@@ -177,9 +178,10 @@ plots.squares(
 # into NaN. Subtracting a row's maximum before the exponent changes nothing in the quotient and keeps every exponent
 # at or below 0. `torch.softmax` and `torch.logsumexp` do that.
 #
-# The weights are a **quotient**, not $e^{z - \mathrm{lse}}$. Both are the same number, but lse is rounded, and the
-# rounding error of a number grows with it: the step between neighbours in float32 is $6 \cdot 10^{-5}$ near 1000. In
-# the exponent that error becomes a factor of all weights of the row. The next cell shows it for three equal scores.
+# For large scores, compute the weights as the **quotient** and not as $e^{z - \mathrm{lse}}$. Both are the same number,
+# and at the scores of this exercise both pass. But lse is rounded, and the rounding error of a number grows with it:
+# the step between neighbours in float32 is $6 \cdot 10^{-5}$ near 1000. In the exponent that error becomes a factor of
+# all weights of the row. The next cell shows it for three equal scores.
 
 # %%
 for score in (10.0, 1e3, 1e6):
@@ -582,8 +584,8 @@ for T, without, cached in rows:
     )
 
 # %% [markdown]
-# With the cache a step computes at a small part of the rate that the machine reaches without it. It waits for the
-# weights and the cache. (A few MB may stay in the processor's own caches between the timed calls. Then the last column
+# With the cache a step computes at a lower rate than the machine reaches without it. It waits for the weights and the
+# cache. (A few MB may stay in the processor's own caches between the timed calls. Then the last column
 # can be above the copy bandwidth. If your `grouped_attention` copies key heads, it moves more than is counted here, and
 # the column is lower.) The same holds on a GPU: **decode is bound by memory**.
 

@@ -369,8 +369,9 @@ class KVCache:
     ),
     Submission(
         "theo",
-        "calls what may not be called",
+        "calls what may not be called; a finite number for −inf",
         patches=(
+            replace("attention", "-math.inf", "-1e4"),
             rewrite(
                 "grouped_attention",
                 """
@@ -400,9 +401,28 @@ class KVCache:
             ),
         ),
         expect={
+            "attention": Expected(4, PARTIAL, "set to −10000"),
             "grouped_attention": Expected(0, says="may not call scaled_dot_product"),
             "KVCache": Expected(0, says="may not call cat"),
         },
+    ),
+    Submission(
+        "yara",
+        "a softmax over the heads; query heads split the wrong way round",
+        patches=(
+            replace("attention", "softmax(scores, dim=-1)", "softmax(scores, dim=2)"),
+            replace("grouped_attention", "q.unflatten(2, (G, -1))", "q.unflatten(2, (-1, G)).transpose(2, 3)"),
+        ),
+        expect={
+            "attention": Expected(0, says="runs over the heads"),
+            "grouped_attention": Expected(2, PARTIAL, "split as [H/G, G]"),
+        },
+    ),
+    Submission(
+        "zoe",
+        "a softmax over the queries",
+        patches=(replace("attention", "softmax(scores, dim=-1)", "softmax(scores, dim=1)"),),
+        expect={"attention": Expected(0, says="runs over the queries")},
     ),
     Submission(
         "hana",

@@ -14,9 +14,11 @@ from mla_ref.attention import absorb
 from mla_ref.norm import rms_norm
 from mla_ref.rope import apply_rope
 
-from ..drawing import EPS, angles, as_given, mla_operands, norm_rows, turning
+from ..drawing import EPS, angles, as_given, mla_operands, norm_rows, sink, turning
 from ..oracles import (
     HALF_ROTATION,
+    HIDDEN,
+    NOT_HIDDEN,
     WRONG_SIGN,
     altered,
     base_2_mistake,
@@ -105,6 +107,11 @@ PREDICT = Exercise(
             "2R",
             "latent_bytes is 2R: the latent is stored once, and the rotated key of Dr comes on top",
             _slip(lambda H, Dn, Dr, Dv, R, b: (H * (Dn + Dr + Dv) * b, 2 * R * b)),
+        ),
+        Mistake(
+            "2R + Dr",
+            "latent_bytes is 2R + Dr: keys and values come from one latent, which is stored once",
+            _slip(lambda H, Dn, Dr, Dv, R, b: (H * (Dn + Dr + Dv) * b, (2 * R + Dr) * b)),
         ),
         Mistake(
             "RoPE key per head",
@@ -399,6 +406,13 @@ def _latent_shape(r: Random, S: int) -> dict[str, int]:
 # --- naive_mla_attention ----------------------------------------------------------------------------------------------
 
 
+def _operands(g: torch.Generator, *, depth: float = 0.0, **shape: Any) -> Arguments:
+    given = mla_operands(g, **shape)
+    if depth:
+        sink(given["q_rope"], given["k_rope"], depth)
+    return given
+
+
 def _right(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv):
     """The absorbed form of lesson 03: another route to the same numbers."""
     return absorb(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv)
@@ -418,6 +432,8 @@ def _expanded(
     exchange=False,
     values_from_uk=False,
     overflow=None,
+    hidden=None,
+    crossed=False,
 ):
     """Attention in float64. The keywords make the named mistakes. `width` is what the scale is the root of."""
     if (exchange or values_from_uk) and w_uk.shape != w_uv.shape:
@@ -426,8 +442,13 @@ def _expanded(
     scores = torch.einsum("bshd,hdr,btr->bsht", q_nope, w_uk, c_kv)
     if rope:
         scores = scores + torch.einsum("bshd,btd->bsht", q_rope, k_rope)
+    if crossed:
+        keys = torch.einsum("hdr,btr->bthd", w_uk, c_kv)
+        keys = torch.cat((keys, k_rope[:, :, None].expand(*keys.shape[:3], -1)), -1)
+        scores = torch.einsum("bshd,bthd->bsht", torch.cat((q_rope, q_nope), -1), keys)
     scores = scores / math.sqrt(q_nope.shape[-1] + q_rope.shape[-1] if width is None else width)
     scores = causal(scores, shift)
+    scores = scores if hidden is None else scores.masked_fill(scores.isinf(), hidden)
     values = torch.einsum("btr,hvr->bthv", c_kv, w_uv)
     if overflow:
         scores, values = scores.float(), values.float()
@@ -468,11 +489,12 @@ ATTENTION = Exercise(
             visible=[
                 dict(B=2, S=1, T=33, H=3, Dn=8, Dr=4, Dv=8, R=12, scale=100.0),
                 dict(B=1, S=1, T=1, H=2, Dn=8, Dr=4, Dv=8, R=12, scale=100.0),
+                dict(B=1, S=3, T=5, H=2, Dn=8, Dr=4, Dv=8, R=12, depth=1e5),
             ],
             hidden=lambda r: [_mla_shape(r, S=1) | dict(T=40, scale=r.uniform(100, 200))],
         ),
     ),
-    inputs=mla_operands,
+    inputs=_operands,
     oracle=_right,
     returns=("out", "lse"),
     tolerance=1e-4,
@@ -501,7 +523,13 @@ ATTENTION = Exercise(
             "the values come from w_uk: the keys without position were taken for values, expected w_uv",
             values_from_uk=True,
         ),
+        _attention_slip(
+            "parts crossed",
+            "the query is q_rope beside q_nope and the key k_nope beside k_rope: put the parts in one order in both",
+            crossed=True,
+        ),
         *mask_mistakes(_expanded, "q_nope", "c_kv"),
+        _attention_slip("future scored −10000", NOT_HIDDEN, hidden=HIDDEN),
         base_2_mistake(_expanded),
         Mistake(
             "lse not scaled",

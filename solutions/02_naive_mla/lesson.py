@@ -76,7 +76,8 @@ flow(
 # - **latent**: the orange boxes of the picture.
 #
 # Count the bytes of one token in one layer. A **word** is one stored number, an element of a tensor. `itemsize` is the
-# bytes of one word: 2 for bfloat16.
+# bytes of one word: 2 for bfloat16. Return the quotient as it is, not rounded: figures may be off by a millionth of
+# their value.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -107,7 +108,7 @@ def predict_latent_cache(num_heads, qk_nope_head_dim, qk_rope_head_dim, v_head_d
     Returns a dict of numbers:
       expanded_bytes  keys (both parts) and values of every head
       latent_bytes    what MLA caches
-      ratio           expanded_bytes / latent_bytes
+      ratio           expanded_bytes / latent_bytes, not rounded
 
     The trap: bytes, not words.
     """
@@ -192,7 +193,8 @@ print("the same in float32:", (x.float() / (x.float() ** 2).mean().sqrt()).tolis
 # <details><summary>Hint 2</summary>
 #
 # Convert `x` before you square it, and convert the result back at the very end. `torch.promote_types(x.dtype,
-# torch.float32)` is float32 for the half types and leaves float64 alone.
+# torch.float32)` is float32 for the half types and leaves float64 alone. `x.float()` passes too; it rounds float64 to
+# float32.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -596,7 +598,7 @@ print(f"keeping K and V expanded, all 61 layers: {stored / 1e12:.2f} TB; an H100
 # One detail to notice: the heads are separated *before* the split. Each head has its own Dn + Dr columns. Splitting
 # the flat row of H·(Dn+Dr) numbers first would mix the heads up.
 
-# %% setup="query"
+# %% setup="mla_query"
 def mla_query(h, w_dq, norm_weight, w_uq, cos, sin):
     """The query of S tokens.
 
@@ -776,8 +778,8 @@ for name, factor in (
 # computed in float64 and rounded once, at the end.
 #
 # **Rotated before the cache, or after.** The same challenge caches the key's RoPE part unrotated and rotates the whole
-# cache again at each step. The result is the same, with more work. A cache and a layer that disagree on this are the
-# mistake "rotated again" of your last exercise.
+# cache again at each step. The result is the same, with more work. Where a cache and a layer disagree on this, cached
+# keys are rotated twice or never. The check of your last exercise looks for keys that are rotated a second time.
 #
 # **What is cached.** Users of two projects had to ask what the cache holds (DeepSeek-V3 #305, TensorRT-LLM #2738): the
 # latent after its RMSNorm and the rotated shared key, 576 words per token for DeepSeek-V3. A public cache calculator

@@ -291,7 +291,7 @@ def rotate_pairs(x, cos, sin):
         expect={
             "predict_latent_cache": Expected(0, says="leaves out the RoPE part"),
             "rms_normalize": Expected(2, Outcome.PARTIAL, "eps is missing"),
-            "naive_mla_attention": Expected(3, Outcome.PARTIAL, "no causal mask"),
+            "naive_mla_attention": Expected(2, Outcome.PARTIAL, "no causal mask"),
             "mla_decode_step": Expected(0, says="rows that are not filled"),
         },
     ),
@@ -405,6 +405,32 @@ def rms_normalize(x, weight, eps=1e-6):
             "naive_mla_attention": Expected(0, says="hides a query's own token"),
             "mla_decode_step": Expected(0, says="without the new token's key"),
         },
+    ),
+    Submission(
+        "xaver",
+        "counts the latent twice, a finite number for −inf",
+        patches=(
+            replace("predict_latent_cache", "(kv_lora_rank + qk", "(2 * kv_lora_rank + qk"),
+            replace("naive_mla_attention", "-math.inf", "-1e4"),
+        ),
+        expect={
+            "predict_latent_cache": Expected(0, says="latent_bytes is 2R + Dr"),
+            "naive_mla_attention": Expected(4, Outcome.PARTIAL, "set to −10000"),
+        },
+    ),
+    Submission(
+        "yara",
+        "the parts of queries and keys in another order",
+        patches=(
+            replace(
+                "naive_mla_attention",
+                ROPE_SCORES,
+                "    q = torch.cat((q_rope, q_nope), -1)\n"
+                "    shared = k_rope[:, :, None].expand(*k_nope.shape[:3], -1)\n"
+                '    scores = torch.einsum("bshd,bthd->bsht", q, torch.cat((k_nope, shared), -1))\n',
+            ),
+        ),
+        expect={"naive_mla_attention": Expected(0, says="in one order in both")},
     ),
 )
 DEMO = ("ada", "eli")

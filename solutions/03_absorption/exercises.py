@@ -19,8 +19,8 @@ from mla_ref.roofline import (
     operand_cost,
 )
 
-from ..drawing import V3, as_given, config, latent_operands, mla_operands, widths
-from ..oracles import base_2_mistake, causal, mask_mistakes, slips
+from ..drawing import V3, as_given, config, latent_operands, mla_operands, sink, widths
+from ..oracles import HIDDEN, NOT_HIDDEN, base_2_mistake, causal, mask_mistakes, slips
 
 LITE = V3 | dict(H=16)
 
@@ -239,9 +239,21 @@ ABSORB_OUTPUT = Exercise(
 
 
 def _latent_inputs(
-    g: torch.Generator, B: int, S: int, T: int, H: int, Dr: int, R: int, Dn: int = 12, scale: float = 1.0
+    g: torch.Generator,
+    B: int,
+    S: int,
+    T: int,
+    H: int,
+    Dr: int,
+    R: int,
+    Dn: int = 12,
+    scale: float = 1.0,
+    depth: float = 0.0,
 ) -> Arguments:
-    return {**latent_operands(g, B, S, T, H, Dr, R, scale), "scale": (Dn + Dr) ** -0.5}
+    given = latent_operands(g, B, S, T, H, Dr, R, scale)
+    if depth:
+        sink(given["q_rope"], given["k_rope"], depth)
+    return {**given, "scale": (Dn + Dr) ** -0.5}
 
 
 def _latent(
@@ -257,6 +269,7 @@ def _latent(
     shift=None,
     lse_scale=1.0,
     stable=True,
+    hidden=-math.inf,
 ):
     """Multi-query attention over keys of R+Dr in float64. The keywords make the named mistakes."""
     S = q_latent.shape[1]
@@ -265,6 +278,7 @@ def _latent(
     key = torch.cat((c_kv, k_rope), -1)
     scores = query.flatten(1, 2) @ key.mT  # [B, S*H, T]
     scores = causal(scores.unflatten(1, (S, -1)), shift)
+    scores = scores.masked_fill(scores.isinf(), hidden)
     value = key if rope_value else c_kv
     if not stable:
         weights = scores.float().exp()
@@ -302,7 +316,10 @@ LATENT_ATTENTION = Exercise(
         Part(
             "large scores",
             1,
-            visible=[dict(B=2, S=8, T=12, H=3, Dr=4, R=32, scale=100.0)],
+            visible=[
+                dict(B=2, S=8, T=12, H=3, Dr=4, R=32, scale=100.0),
+                dict(B=1, S=3, T=5, H=2, Dr=4, R=8, depth=1e5),
+            ],
             hidden=lambda r: [_latent_shape(r, S=r.randint(4, 7)) | dict(R=32, scale=r.uniform(100, 200))],
         ),
     ),
@@ -340,6 +357,7 @@ LATENT_ATTENTION = Exercise(
             rope_value=True,
         ),
         *mask_mistakes(_latent, "q_latent", "c_kv"),
+        _latent_slip("future scored −10000", NOT_HIDDEN, hidden=HIDDEN),
         base_2_mistake(_latent),
         Mistake(
             "lse not scaled",

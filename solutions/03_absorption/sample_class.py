@@ -411,5 +411,11 @@ def latent_attention(q_latent, q_rope, c_kv, k_rope, scale):
         patches=(replace("absorb_query", "def absorb_query(q_nope, w_uk):", "def absorb_query(q_nope, w_uk)"),),
         expect={"absorb_query": Expected(0, Outcome.ERROR, "SyntaxError in line 1")},
     ),
+    Submission(
+        "xaver",
+        "a finite number for −inf",
+        patches=(replace("latent_attention", "-math.inf", "-1e4"),),
+        expect={"latent_attention": Expected(4, Outcome.PARTIAL, "set to −10000")},
+    ),
 )
 DEMO = ("ada", "eli")

@@ -49,13 +49,16 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
     """Build an object and call methods on it in turn: `{"init": [...], "steps": [[method, [argument, ...]], ...]}`.
 
     Returns one result a step. A step that raises ValueError gives the string "ValueError", so that refusals can be
-    asked for.
+    asked for. An attribute that is not a method raises TypeError.
     """
     instance = entry(*arguments["init"])
     results = []
     for method, values in arguments["steps"]:
         try:
-            result = getattr(instance, method)(*values)
+            called = getattr(instance, method)
+            if not callable(called):
+                raise TypeError(f"self.{method} hides the method {method}: store it under another name")
+            result = called(*values)
             results.append(f"the text {result}" if isinstance(result, str) else result)  # no word stands for raising
         except ValueError:
             results.append("ValueError")
@@ -303,9 +306,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     """Return the type, message and place of an exception: the last line of the student's own that it passed through."""
     where = None
     for frame in traceback.extract_tb(error.__traceback__):
-        if is_theirs(frame.filename) and not frame.filename.endswith(
-            f"{REFERENCE}>"
-        ):  # a supplied solution is not shown
+        if is_students(frame.filename):
             where = _place(frame.filename, frame.lineno, frame.line)
     kind, message = type(error).__name__, error.msg if isinstance(error, SyntaxError) else str(error)
     if where is None and isinstance(error, SyntaxError):
@@ -364,6 +365,11 @@ def _line_of(function: str | None, line: int) -> dict[str, Any] | None:
 def is_theirs(filename: str) -> bool:
     """Return whether code is a cell's."""
     return filename.startswith("<cell ") or "ipykernel_" in filename
+
+
+def is_students(filename: str) -> bool:
+    """Return whether code is a cell's, and none that was supplied: a supplied solution is not shown."""
+    return is_theirs(filename) and not filename.endswith(f"{REFERENCE}>")
 
 
 def _place(filename: str | None, line: int | None, source: str | None) -> dict[str, Any]:

@@ -178,7 +178,7 @@ class Recorder:
         if isinstance(value, torch.Tensor):
             return {"tensor": self._view(value)}
         if isinstance(value, TensorDescriptor):
-            if value.round_f32_to_tf32:
+            if getattr(value, "round_f32_to_tf32", False):  # Triton 3.6 has no such option
                 raise CannotRecord(f"argument {name} rounds to TF32 as it is loaded: round in the kernel")
             sizes = {key: [int(n) for n in getattr(value, key)] for key in ("shape", "strides", "block_shape")}
             return {"tensor": self._view(value.base), "descriptor": {**sizes, "padding": value.padding}}

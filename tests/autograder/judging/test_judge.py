@@ -192,6 +192,10 @@ def test_a_session_keeps_its_state_and_may_refuse(box):
     assert verdict(box, right, session).outcome is Outcome.PASSED
     found = verdict(box, right.replace("> 8", "> 99"), session)
     assert "call 2 of add should have raised ValueError" in found.reason
+    found = verdict(box, right.replace("raise ValueError", "raise RuntimeError('full')"), session)
+    assert "full; a call that must be refused raises ValueError" in found.reason
+    found = verdict(box, right.replace("self.n = n", "self.n = self.total = n"), session)
+    assert "self.total hides the method total" in found.reason
 
 
 def test_the_same_seed_draws_the_same_cases_and_another_others():
