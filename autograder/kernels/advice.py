@@ -24,7 +24,8 @@ BY_BOUND = {
     "instructions": "arithmetic and addresses bound it: do less of them per byte",
     "special functions": "exponentials, roots and their like bound it: compute fewer",
     "matrix units": "the matrix products bound it",
-    "waiting": "waiting for memory bounds it: let a program ask for more bytes at once, or more programs run at a time",
+    "waiting": "waiting for memory bounds it: let a program ask for more bytes at once, "
+    "try another number of warps, or have more programs run at a time",
     "handing out blocks": "the number of programs bounds it: let each do more",
 }
 
