@@ -41,8 +41,9 @@ device = "cpu" if emulated else "cuda"
 # ## Why: 132 multiprocessors
 #
 # All heads of a sequence read the same cache, so they belong into one program. `tl.dot` wants 16 rows at least;
-# here, and in the prediction below, a block has 16 heads. A step then has B · ⌈H/16⌉ programs. A GPU gives each program to one multiprocessor (**SM**), and an H100
-# has 132. The picture has a square for each SM, coloured if it has a program.
+# here, and in the prediction below, a block has 16 heads. A step then has B · ⌈H/16⌉ programs. A GPU gives each
+# program to one multiprocessor (**SM**), and an H100 has 132. The picture has a square for each SM, coloured if it
+# has a program.
 
 # %%
 from mla_ref import DEVICES, plots
