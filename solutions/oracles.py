@@ -183,8 +183,14 @@ def base_2_mistake(attention: Oracle) -> Mistake:
 # q_latent [B, H, R], q_rope [B, H, Dr], c_kv [B, T, R], k_rope [B, T, Dr], seq_lens [B] -> out [B, H, R], lse [B, H]
 
 
+def up_to_length(x: Tensor, seq_lens: Tensor) -> Tensor:
+    """Return a cache [B, T, width] with 0 behind the lengths, where it may hold NaN."""
+    return x.masked_fill((torch.arange(x.shape[1]) >= seq_lens[:, None])[..., None], 0)
+
+
 def decoded(q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, seq_lens: Tensor, scale: float) -> Any:
     """The answer: the reference in float64, for one query token."""
+    c_kv, k_rope = (up_to_length(x, seq_lens) for x in (c_kv, k_rope))
     out, lse = latent_attention(
         q_latent[:, None], q_rope[:, None], c_kv, k_rope, scale=scale, seq_lens=seq_lens, causal=False
     )
@@ -265,6 +271,21 @@ NOT_RESCALED = (
         lambda block: blockwise(block, keep_sum=False),
     ),
 )
+
+
+def maximum_not_kept(block: int) -> Oracle:
+    """Return online softmax in blocks of tokens whose maximum stays −inf from block to block."""
+
+    def oracle(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
+        last = [slice(max(n - 1, 0) // block * block, n) for n in seq_lens.tolist()]
+        out = torch.zeros_like(q_latent)
+        for b, place in enumerate(last):
+            one, count = slice(b, b + 1), torch.tensor([place.stop - place.start])
+            if place.stop:
+                out[b] = decoded(q_latent[one], q_rope[one], c_kv[one, place], k_rope[one, place], count, scale)[0][0]
+        return out, torch.full_like(q_latent[..., 0], -INF)
+
+    return oracle
 
 
 def empty_mistakes(name: str, oracle: Oracle, outputs: str = "out 0 and lse −inf") -> tuple[Mistake, ...]:

@@ -31,8 +31,10 @@ from ..oracles import (
     eager_decode,
     empty_mistakes,
     in_blocks,
+    maximum_not_kept,
     nan_where_empty,
     slips,
+    up_to_length,
 )
 
 SMS = 132  # of an H100
@@ -52,16 +54,17 @@ def _split_costs(
     words: int = 513,
     ways: int = 2,
     whole: bool = True,
+    copies: int | None = None,
 ) -> dict[str, float]:
     """Return the right numbers. Each keyword puts a wrong one in place of a right one."""
-    programs = B * -(-H // heads) * num_splits
-    partial_bytes = ways * num_splits * B * H * words * 4
+    programs, each = B * -(-H // heads) * num_splits, copies or H
+    partial_bytes = ways * num_splits * B * each * words * 4
     return {
         "programs": programs,
         "busy_sms": min(programs, sms),
         "cache_bytes": B * T * 576 * 2 * caches,
         "partial_bytes": 0 if whole and num_splits == 1 else partial_bytes,
-        "even_tokens": ways * H * words * 4 / (576 * 2 * caches),
+        "even_tokens": ways * each * words * 4 / (576 * 2 * caches),
     }
 
 
@@ -101,6 +104,11 @@ PREDICT = Exercise(
             "half of the partials",
             "partials are counted at half: a number has 4 bytes, and is written and read again by the combine",
             ways=1,
+        ),
+        _slip(
+            "partials of one head",
+            "the partials lack H: heads share the cache, but each has R numbers and an lse of its own",
+            copies=1,
         ),
         _slip(
             "partials of one split", "with one split there are no partials: it writes the result itself", whole=False
@@ -229,14 +237,21 @@ UPDATE = Exercise(
 
 
 def _tokens(
-    g: torch.Generator | None, B: int, T: int, R: int, Dr: int, lens: Sequence[int] | None, dtype: torch.dtype
+    g: torch.Generator | None,
+    B: int,
+    T: int,
+    R: int,
+    Dr: int,
+    lens: Sequence[int] | None,
+    dtype: torch.dtype,
+    nan_beyond: bool,
 ) -> Arguments:
-    """Return a cache of B sequences. What lies beyond their lengths is four times as large as what counts."""
+    """Return a cache of B sequences. What lies behind their lengths is four times as large, or NaN."""
     c_kv, k_rope = randn(g, B, T, R, dtype=dtype), randn(g, B, T, Dr, dtype=dtype)
     seq_lens = torch.tensor(lens if lens is not None else [T] * B, dtype=torch.int32)
     if g is not None and lens is not None:
         beyond = (torch.arange(T) >= seq_lens[:, None])[..., None]
-        c_kv, k_rope = (torch.where(beyond, 4 * x, x) for x in (c_kv, k_rope))
+        c_kv, k_rope = (torch.where(beyond, (math.nan if nan_beyond else 4) * x, x) for x in (c_kv, k_rope))
     return {"c_kv": c_kv, "k_rope": k_rope, "seq_lens": seq_lens}
 
 
@@ -251,9 +266,11 @@ def _decode_step(
     sharp: float = 1.0,
     scale: float = 0.25,
     dtype: torch.dtype = HALF,
+    nan_beyond: bool = False,
 ) -> Arguments:
     q_latent, q_rope = (randn(g, B, H, width, scale=sharp, dtype=dtype) for width in (R, Dr))
-    return {"q_latent": q_latent, "q_rope": q_rope, **_tokens(g, B, T, R, Dr, lens, dtype), "scale": scale}
+    tokens = _tokens(g, B, T, R, Dr, lens, dtype, nan_beyond)
+    return {"q_latent": q_latent, "q_rope": q_rope, **tokens, "scale": scale}
 
 
 def _with_sum(**given: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -275,12 +292,26 @@ def _lse_without_maximum(**given: Any) -> tuple[Tensor, Tensor]:
     return out, total.log()
 
 
+def _nan_loaded(oracle: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the oracle with an out of NaN in sequences that are shorter than T."""
+
+    def wrong(**given: Any) -> Any:
+        out, lse = oracle(**given)
+        short = (given["seq_lens"] < given["c_kv"].shape[1]).view(-1, *[1] * (lse.ndim - 1))
+        return out.masked_fill(((lse > -INF) & short)[..., None], math.nan), lse
+
+    return wrong
+
+
 WIDE = dict(R=512, Dr=64, scale=192**-0.5, dtype=BF16)
 TAIL = (
     "places beyond the length count: a masked load gives 0, and exp(0) is 1; "
     "set their scores to −inf before the maximum"
 )
-
+NAN_BEYOND = (
+    "the result is NaN: behind a sequence's length the cache may hold NaN, and 0 · NaN is NaN; mask the loads of "
+    "tokens by the length, not by T"
+)
 
 DECODE = Exercise(
     name="latent_decode",
@@ -304,7 +335,10 @@ DECODE = Exercise(
         Part(
             "lengths of their own",
             1,
-            visible=[dict(B=4, H=8, T=200, lens=(200, 21, 0, 1))],
+            visible=[
+                dict(B=4, H=8, T=200, lens=(200, 21, 0, 1)),
+                dict(B=3, H=8, T=40, lens=(37, 5, 0), nan_beyond=True),
+            ],
             hidden=lambda r: [
                 dict(B=3, H=r.randint(1, 17), T=150, lens=(r.randint(129, 150), r.randint(0, 20), r.randint(60, 70)))
             ],
@@ -331,6 +365,13 @@ DECODE = Exercise(
             _lse_without_maximum,
         ),
         *empty_mistakes("a sequence of length 0", decoded),
+        Mistake("NaN behind the length", NAN_BEYOND, _nan_loaded(decoded)),
+        *in_blocks(
+            "maximum not kept",
+            "the maximum stays −inf, so lse is −inf and every block wipes out the ones before: end each turn with "
+            "m_i = m_new",
+            maximum_not_kept,
+        ),
         *NOT_RESCALED,
         *in_blocks("tail unmasked", TAIL, lambda block: blockwise(block, tail=False)),
     ),
@@ -439,6 +480,25 @@ def _eager_splits(
     return out.transpose(0, 1).float(), lse.transpose(0, 1)
 
 
+NAN_SPLITS = dict(B=2, H=3, T=50, lens=(41, 23), num_splits=4, nan_beyond=True)
+
+
+def _nan_splits(block: int) -> Callable[..., Any]:
+    """Return an oracle with NaN in the splits whose last block reaches behind the length."""
+
+    def oracle(**given: Any) -> Any:
+        out, lse = _splits(**given)
+        T = given["c_kv"].shape[1]
+        for b, length in enumerate(given["seq_lens"].tolist()):
+            for split in range(len(out)):
+                first, end = _bounds(length, T, len(out), split)
+                if length < T and end > first and first + -(-(end - first) // block) * block > length:
+                    out[split, b] = math.nan
+        return out, lse
+
+    return oracle
+
+
 SPLIT = Exercise(
     name="split_decode",
     title="split-KV: partial results of parts of the context",
@@ -455,7 +515,7 @@ SPLIT = Exercise(
         Part(
             "shares that do not come out even",
             2,
-            visible=[dict(B=1, H=3, T=50, num_splits=4), dict(B=2, H=3, T=50, lens=(41, 23), num_splits=4)],
+            visible=[dict(B=1, H=3, T=50, num_splits=4), dict(B=2, H=3, T=50, lens=(41, 23), num_splits=4), NAN_SPLITS],
             hidden=lambda r: [
                 dict(B=1, H=r.randint(1, 17), T=170, R=64, lens=(r.choice([131, 149]),), num_splits=2),
                 dict(B=1, H=r.randint(1, 4), T=600, lens=(r.randint(560, 600),), num_splits=2),
@@ -505,6 +565,7 @@ SPLIT = Exercise(
             _unnormalised_splits,
         ),
         *empty_mistakes("a split with no tokens", _splits, "partial_out 0, partial_lse −inf"),
+        *in_blocks("NaN behind the length", NAN_BEYOND, _nan_splits),
         *in_blocks(
             "into the next split",
             "the last block of a split reaches into the next one: mask with the end of the split, not with the length",
@@ -761,16 +822,19 @@ def _folded_step(
     level: float = 0.0,
     scale: float = 0.25,
     dtype: torch.dtype = HALF,
+    nan_beyond: bool = False,
 ) -> Arguments:
     """The operands of a step; `level` is added to all scores."""
     q_latent, q_rope = (randn(g, B, S, H, width, dtype=dtype) for width in (R, Dr))
-    found = {"q_latent": q_latent, "q_rope": q_rope, **_tokens(g, B, T, R, Dr, lens, dtype), "scale": scale}
+    tokens = _tokens(g, B, T, R, Dr, lens, dtype, nan_beyond)
+    found = {"q_latent": q_latent, "q_rope": q_rope, **tokens, "scale": scale}
     if level:
         found["q_rope"][..., 0] = found["k_rope"][..., 0] = math.sqrt(level / scale)
     return found
 
 
 def _causal(q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, seq_lens: Tensor, scale: float) -> Any:
+    c_kv, k_rope = (up_to_length(x, seq_lens) for x in (c_kv, k_rope))
     return latent_attention(q_latent, q_rope, c_kv, k_rope, scale=scale, seq_lens=seq_lens)
 
 
@@ -782,6 +846,7 @@ def _seen_up_to(last: Last) -> Callable[..., Any]:
 
     def oracle(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
         (B, S, H, _), T = q_latent.shape, c_kv.shape[1]
+        c_kv, k_rope = (up_to_length(x, seq_lens) for x in (c_kv, k_rope))
         s, h = torch.arange(S).view(S, 1, 1), torch.arange(H).view(1, H, 1)
         length = seq_lens.view(B, 1, 1, 1)
         t = torch.arange(T)
@@ -840,7 +905,10 @@ FOLDED = Exercise(
         Part(
             "one query token",
             1,
-            visible=[dict(B=2, S=1, H=5, T=40, lens=(40, 17))],
+            visible=[
+                dict(B=2, S=1, H=5, T=40, lens=(40, 17)),
+                dict(B=2, S=1, H=5, T=40, lens=(37, 17), nan_beyond=True),
+            ],
             hidden=lambda r: [
                 dict(B=2, S=1, H=r.randint(1, 9), T=r.randint(130, 160), R=64, lens=(2 * r.randint(40, 64) + 1, 0)),
                 dict(B=1, S=1, H=3, T=r.randint(257, 300), level=250.0),
@@ -896,6 +964,7 @@ FOLDED = Exercise(
             "all rows see what token 0 sees: the mask differs from row to row, by token m // H",
             _seen_up_to(lambda s, h, length, n: length - n["S"]),
         ),
+        Mistake("NaN behind the length", NAN_BEYOND, _nan_loaded(_causal)),
         Mistake("rows that see nothing", NAN_ROWS, _nan_rows(lambda length, S: (S - length) * (length > 0))),
         Mistake("rows that see nothing", NAN_ROWS, _nan_rows(lambda length, S: (S - 1) * (length > 0))),
     ),

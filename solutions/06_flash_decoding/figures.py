@@ -1,5 +1,7 @@
 """The figures of this lesson, from the records in `benchmarks/`."""
 
+from math import ceil
+
 from mla_ref.hardware.cost import Cost
 
 from ..records import H100, decode, fitted, launches, rounded
@@ -26,14 +28,35 @@ def by_splits(record):
     }
 
 
+def rough(B, H, T, num_splits, block_us, tb_per_s, launch_us, next_launch_us):
+    """Microseconds by the rough model of the lesson, its `step_time`."""
+    programs, partial = B * -(-H // 16) * num_splits, (num_splits > 1) * num_splits * B * H * 513 * 4
+    chain = -(-programs // 264) * (1 + block_us * ceil(ceil(T / num_splits) / 64))
+    us = lambda moved: moved / (tb_per_s * 1e12) * 1e6
+    combine = next_launch_us + 2 + us(partial) if num_splits > 1 else 0
+    return launch_us + max(us(B * T * 1152 + partial), chain) + combine
+
+
+def off_by(record, constants):
+    """The rough model over what was measured, less 1, by batch and number of splits."""
+    measured, tokens = by_splits(record), {8: 4096, 128: 1024}
+    return [rough(B, 16, tokens[B], n, *constants) / us - 1 for B, each in measured.items() for n, us in each.items()]
+
+
 def figures(record):
     splits, (launch, next_launch) = by_splits(record), launches(record)
-    return {
-        "one_program_us": f"{splits[8][1]:.0f}",
+    constants = {
         "block_us": round(splits[8][1] / 64, 1),
         "copy_tb_per_s": round(record("decode_h100")["copy_bytes_per_s"] / 1e12, 1),
         "launch_us": round(launch, 1),
         "next_launch_us": round(next_launch, 1),
+    }
+    off = sorted(100 * abs(each) for each in off_by(record, constants.values()))
+    return constants | {
+        "one_program_us": f"{splits[8][1]:.0f}",
+        "off_by": f"{off[0]:.0f} to {off[-1]:.0f} %",
+        "best_16_us": f"{min(steps(record)[16, 16, 8192].values()):.0f}",
+        "floor_16_us": f"{1e6 * Cost(bytes=16 * 8192 * 1152).time(H100):.0f}",
         "steps": rounded(steps(record), 1),
         "splits": rounded(splits, 0),
         "slower": f"{splits[128][16] / splits[128][1]:.1f}",

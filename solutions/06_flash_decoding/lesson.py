@@ -15,7 +15,7 @@
 # | `predict_fold` | how many query tokens share a block | 2 | |
 # | `folded_decode` | several query tokens, folded into the heads | 4 | 3 |
 #
-# Each exercise may take 10 s and 512 MiB for all its cases. Speed is that of an H100, as before.
+# Each exercise may take 10 s and 512 MiB for all its cases; speed has a limit of its own. It is that of an H100.
 #
 # | symbol | meaning | DeepSeek-V3 |
 # |---|---|---|
@@ -40,9 +40,10 @@ device = "cpu" if emulated else "cuda"
 # %% [markdown]
 # ## Why: 132 multiprocessors
 #
-# All heads of a sequence read the same cache, so they belong into one program: a block of 16 heads, as `tl.dot`
-# wants it. A step has B · ⌈H/16⌉ programs. A GPU gives each program to one multiprocessor (**SM**), and an H100
-# has 132. The picture has a square for each SM, coloured if it has a program.
+# All heads of a sequence read the same cache, so they belong into one program. `tl.dot` wants 16 rows at least;
+# here, and in the prediction below, a block has 16 heads. A step then has B · ⌈H/16⌉ programs. A GPU gives each
+# program to one multiprocessor (**SM**), and an H100 has 132. The picture has a square for each SM, coloured if it
+# has a program.
 
 # %%
 from mla_ref import DEVICES, plots
@@ -135,7 +136,8 @@ for label in ("B = 1 · H = 16", "B = 1 · H = 128"):
     even = steps[label][0]["even_tokens"]
     values = [step["partial_bytes"] / step["cache_bytes"] for step in steps[label]]
     ratio[f"{label}: equal at {even:.0f} tokens a split"] = splits, values
-plots.curves({"T = 8192: what splits cost": ratio}, xlabel="splits", ylabel="partial bytes / cache bytes", log="x")
+ratio = {label: (ns[1:], costs[1:]) for label, (ns, costs) in ratio.items()}  # one split costs nothing
+plots.curves({"T = 8192: what splits cost": ratio}, xlabel="splits", ylabel="partial bytes / cache bytes", log="xy")
 
 # %% [markdown]
 # For 16 heads there is room: with 32 or 64 splits the partial results are still a fraction of the cache. For 128
@@ -180,7 +182,7 @@ rows = {f"eager, H = {H}": bytes_per_token(4, H, 4096) for H in (128, 16)} | {"o
 plots.stacked(rows, unit="bytes per token of context, bfloat16", title="A decode step of MLA")
 
 # %% [markdown]
-# Even the cache is read twice, as keys and as values. A kernel that meets each token once reads 1152 bytes for
+# `c_kv` is read twice, as keys and as values. A kernel that meets each token once reads 1152 bytes for
 # it: 576 words of 2 bytes. It must use a token's latent for the score and, at once, as the value, before it knows
 # the maximum and the sum of the softmax.
 #
@@ -352,7 +354,7 @@ print("right" if error < 1e-2 else f"not yet: off by {error:.0%}")
 # |---|---|---|
 # | `q_latent`, `q_rope` | [B, H, R], [B, H, Dr]: the query, absorbed (lesson 03) and rotated | float16 or bfloat16 |
 # | `c_kv`, `k_rope` | [B, T, R], [B, T, Dr]: latents and rotated keys | that of the query |
-# | `seq_lens` | [B]; what the cache holds behind a sequence's length is old and must not count | int32 |
+# | `seq_lens` | [B]; what the cache holds behind a sequence's length must not count: it is old, or NaN | int32 |
 # | `scale` | | float |
 # | returns `out` | [B, H, R]; zeros for a sequence of length 0 | that of the query |
 # | returns `lse` | [B, H], natural logarithm; −inf for length 0 | float32 |
@@ -365,7 +367,11 @@ print("right" if error < 1e-2 else f"not yet: off by {error:.0%}")
 # block of tokens. For 16 heads and 64 tokens that is (16 + 64) · 576 · 2 bytes, 90 KiB. With `num_stages=2`
 # Triton 3.7 takes 92 KiB for it, on an L4, an A100 or an H100. More rows mean that fewer programs read the same
 # token; more tokens mean fewer turns that wait for memory. The next cell chooses for you: `block_sizes(H)`
-# returns BLOCK_H, BLOCK_N and `num_stages`. (A T4 multiplies without matrix units and holds operands in float32,
+# returns BLOCK_H, BLOCK_N and `num_stages`.
+#
+# The accumulator, BLOCK_H × 512 numbers in float32, lies in the registers of the program's threads, and a thread has
+# 255 at most. A warp is 32 threads. With 4 warps, Triton's default, 64 rows are 256 numbers a thread, more than fit:
+# take `num_warps=8`. (A T4 multiplies without matrix units and holds operands in float32,
 # so its blocks are small.)
 
 # %% setup="block_sizes"
@@ -383,6 +389,9 @@ def block_sizes(rows):
     return block, 64 if block <= 32 else 32, 2
 
 # %% [markdown]
+# A weight of 0 does not keep out a NaN behind the length: 0 · NaN is NaN inside `tl.dot`. So mask the loads by the
+# length too, not by T alone.
+#
 # Every block that the loop visits has a token of the sequence, so no maximum is −inf after the first turn. A
 # sequence of length 0 does not enter the loop: `l_i` is 0, and 0/0 is NaN unless you prevent it.
 #
@@ -816,7 +825,8 @@ measured = [label for label in lines if "measured" in label]
 plots.curves({"H = 16: decode step with its combine": lines}, xlabel="splits", ylabel="µs", log="xy", points=measured)
 
 # %% [markdown]
-# The stars are measured on an H100, in blocks of 64 tokens (`model_measured.json`). Eight sequences are six times
+# The stars are measured on an H100, in blocks of 64 tokens (`model_measured.json`). The rough model is off by
+# {{off_by}} of what was measured. Eight sequences are six times
 # as fast with 16 splits as with one{{!six_times}}. 128 sequences are {{slower}} times as slow: they filled the
 # GPU already, and 1024 tokens in 16 splits are 64 tokens each, where partial results move about as many bytes as
 # the cache.
@@ -920,14 +930,16 @@ plots.matrix(seen, title="Bright: what row m = s·H + h sees (token m // H)", xl
 # 1 see nothing in it, while others do. Their maximum stays −inf, −inf − (−inf) is NaN, and so are their weights,
 # sum and accumulator.
 #
-# Here the NaN is caught later, twice: `l_i > 0` is false for NaN, so the guard against 0/0 makes that row's lse
-# −inf, and `combine_splits` does not read what an empty part holds. A kernel that writes its result itself, or
-# another combine, would hand the NaN on. So use the stand-in of `online_update`: it costs a line.
+# In the kernel of `split_decode` such a row would end with a sum of NaN. `l_i > 0` is false for NaN, so the guard
+# against 0/0 puts 1 in its place. The row's maximum is −inf, so its lse is −inf + ln 1 = −inf, and `combine_splits`
+# does not read what an empty part holds. A kernel that writes its result itself, or another combine, would hand the
+# NaN on. So use the stand-in of `online_update`: it costs a line.
 #
 # ## Exercise: folded_decode
 #
 # Everything together: fold, split, combine. You choose the number of splits, from shapes alone. `combine_splits`
-# is there for you, the right one where yours is not.
+# is there for you, the right one where yours is not. It writes through the `out` that you give it: give it
+# `out.view(B, S * H, R)` of an `out` [B, S, H, R], with partial results [num_splits, B, S · H, …].
 #
 # | | shape | dtype |
 # |---|---|---|
@@ -1089,8 +1101,8 @@ draw_measured(16, 16, 8192)
 # %% [markdown]
 # For one sequence no implementation comes near the floor{{!far_from_the_floor}}: latency decides. 9.4 MB take
 # 2.8 µs at full bandwidth; before any of them arrives a launch, an address and a trip to memory have to pass,
-# twice with a combine. In a CUDA graph, where a launch is cheaper, `latent_attention` takes {{graph_us}} µs. At B
-# = 16 bandwidth decides.
+# twice with a combine. In a CUDA graph, where a launch is cheaper, `latent_attention` takes {{graph_us}} µs. At
+# B = 16 the bytes weigh more: the best time is {{best_16_us}} µs, over a floor of {{floor_16_us}} µs.
 #
 # Four query tokens, folded, over TokenSpeed's 81920 tokens (B = 4, H = 16): `latent_attention_tma` takes
 # {{folded_us}} µs. The floor is 113 µs.

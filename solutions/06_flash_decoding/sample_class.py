@@ -440,6 +440,28 @@ def into_state(peak, total, acc, scores, values):
         patches=(replace("latent_decode", GUARD, ""), *REST),
         expect={**NOT_DONE, **not_right("latent_decode", "a sequence of length 0 gives NaN", 3)},
     ),
+    Submission(
+        "zoe",
+        "partials of one head; tokens are loaded up to T",
+        patches=(
+            replace("predict_splits", "2 * B * H * (512", "2 * B * (512"),
+            replace("latent_decode", "offs_n[:, None] < length", "offs_n[:, None] < T"),
+            replace("split_decode", "offs_n[:, None] < end", "offs_n[:, None] < T"),
+            replace("folded_decode", "offs_n[:, None] < end", "offs_n[:, None] < T"),
+        ),
+        expect={
+            **says("predict_splits", "the partials lack H"),
+            **not_right("latent_decode", "mask the loads of tokens by the length", 3),
+            **not_right("split_decode", "mask the loads of tokens by the length", 2),
+            **not_right("folded_decode", "mask the loads of tokens by the length", 3),
+        },
+    ),
+    Submission(
+        "yves",
+        "a maximum that is never kept",
+        patches=(replace("latent_decode", "        m_i = m_new\n", ""), *REST),
+        expect={**NOT_DONE, **not_right("latent_decode", "end each turn with m_i = m_new")},
+    ),
     # Not from a kernel, or not all of it
     Submission(
         "uma",

@@ -140,6 +140,7 @@ def _held(
     keeps_pages: bool = False,
     partial: bool = False,
     takes_first: bool = False,
+    leaks: bool = False,
     shared: bool = False,
     own_list: bool = False,
     frees_any: bool = False,
@@ -156,6 +157,7 @@ def _held(
       keeps_pages  `free` forgets the tokens and keeps the pages
       partial      a refused append keeps the tokens that fit
       takes_first  a refused append keeps the free pages
+      leaks        a refused append loses the free pages
       shared       all sequences share one table
       own_list     `table` returns the manager's own list, which grows later
       frees_any    `free` accepts every sequence that holds nothing
@@ -198,6 +200,7 @@ def _held(
                     met.add(b)
                 if takes_first:
                     pages[b] = free
+                lost += leaks * (free - pages.get(b, 0))
                 if not partial:
                     continue
                 fits = free * page_size - len(old[0])
@@ -325,6 +328,11 @@ BASIC = Exercise(
             "pages of a refusal",
             "an append that is refused has taken pages: count those it needs before taking one",
             takes_first=True,
+        ),
+        _basic_slip(
+            "pages of a refusal",
+            "an append that is refused kept pages that it had taken: count those it needs before taking one",
+            leaks=True,
         ),
         _basic_slip(
             "table of another sequence",

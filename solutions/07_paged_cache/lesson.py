@@ -510,7 +510,7 @@ check("token_offsets")
 # <details><summary>Hint 3</summary>
 #
 # 4 tokens for each program are 2048 words of latent, 16 for each of the 128 threads of 4 warps: two loads of 16 bytes.
-# 16 or 64 tokens are as good here. 1 is not: its program has too little to do. But for S = 1 take no more than 1,
+# 16 or 64 tokens are as good here; 1 is slower. But for S = 1 take no more than 1,
 # `min(triton.next_power_of_2(S), 4)`. 12 to 16 lines for the kernel.
 #
 # </details>
@@ -551,7 +551,8 @@ def paged_update(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, le
     starts, lengths: [B]; int32. Token s < lengths[b] of sequence b goes to position starts[b] + s.
     Returns c_kv_pages and k_rope_pages, written in place. Launches paged_update_kernel.
 
-    The traps: padding must not be written; a page ends in the middle of a block of tokens; b * S + s in int32.
+    The traps: padding must not be written; a page ends in the middle of a block of tokens; b * S + s in int32
+    (no case is so large that it wraps).
     """
     ### BEGIN SOLUTION
     (B, S, R), Dr = c_kv.shape, k_rope.shape[-1]
@@ -652,7 +653,8 @@ def paged_gather(c_kv_pages, k_rope_pages, block_table, lengths, T):
     bfloat16; R and Dr are powers of two. block_table: [B, max_pages], int32; lengths: [B], int32, 0 to T; T: int.
     Returns c_kv [B, T, R] and k_rope [B, T, Dr], 0 behind lengths[b]. Launches paged_gather_kernel.
 
-    The traps: the slots behind the last token; T may be more than max_pages * page_size; b * T + t in int32.
+    The traps: the slots behind the last token; T may be more than max_pages * page_size; b * T + t in int32
+    (no case is so large that it wraps).
     """
     ### BEGIN SOLUTION
     (_, page_size, R), Dr, B = c_kv_pages.shape, k_rope_pages.shape[-1], len(block_table)
@@ -908,8 +910,8 @@ check("paged_decode")
 check_speed("paged_decode")
 
 # %% [markdown]
-# By the model, looking ahead hardly matters: a look-up for each block reaches three quarters of the floor's
-# speed{{!three_quarters}}, ahead or not. The model takes all loads of a turn to be under way together. A GPU has
+# By the model, looking ahead hardly matters: `check_speed` finds nearly the same for a look-up for each block, a block
+# ahead or not. The model takes all loads of a turn to be under way together. A GPU has
 # to wait where one load needs what another brings.
 #
 # ## Measure: what a table costs

@@ -166,6 +166,11 @@ PREFIX_COSTS = Exercise(
             lambda H, Dn, Dr, Dv, R, **_: dict(macs=(H * (Dn + Dr + Dv), 2 * R + Dr)),
         ),
         _prefix_slip(
+            "rotated key once",
+            "naive's words count the rotated key once for all heads: stored expanded, each head has a copy",
+            lambda H, Dn, Dr, Dv, R, **_: dict(words=(H * (Dn + Dv) + Dr, R + Dr)),
+        ),
+        _prefix_slip(
             "latent read per head",
             "absorb's words are counted once per head: all H heads read the same R+Dr words of a token",
             lambda H, Dn, Dr, Dv, R, **_: dict(words=(H * (Dn + Dr + Dv), H * (R + Dr))),
@@ -541,6 +546,10 @@ def _drawn_choice(r: Random, wanted: tuple[str, str], **fixed: Any) -> dict[str,
             return case
 
 
+EQUAL = dict(  # both forms take equally long over the prefix, to the last bit
+    B=2, S=1, T=1280, L=1024, sizes=dict(H=8, Dn=32, Dr=16, Dv=16, R=56), itemsize=2, rate=2.0**32, bandwidth=2.0**30
+)  # fmt: skip
+
 CHOOSE_FORMS = Exercise(
     name="choose_forms",
     title="which form for which part of the context",
@@ -551,6 +560,7 @@ CHOOSE_FORMS = Exercise(
             visible=[
                 dict(B=32, S=1, T=4352, L=4096, sizes=V3, **ON_H100),
                 dict(B=256, S=1, T=4352, L=4096, sizes=V3, **ON_H100),
+                EQUAL,
             ],
             hidden=lambda r: [_drawn_choice(r, ("naive", "absorb"), S=1), _drawn_choice(r, ("absorb", "absorb"), S=1)],
         ),
@@ -622,6 +632,11 @@ CHOOSE_FORMS = Exercise(
             "parts overlap",
             "seconds is the longer of the two parts: they are two kernels, one after the other, so their times add",
             join=max,
+        ),
+        _choice_slip(
+            "equal times",
+            "both forms take equally long over a part, and naive is chosen: absorb where both are equal",
+            pick=lambda part, times: "naive" if 0 < times["naive"] <= times["absorb"] else "absorb",
         ),
         _choice_slip(
             "empty part naive",

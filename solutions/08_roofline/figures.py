@@ -1,6 +1,7 @@
 """The figures of this lesson, from the records in `benchmarks/` and from `mla_ref.DEVICES`."""
 
 from mla_ref.hardware.devices import DEVICES
+from mla_ref.kernels._decode import choose_splits
 
 from ..records import H100, decode, pick, rounded, table
 
@@ -152,6 +153,10 @@ def figures(record):
         "naive_own_64": f"{own[64][0]:,.0f}",
         "naive_shared_64": f"{v3(64)['naive_us']:.0f}",
         "flash_mla_rate": f"{flash_mla(record, 'tflop_per_s')[128]:.0f}",
+        "flash_mla_32_us": f"{flash_mla(record)[32]:.0f}",
+        "flash_mla_128_us": f"{flash_mla(record)[128]:.0f}",
+        "naive_32_us": f"{v3(32)['naive_us']:.0f}",
+        "naive_128_us": f"{v3(128)['naive_us']:.0f}",
         "flash_mla_crossing": f"{crossing_with_flash_mla(record):.0f}",
         "own": own_contexts(found),
         "own_ratio": f"{own[64][0] / own[64][1]:.0f}",
@@ -173,6 +178,7 @@ def claims(record):
         "between_32_and_48": all(32 < batch < 48 for batch in crossings),
         "in_between": all(32 < batch < 48 for batch in crossings),
         "nearly_as_64": 0.95 < v3(48)["absorb_us"] / v3(64)["absorb_us"] < 1,
+        "rounds": [choose_splits(2 * B, 4096 // 64, 132) for B in (32, 48, 64)] == [2, 4, 1],
         "same_time": max(below_128) < 1.1 * min(below_128),
         "less_than_2": v3(1)["absorb_floor_us"]["measured ceilings"] < 2,
         "nearly_alike": 0.97

@@ -458,8 +458,9 @@ titles = {f"shared part, {L} tokens": shared, f"own part, {own} tokens": apart, 
 panels = {title: {form: (batches, ms) for form, ms in each.items()} for title, each in titles.items()}
 for B in (64, 128, 512):
     choice, absorb = choices[B], both["absorb"][batches.index(B)]
-    times = f"{1e3 * choice['seconds']:.2f} ms, absorb alone {absorb:.2f} ms"
-    print(f"B = {B:3}: shared {choice['shared']}, own {choice['own']}: {times}")
+    times = f"{1e3 * choice['seconds']:.2f} ms, absorb for both {absorb:.2f} ms"
+    gain = f"{absorb / 1e3 / choice['seconds']:.1f} times as fast"
+    print(f"B = {B:3}: shared {choice['shared']}, own {choice['own']}: {times}, {gain}")
 print(f"naive's shared part leaves its flat stretch at B = {ascend.ridge():.0f}")
 plots.curves(panels, xlabel="batch B", ylabel="milliseconds", log="xy", dotted=["chosen by part"])
 
@@ -470,7 +471,7 @@ plots.curves(panels, xlabel="batch B", ylabel="milliseconds", log="xy", dotted=[
 #   power of two before it.
 # - The own part is faster in absorb at every batch. Its intensity in naive is 1 FLOP per byte (the right panel of
 #   the first picture), and absorb reads 71 times less.
-# - At B = 512 the choice is 3.2 times as fast as absorb alone. The paper measured "up to 2×" there (figure 8).
+# - At B = 512 the choice is 3.2 times as fast as absorb for both parts. The paper measured "up to 2×" there (figure 8).
 #
 # The chosen row is Table 1's third. Below the break-even the prefix is absorb: TyphoonMLA is then the absorbed
 # kernel.
@@ -534,7 +535,8 @@ explorer()
 # 2. Half the bytes let naive read in half the time: 43. With the doubled rate absorb computes in half the time too:
 #    87.
 # 3. The break-even is 22, so the prefix is naive already at 32.
-# 4. At B = 128 the choice gains 1.43 over absorb alone with 256 own tokens, and 1.17 with 4096.
+# 4. At B = 128 the choice gains 1.43 over absorb for both parts, as two kernels, with 256 own tokens, and 1.17 with
+#    4096.
 #
 # </details>
 
@@ -777,9 +779,10 @@ for name, reading in readings.items():
 # {{reached_batch}} for DeepSeek-V3. Absorb falls further short of the product's {{rate}} TFLOP/s than naive does
 # of the copy's {{copy}} GB/s{{!further_short}}: a query of 576 and an accumulator of 512 per row leave little
 # room on the chip for anything else (lesson 06). FlashMLA, a faster absorbed kernel, reaches {{flash_mla_rate}}
-# TFLOP/s at B = 128, where the kernels above came to {{reached}} at most. With it the lines cross at
-# {{flash_mla_crossing}}, on a straight line between B = 32 and 128, though its 4096 tokens were each sequence's
-# own: nearer to the ceilings' {{batch}}{{!nearer}}.
+# TFLOP/s at B = 128, where the kernels above came to {{reached}} at most. It takes {{flash_mla_32_us}} µs at
+# B = 32 and {{flash_mla_128_us}} µs at 128, though its 4096 tokens were each sequence's own. On a straight line
+# between these it crosses naive's {{naive_32_us}} to {{naive_128_us}} µs at {{flash_mla_crossing}}: nearer to the
+# ceilings' {{batch}}{{!nearer}}.
 #
 # **2. Work comes in whole tiles.** The next cell has the absorb line again, on straight axes: a staircase. The
 # kernel gives 64 rows, each a head of a query, to one program, and a multiprocessor runs one program at a time.
@@ -791,15 +794,18 @@ batches = [B for B, *_ in rows]
 lines = {f"{form}, measured": (batches, [row[n] for row in rows]) for n, form in enumerate(FORMS, 1)}
 model = [1e6 * step_time("absorb", B, 1, 4096, 4096, sizes, **by_ceilings)["seconds"] for B in batches]
 lines["absorb, roofline"] = batches, model
-limits = {"132 programs": 66, "264 programs": 132}
+limits = {"132 programs": 66}
 title = "DeepSeek-V3, prefix of 4096 tokens"
 plots.curves({title: lines}, xlabel="batch B", ylabel="microseconds", dotted=["absorb, roofline"], verticals=limits)
 
 # %% [markdown]
-# 48 sequences keep 96 multiprocessors busy and take nearly as long as 64{{!nearly_as_64}}. With 80 there are 160
-# programs, more than fit at once. (The kernel softens the steps by splitting the context; each split costs a
-# merge.) The crossing falls onto the rise from 32 to 48, where the rate drops from {{rate_32}} to {{rate_48}}
-# TFLOP/s. Far out it is {{reached}}. Naive has tiles too: any batch up to 128 takes the same time{{!same_time}}.
+# The kernel splits the context where more programs fill rounds of 132 better; each split costs a merge. With
+# 32 sequences 64 programs become 128 in two splits: one round, over half of the context. With 48 two splits
+# would be 192 programs, one round and a part of another. It takes four, 384 programs: three rounds over a
+# quarter{{!rounds}}. That is nearly as long as 64 sequences take, 128 programs over all of
+# it{{!nearly_as_64}}. With 80 there are 160 programs, more than fit at once. The crossing falls onto the rise
+# from 32 to 48, where the rate drops from {{rate_32}} to {{rate_48}} TFLOP/s. Far out it is {{reached}}.
+# Naive has tiles too: any batch up to 128 takes the same time{{!same_time}}.
 #
 # **3. Starting costs time.** At B = 1 absorb takes {{absorb_1_us}} µs where the model says less than
 # 2{{!less_than_2}}: many short programs, then a second launch that merges them. The two lines cannot cross down

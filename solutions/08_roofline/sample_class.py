@@ -426,6 +426,18 @@ def predict_crossovers():
         expect={"prefix_costs": Expected(0, says="as key and as value")},
     ),
     Submission(
+        "zoe",
+        "the rotated key once for all heads, naive where both are equal",
+        patches=(
+            *words("stored * (H * (Dn + Dv) + Dr)", "stored * (R + Dr)"),
+            replace("choose_forms", '("absorb", "naive")}', '("naive", "absorb")}'),
+        ),
+        expect={
+            "prefix_costs": Expected(0, says="the rotated key once for all heads"),
+            "choose_forms": Expected(3, Outcome.PARTIAL, "absorb where both are equal"),
+        },
+    ),
+    Submission(
         "hana",
         "stops half way",
         patches=(unfinished("step_time"), unfinished("choose_forms"), unfinished("read_measurements")),
