@@ -740,5 +740,14 @@ def masked_softmax(scores, seq_lens):
             **slow("long_softmax", says="spill"),
         },
     ),
+    Submission(
+        "edda",
+        "stores the weights that are seen into zeros",
+        patches=(
+            replace("masked_softmax", "torch.empty_like(scores)", "torch.zeros_like(scores)"),
+            replace("masked_softmax", "mask=offs_n < T)", "mask=offs_n < seen)"),
+        ),
+        expect=slow("masked_softmax"),
+    ),
 )
 DEMO = ("ada", "eli", "bela")
