@@ -108,6 +108,21 @@ PREDICT_MACS = Exercise(
             lambda H, Dn, Dr, Dv, R: {"absorb_macs": 2 * R + Dr},
         ),
         _slip(
+            "one head is counted: the MACs of both forms, and the expanded keys and values, are those of all H heads",
+            "one head",
+            lambda H, Dn, Dr, Dv, R: {
+                "naive_macs": Dn + Dr + Dv,
+                "absorb_macs": 2 * R + Dr,
+                "naive_words": Dn + Dr + Dv,
+            },
+        ),
+        _slip(
+            "naive's RoPE part is counted once for all heads: every head's query and key are multiplied, and stored, "
+            "whole, Dn+Dr wide",
+            "RoPE part shared",
+            lambda H, Dn, Dr, Dv, R: {"naive_macs": H * (Dn + Dv) + Dr, "naive_words": H * (Dn + Dv) + Dr},
+        ),
+        _slip(
             "naive_words counts the RoPE part once; expanded, every head's key is stored whole, Dn+Dr wide",
             "RoPE part cached once",
             lambda H, Dn, Dr, Dv, R: {"naive_words": H * (Dn + Dv) + Dr},
@@ -197,6 +212,11 @@ ABSORB_QUERY = Exercise(
             "summed over heads",
             "the heads are added up: h has to stay an index of the result, [B, S, H, R]",
             lambda q_nope, w_uk: _per_head(q_nope, w_uk).sum(2),
+        ),
+        Mistake(
+            "not transposed back",
+            "the result is [B, H, S, R]: transpose heads and positions back, to [B, S, H, R]",
+            lambda q_nope, w_uk: _per_head(q_nope, w_uk).transpose(1, 2),
         ),
     ),
 )

@@ -258,7 +258,7 @@ def absorbed_mla_attention(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv):
         expect={
             "predict_macs": Expected(0, says="only the scores are counted"),
             "latent_attention": Expected(0, says="R+Dr wide"),
-            "absorbed_mla_attention": Expected(2, Outcome.MEMORY, "256 MiB of memory"),
+            "absorbed_mla_attention": Expected(0, says="the products of torch's operations take"),
             "absorb_costs": Expected(0, says="w_uk and w_uv are missing"),
         },
     ),
@@ -302,13 +302,21 @@ def absorbed_mla_attention(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv):
     ),
     Submission(
         "quin",
-        "exponentials without the maximum",
+        "one head for all, heads before positions, exponentials without the maximum",
         patches=(
+            replace("predict_macs", NAIVE, NAIVE.replace("H * ", "")),
+            replace("predict_macs", ABSORB, ABSORB.replace("H * ", "")),
+            replace("predict_macs", NAIVE_WORDS, NAIVE_WORDS.replace("H * ", "")),
+            replace("absorb_query", 'torch.einsum("bshd,hdr->bshr", q_nope, w_uk)', "q_nope.transpose(1, 2) @ w_uk"),
             replace("latent_attention", "lse = torch.logsumexp(scores, dim=-1)", "total = scores.exp().sum(-1)"),
             replace("latent_attention", "torch.softmax(scores, dim=-1)", "scores.exp() / total[..., None]"),
             replace("latent_attention", RETURN, RETURN.replace(", lse", ", total.log()")),
         ),
-        expect={"latent_attention": Expected(4, Outcome.PARTIAL, "exp overflows")},
+        expect={
+            "predict_macs": Expected(0, says="one head is counted"),
+            "absorb_query": Expected(0, says="transpose heads and positions back"),
+            "latent_attention": Expected(4, Outcome.PARTIAL, "exp overflows"),
+        },
     ),
     Submission(
         "rosa",
@@ -379,9 +387,16 @@ def latent_attention(q_latent, q_rope, c_kv, k_rope, scale):
     ),
     Submission(
         "vera",
-        "expands the new tokens only",
-        patches=(replace("absorb_costs", "naive_macs = B * T * weights", "naive_macs = B * S * weights"),),
-        expect={"absorb_costs": Expected(0, says="expands the S new tokens only")},
+        "a RoPE part for all heads, expands the new tokens only",
+        patches=(
+            replace("predict_macs", NAIVE, '"naive_macs": H * (Dn + Dv) + Dr'),
+            replace("predict_macs", NAIVE_WORDS, '"naive_words": H * (Dn + Dv) + Dr'),
+            replace("absorb_costs", "naive_macs = B * T * weights", "naive_macs = B * S * weights"),
+        ),
+        expect={
+            "predict_macs": Expected(0, says="counted once for all heads"),
+            "absorb_costs": Expected(0, says="expands the S new tokens only"),
+        },
     ),
     Submission(
         "wim",

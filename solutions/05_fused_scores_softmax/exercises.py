@@ -23,6 +23,7 @@ PASSES = {"eager_bytes": 11, "score_fused_bytes": 5, "softmax_fused_bytes": 9, "
 WRITES = {"eager_bytes": 6, "score_fused_bytes": 3, "softmax_fused_bytes": 5, "both_fused_bytes": 2}
 MASK_READ = {**PASSES, "eager_bytes": 12, "score_fused_bytes": 6}
 SUM_READS_ONE = {**PASSES, "eager_bytes": 10, "softmax_fused_bytes": 8}
+MASK_COUNTED = "the mask is counted: it has [S, T] numbers, is not of the size of the scores, and is left out"
 PRODUCTS_FREE = {"eager_bytes": 9, "score_fused_bytes": 4, "softmax_fused_bytes": 7, "both_fused_bytes": 2}
 
 
@@ -35,6 +36,16 @@ def _traffic(passes: dict[str, int], itemsize: int | None = None, heads: bool = 
         return {**{name: count * scores for name, count in passes.items()}, "cache_bytes": B * T * (R + Dr) * size}
 
     return oracle
+
+
+def _mask_counted(itemsize: int, S: int, T: int, **sizes: int) -> dict[str, float]:
+    right = _traffic(PASSES)(S=S, T=T, itemsize=itemsize, **sizes)
+    return {name: count + (S * T * itemsize if name in PASSES else 0) for name, count in right.items()}
+
+
+def _masks_where_added(itemsize: int, S: int, T: int, **sizes: int) -> dict[str, float]:
+    right = _traffic(PASSES)(S=S, T=T, itemsize=itemsize, **sizes)
+    return right | {name: right[name] + S * T * itemsize for name in ("eager_bytes", "score_fused_bytes")}
 
 
 def _cache_per_head(B: int, S: int, H: int, T: int, R: int, Dr: int, itemsize: int) -> dict[str, float]:
@@ -81,6 +92,8 @@ PREDICT_BYTES = Exercise(
             "the mask is counted as if it were as large as the scores: it has [S, T] numbers, which are left out",
             _traffic(MASK_READ),
         ),
+        Mistake("mask counted", MASK_COUNTED, _mask_counted),
+        Mistake("mask counted where it is added", MASK_COUNTED, _masks_where_added),
         Mistake("sum reads one", "the sum of the two products reads both of them", _traffic(SUM_READS_ONE)),
         Mistake(
             "products not written",
@@ -448,6 +461,11 @@ def _late_mask(scores: Tensor, seq_lens: Tensor) -> Tensor:
     return _weights(scores, limits).masked_fill(partly, math.nan)
 
 
+def _late_mask_zeros(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    """The same, where a sum of 0 is replaced by 1."""
+    return _late_mask(scores, seq_lens).nan_to_num(0.0)
+
+
 def _lengths_ignored(scores: Tensor, seq_lens: Tensor) -> Tensor:
     return _softmax(scores, torch.full_like(seq_lens, scores.shape[-1]))
 
@@ -492,6 +510,7 @@ def _softmax_floor(lens: Sequence[int], S: int, H: int, T: int, dtype: torch.dty
 
 
 NOTHING_SEEN = "rows that see nothing are NaN (0/0, or −inf minus −inf): expected zeros"
+LATE_MASK = "the maximum is taken over positions that are not seen: mask first, with -inf"
 LENGTHS_IGNORED = Mistake(
     "lengths ignored",
     "rows run over all T positions: only the first seq_lens[b] of a sequence are real",
@@ -570,11 +589,8 @@ SOFTMAX = Exercise(
         ),
         Mistake("no maximum", "exp overflows: subtract the row's maximum first", _no_maximum),
         LENGTHS_IGNORED,
-        Mistake(
-            "mask after the maximum",
-            "the maximum is taken over positions that are not seen: mask first, with -inf",
-            _late_mask,
-        ),
+        Mistake("mask after the maximum", LATE_MASK, _late_mask),
+        Mistake("mask after the maximum, sums of 0 replaced", LATE_MASK, _late_mask_zeros),
         Mistake("not causal", "every query sees the whole sequence: query s sees S−1−s positions less", _not_causal),
         Mistake(
             "off by one", "queries do not see their own position: query s sees seq_lens[b] − (S−1−s) positions", _strict
@@ -633,6 +649,18 @@ def _last_sum(scores: Tensor, seq_lens: Tensor) -> Tensor:
     return ((hidden - m_i).exp() / l_i).nan_to_num(0.0)
 
 
+def _own_maxima(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    """Sums relative to each block's own maximum, in float32: exp overflows where that falls by more than 88."""
+    hidden, maxima, sums = _by_block(scores.float(), seq_lens)
+    limits = _limits(seq_lens, scores.shape[1])[:, :, None, None]
+    m_i, l_i = maxima[0], sums[0]
+    for n, (m_new, total) in enumerate(zip(maxima[1:], sums[1:], strict=True), 1):
+        visited = n * LONG_BLOCK < limits
+        l_i = torch.where(visited, l_i * (m_i - m_new).exp() + total, l_i)
+        m_i = torch.where(visited, m_new, m_i)
+    return ((hidden - m_i).exp() / l_i).where(limits > 0, 0.0)
+
+
 LONG = Exercise(
     name="long_softmax",
     title="masked softmax over rows longer than a block",
@@ -659,9 +687,12 @@ LONG = Exercise(
         Part(
             "a maximum in the first block, or in the last",
             1,
-            visible=[dict(lens=(9000,), S=1, H=1, T=9000, slope=slope) for slope in (20.0, -20.0)],
+            # the steep ones rise or fall by more from block to block than float32's exp can hold
+            visible=[dict(lens=(9000,), S=1, H=1, T=9000, slope=slope) for slope in (20.0, -20.0, 400.0, -400.0)],
             hidden=lambda r: [
-                dict(lens=(n,), S=1, H=1, T=n, slope=slope * r.uniform(15, 25)) for n, slope in ((9001, 1), (12000, -1))
+                dict(lens=(n,), S=1, H=1, T=n, slope=slope * r.uniform(*steep))
+                for steep in ((15, 25), (400, 600))
+                for n, slope in ((9001, 1), (12000, -1))
             ],
         ),
     ),
@@ -683,6 +714,11 @@ LONG = Exercise(
         ),
         Mistake(
             "sum of the last block", "the row is divided by the sum of its last block: add the blocks up", _last_sum
+        ),
+        Mistake(
+            "no running maximum",
+            "exp overflows where a block's maximum is far below an earlier one: use tl.maximum(m_i, tl.max(x))",
+            _own_maxima,
         ),
         LENGTHS_IGNORED,
         Mistake("NaN rows", NOTHING_SEEN, _empty_rows(lambda T: math.nan)),

@@ -126,7 +126,7 @@ def ablation(found):
     rows = []
     for form, time in {**{form: found.graph(form) for form in FORMS}, "ASF and SF": found.both()}.items():
         foretold = f"{base / (base - saved[form]) - 1:.0%}" if form in saved else ""
-        gain = "" if form == "baseline" else f"{base / time - 1:.1%}"
+        gain = "" if form == "baseline" else f"{base / time - 1:z.1%}"
         rows.append((form, f"{time / 1e3:.2f}", gain, foretold, f"{PUBLISHED[form]:.1%}" if form in PUBLISHED else ""))
     return table(("", "ms", "gain", "foretold", "the report"), rows)
 

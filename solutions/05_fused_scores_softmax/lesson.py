@@ -56,12 +56,12 @@ def eager_softmax(scores, mask):
 
 # %%
 from mla_ref import DEVICES, Cost
-from mla_ref.plots import bars, matrices, matrix, stacked
+from mla_ref.plots import bars, matrices, squares, stacked
 
 B, S, H, T, R, Dr = 4, 4096, 16, 4096, 512, 64  # a prefill in the report's layer
 words = {"cache": B * T * (R + Dr), "queries": B * S * H * (R + Dr), "scores": B * S * H * T}
 megabytes = {name: 2 * n / 1e6 for name, n in words.items()}
-bars(megabytes, unit="MB in 16 bits", log=True, title="A prefill: B=4, S=T=4096, H=16")
+bars(megabytes, unit="MB in 16 bits", title="A prefill: B=4, S=T=4096, H=16")
 
 # %% [markdown]
 # In this prefill the scores have 2.1 GB, 114 times the cache. In a decode step (S = 1, H = 128) they are a fifth
@@ -216,6 +216,33 @@ one_tile_kernel[(1,)](x, y, out, K=32)
 print("largest difference from PyTorch:", (out - x.float() @ y.float().T).abs().max().item())
 
 # %% [markdown]
+# **A puzzle: the transposed block and its mask** (not graded; `torch.arange` stands in for `tl.arange`). Here `y`
+# has N = 5 rows of K = 6 numbers, and each number is its own address. The tile begins at row 4 of `y`, the turn at
+# column 4, and both have 4 places. So most places of the block do not exist. Write the block of addresses, k down
+# and n across, and its mask. Masked places may have any address.
+#
+# <details><summary>Answer</summary>
+#
+# Addresses: `offs_n[None, :] * 6 + offs_k[:, None]`. Mask: `(offs_n < 5)[None, :] & (offs_k < 6)[:, None]`. Two
+# numbers exist, columns 4 and 5 of row 4, and they stand one below the other.
+#
+# </details>
+
+# %%
+y = torch.arange(5 * 6).view(5, 6)  # [N, K]
+offs_n, offs_k = 4 + torch.arange(4), 4 + torch.arange(4)
+block_places = None  # [4, 4]
+block_mask = None  # [4, 4], True and False
+
+if block_places is None or block_mask is None:
+    print("puzzle: still open")
+elif block_mask.shape == (4, 4) and block_mask.nonzero().tolist() == [[0, 0], [1, 0]]:
+    right = block_places[block_mask].tolist() == [28, 29]
+    print("puzzle:", "right" if right else "the mask is right, not the addresses")
+else:
+    print(f"puzzle: not this mask: {block_mask}")
+
+# %% [markdown]
 # **3. The accumulator.** The strips are too long to hold at once: R is 512. So a program walks along them in
 # turns of `BLOCK_K` columns, and adds each turn's product to one tile, the **accumulator**:
 #
@@ -230,8 +257,9 @@ print("largest difference from PyTorch:", (out - x.float() @ y.float().T).abs().
 # anyway. A float16 ends at 65504, and a sum of 576 products may be larger before the scale makes it small.
 #
 # **What the emulator does not see.** A GPU multiplies *float32* operands in TF32, with 10 bits of mantissa,
-# unless it is told `tl.dot(x, y, acc, input_precision="ieee")`. The emulator multiplies them in float32 either
-# way. For operands of 16 bits the option changes nothing, so write it.
+# unless it is told `tl.dot(x, y, acc, input_precision="ieee")`. In TF32 an operand is off by up to 1/2048 of
+# itself. The emulator multiplies in float32 either way, so without the option you pass here and lose digits on a
+# GPU. For operands of 16 bits the option changes nothing. So write it.
 #
 # **Loading ahead.** While the matrix units compute one turn, the next turns can be on their way. With
 # `num_stages=3` at the launch, up to three turns lie in **shared memory** at a time. For tiles of 128 × 128 and
@@ -258,7 +286,9 @@ print("largest difference from PyTorch:", (out - x.float() @ y.float().T).abs().
 # <details><summary>Hint 1</summary>
 #
 # The grid is `(triton.cdiv(M, BLOCK_M), triton.cdiv(N, BLOCK_N))`. `offs_m = tl.program_id(0) * BLOCK_M + tl.arange(0,
-# BLOCK_M)`, `offs_n` likewise with `tl.program_id(1)`. About ten lines of kernel.
+# BLOCK_M)`, `offs_n` likewise with `tl.program_id(1)`. About ten lines of kernel. Tiles of 128 × 128, 8 warps, 3
+# stages, turns of `128 // x.element_size()` columns: 128 bytes of each row. For small M or N take `max(16,
+# triton.next_power_of_2(M))` instead of 128.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -270,9 +300,8 @@ print("largest difference from PyTorch:", (out - x.float() @ y.float().T).abs().
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# After the loop one store, of `acc * scale`, to `out_ptr + offs_m[:, None] * N + offs_n[None, :]`; it converts. Tiles
-# of 128 × 128, 8 warps, 3 stages, turns of `128 // x.element_size()` columns: 128 bytes of each row. For small M or N
-# take `max(16, triton.next_power_of_2(M))` instead of 128.
+# After the loop one store, of `acc * scale`, to `out_ptr + offs_m[:, None] * N + offs_n[None, :]`; it converts. Its
+# mask is `(offs_m < M)[:, None] & (offs_n < N)[None, :]`.
 #
 # </details>
 
@@ -497,8 +526,8 @@ H100_TILES = "{{tiles}}"  # µs
 floor = Cost(bytes=32 * ((1024 + 128) * 576 * 2 + 128 * 1024 * 4)).memory_time(h100) * 1e6
 bars(
     H100_TILES | {"floor, data sheet": floor},
-    unit="µs on an H100, measured",
-    title="Scores with tiles of several sizes, B=32, H=128, T=1024, bfloat16",
+    unit="µs on an H100",
+    title="Scores, tiles measured: B=32, H=128, T=1024, bfloat16",
 )
 
 # %% [markdown]
@@ -517,12 +546,11 @@ bars(
 # sequence of length 8 and one of length 5:
 
 # %%
-from IPython.display import display
-
+shown = {}
 for length in (8, 5):
     seen = length - torch.arange(2, -1, -1)  # [S]
-    title = f"seq_lens[b] = {length}: seen = {seen.tolist()}"
-    display(matrix(torch.arange(8) < seen[:, None], title=title, xlabel="position t", ylabel="query s"))
+    shown[f"seq_lens[b] = {length}: seen = {seen.tolist()}"] = (torch.arange(8) < seen[:, None]).int()
+squares(shown, ("not seen", "seen"), xlabel="position t", ylabel="query s")
 
 # %% [markdown]
 # ## The four steps of a softmax

@@ -4,6 +4,7 @@ from autograder.course.sample import Expected, Submission, add_cell, not_right, 
 from autograder.judging.verdict import Outcome
 
 PASSES = '{"eager_bytes": 11, "score_fused_bytes": 5, "softmax_fused_bytes": 9, "both_fused_bytes": 3}'
+PASS = "name: count * one_pass for"
 CACHE = "B * T * (R + Dr) * itemsize}"
 COMBINED = "total / (total - sum(saved)) - 1}"
 GAINS = "gains = [total / (total - each) - 1 for each in saved]"
@@ -483,7 +484,7 @@ def masked_softmax(scores, seq_lens):
     ),
     Submission(
         "nils",
-        "products that write nothing, a float16 accumulator, a second product alone, not causal, the piece's own gain",
+        "products free, float16 accumulator, the second product alone, not causal, each block's own maximum, own gain",
         patches=(
             replace(
                 "predict_score_bytes",
@@ -496,6 +497,7 @@ def masked_softmax(scores, seq_lens):
             ),
             replace("attention_score", ROPE, ROPE.replace("(acc,", "(tl.zeros_like(acc),")),
             replace("masked_softmax", SEEN, "    seen = tl.load(seq_lens_ptr + b)\n"),
+            replace("long_softmax", "tl.maximum(m_i, tl.max(x))", "tl.max(x)"),
             replace("predict_ablation", GAINS, "gains = [old / new - 1 for old, new in zip(before, after)]"),
         ),
         expect={
@@ -503,6 +505,7 @@ def masked_softmax(scores, seq_lens):
             **not_right("scaled_matmul", "overflow float16", 1),
             **not_right("attention_score", "the latent product is missing"),
             **not_right("masked_softmax", "every query sees the whole sequence", 2),
+            **not_right("long_softmax", "use tl.maximum(m_i, tl.max(x))", 1),
             **says("predict_ablation", "compare each piece with itself"),
         },
     ),
@@ -538,8 +541,9 @@ def masked_softmax(scores, seq_lens):
     ),
     Submission(
         "rosa",
-        "stores the rows head by head, NaN where nothing is seen",
+        "counts the mask, stores the rows head by head, NaN where nothing is seen",
         patches=(
+            replace("predict_score_bytes", PASS, PASS.replace("one_pass for", "one_pass + S * T * itemsize for")),
             replace("attention_score", "scale, M, T, R: tl", "scale, S, H, M, T, R: tl"),
             replace("attention_score", SCALE + ", M, T", SCALE + ", S, H, M, T"),
             replace(
@@ -550,14 +554,16 @@ def masked_softmax(scores, seq_lens):
             replace("masked_softmax", POWERS, "    p = tl.exp(x - m_i)\n"),
         ),
         expect={
+            **says("predict_score_bytes", "the mask is counted"),
             **not_right("attention_score", "stored head by head", 2),
             **not_right("masked_softmax", "rows that see nothing are NaN", 3),
         },
     ),
     Submission(
         "sven",
-        "a float16 accumulator for the scores, a large negative number for -inf",
+        "counts the mask where it is added, a float16 accumulator for the scores, a large negative number for -inf",
         patches=(
+            replace("predict_score_bytes", PASS, "name: count * one_pass + (count in (11, 5)) * S * T * itemsize for"),
             replace(
                 "attention_score",
                 "tl.zeros([BLOCK_M, BLOCK_N], tl.float32)",
@@ -571,9 +577,19 @@ def masked_softmax(scores, seq_lens):
             replace("masked_softmax", 'other=float("-inf")', "other=-1e9"),
         ),
         expect={
+            **says("predict_score_bytes", "the mask is counted"),
             **not_right("attention_score", "overflow float16", 3),
             **not_right("masked_softmax", "get equal weights", 3),
         },
+    ),
+    Submission(
+        "uma",
+        "masks after the maximum, and then the powers",
+        patches=(
+            replace("masked_softmax", LOAD, LOAD.replace("< seen", "< T")),
+            replace("masked_softmax", POWERS, '    x = tl.where(offs_n < seen, x, float("-inf"))\n' + POWERS),
+        ),
+        expect=not_right("masked_softmax", "the maximum is taken over positions that are not seen", 1),
     ),
     # Not from the kernels, or not all of it
     Submission(
@@ -723,6 +739,15 @@ def masked_softmax(scores, seq_lens):
             **slow("masked_softmax"),
             **slow("long_softmax", says="spill"),
         },
+    ),
+    Submission(
+        "edda",
+        "stores the weights that are seen into zeros",
+        patches=(
+            replace("masked_softmax", "torch.empty_like(scores)", "torch.zeros_like(scores)"),
+            replace("masked_softmax", "mask=offs_n < T)", "mask=offs_n < seen)"),
+        ),
+        expect=slow("masked_softmax"),
     ),
 )
 DEMO = ("ada", "eli", "bela")

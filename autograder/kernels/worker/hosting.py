@@ -25,6 +25,7 @@ def _words(text: str) -> frozenset[str]:
 EMPTY = _words("empty empty_like empty_strided new_empty new_empty_strided")
 VECTORS = _words("mv addmv addmv_ dot vdot")  # products that torch counts no FLOPs of
 ALIKE = _words("full_like new_full new_ones new_zeros ones_like zeros_like")  # take shape and dtype, and read nothing
+FILLING = ("zero_", "default"), ("fill_", "Scalar")  # in place
 # What moves data, with the places of operands that say where to, and so must hold no data
 MOVING: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(_words(
@@ -108,6 +109,18 @@ def views_in(value: Any) -> Iterator[Mapping[str, Any]]:
     elif isinstance(value, list | tuple):
         for each in value:
             yield from views_in(each)
+
+
+def read_by(step: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the views whose numbers an operation reads; one that fills reads none."""
+    if not is_fill(step):
+        yield from views_in(step["args"])
+
+
+def is_fill(step: Mapping[str, Any]) -> bool:
+    """Return whether all that an operation writes is a number of its own."""
+    name, overload = step["op"]
+    return name in ALIKE or (name, overload) in FILLING or name in ("full", "ones", "zeros")
 
 
 def may_run(step: Mapping[str, Any], data: Callable[[Mapping[str, Any]], bool], integer: Callable) -> bool:

@@ -107,13 +107,13 @@ class Storages:
     def perform(self, step: dict[str, Any], covered: Sequence[np.ndarray] | None) -> None:
         """Do an operation of torch. With `covered`, note too which bytes it makes of what is known."""
         targets = _targets(step)
-        for view in hosting.views_in(step["args"]):
+        for view in hosting.read_by(step):
             if self.storages[view["storage"]].get("integers") and self._differs(view["storage"]):
                 name = self.storages[view["storage"]]["input"]
                 raise ValueError(f"a kernel has changed {name}: torch may not compute with it any more")
             if view["storage"] in self.drawn:
                 self.drawn[view["storage"]].whole()
-        if covered is not None:
+        if covered is not None and step["op"][0] not in hosting.ALIKE:  # what is new holds no answer
             self._cover(step, targets, covered)
         made = hosting.perform(step, lambda view: shown(self.buffers[view["storage"]], view))
         for view, tensor in zip(step["out"], made, strict=True):
@@ -331,7 +331,7 @@ def _needed_whole(events: list[dict[str, Any]], kernels: dict[int, tuple[Kernel,
             written.update(event["lost"])
             continue
         if number not in kernels:
-            given = [*hosting.views_in(event["args"])]
+            given = [*hosting.read_by(event)]
             written.update(view["storage"] for view in _targets(event) if given)
             continue
         if touched[number]["atomic"] or written & touched[number]["store"]:
@@ -342,7 +342,7 @@ def _needed_whole(events: list[dict[str, Any]], kernels: dict[int, tuple[Kernel,
             continue
         if number not in kernels:
             if needed.intersection(view["storage"] for view in _targets(event)):
-                needed.update(view["storage"] for view in hosting.views_in(event["args"]))
+                needed.update(view["storage"] for view in hosting.read_by(event))
             continue
         if needed & touched[number]["store"]:
             found.add(number)
