@@ -24,7 +24,6 @@ from autograder.kernels.explain import data_of, explained
 from autograder.kernels.full_size import FullSize
 from autograder.kernels.record import Recording, kernels_of, record
 from autograder.kernels.replay import Fault, Place, Replayed, replay, replay_request
-from autograder.kernels.worker import hosting
 from autograder.kernels.workers import KernelFailure, KernelWorkers, Unchecked, sentence
 from mla_ref.hardware.cost import Cost
 from mla_ref.hardware.devices import DEVICES
@@ -159,7 +158,7 @@ def model_call(
     except Fault as fault:
         raise KernelFailure(sentence(kernels.in_cells(fault.error))) from None
     modelled = add_up(recording, replayed, compiled, floor, device)
-    if reason := shortfall(modelled, floor, recording) or (full.wrong(replayed, recording) if full else None):
+    if reason := shortfall(modelled, floor) or (full.wrong(replayed, recording) if full else None):
         raise KernelFailure(found.reason or reason)
     if known is not None and (new := sorted(replayed.places(source, recording) - known.places)):
         kernel, text, _ = new[0]
@@ -240,28 +239,13 @@ def add_up(
     return Modelled(device, seconds, least, tuple(steps), tuple(replayed.counts), tuple(compiled), tuple(notes), dtype)
 
 
-def _filled_alone(found: Modelled, recording: Recording) -> int:
-    """Return the bytes of results that operations of torch fill with numbers of their own and no kernel writes."""
-    filled = {}
-    for event in recording.events:
-        if event["kind"] == "host" and event["args"] is not None and hosting.is_fill(event):
-            for number, size in event["writes"]:
-                filled[number] = max(size, filled.get(number, 0))
-    results = {view["storage"] for view in recording.result}
-    written = lambda n: sum(counts["distinct"].get(str(n), {}).get("write", 0) for counts in found.counts)
-    return sum(max(0, size - written(number)) for number, size in filled.items() if number in results)
-
-
-def shortfall(found: Modelled, floor: Cost, recording: Recording) -> str | None:
+def shortfall(found: Modelled, floor: Cost) -> str | None:
     """Return what of the compulsory work the launches leave out, or None.
 
-    No result is computed at full size, so a function could do less there than where its answers were compared. What a
-    fill alone writes of a result counts as written: its time is counted too.
+    No result is computed at full size, so a function could do less there than where its answers were compared.
     """
     enough = NEARLY if all(counts["alike"] or counts["exact"] for counts in found.counts) else ROUGHLY
     moved = sum(sum(marks.values()) for counts in found.counts for marks in counts["distinct"].values())
-    if moved < enough * floor.bytes:
-        moved += _filled_alone(found, recording)
     if moved < enough * floor.bytes:
         return f"the kernels touch {moved / 1e6:.4g} MB, and the work takes {floor.bytes / 1e6:.4g} MB at least"
     products = sum(sum(counts["dots"].values()) for counts in found.counts)

@@ -747,7 +747,7 @@ def masked_softmax(scores, seq_lens):
             replace("masked_softmax", "torch.empty_like(scores)", "torch.zeros_like(scores)"),
             replace("masked_softmax", "mask=offs_n < T)", "mask=offs_n < seen)"),
         ),
-        expect=slow("masked_softmax"),
+        expect={"masked_softmax:speed": Expected(0, Outcome.ERROR, "the kernels touch")},
     ),
 )
 DEMO = ("ada", "eli", "bela")
