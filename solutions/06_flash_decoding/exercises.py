@@ -581,7 +581,7 @@ SPLIT = Exercise(
         floor=lambda B, H, T, num_splits, R, Dr, scale, dtype: decode_floor(
             B, H, T, dtype, R, Dr, out_bytes=num_splits * B * H * (R + 1) * 4
         ),
-        bars=((0.12, 0.5), (0.2, 1.0)),
+        bars=((0.12, 0.5), (0.16, 1.0)),
         baseline=_eager_splits,
         ratio=3.0,
     ),
@@ -976,7 +976,7 @@ FOLDED = Exercise(
         small=dict(B=1, T=512),
         axes=dict(q_latent="b_h", q_rope="b_h", c_kv="b", k_rope="b", seq_lens="b", out="b_h", lse="b_h"),
         floor=lambda B, S, H, T, R, Dr, scale, dtype: decode_floor(B, H, T, dtype, R, Dr, S),
-        bars=((0.15, 0.5), (0.25, 1.0)),
+        bars=((0.15, 0.5), (0.19, 1.0)),
         baseline=_eager_folded,
         ratio=1.8,
     ),
