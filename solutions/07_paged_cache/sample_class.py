@@ -34,6 +34,15 @@ PAGE_BY_PAGE = """        pages = self.tables.setdefault(sequence, [])
                     raise ValueError("no page is free")
                 pages.append(self.free_pages.pop())
 """
+ONE_BY_ONE = """        taken = []
+        for _ in range(-(-(length + len(c_kv)) // self.page_size) - len(pages)):
+            if not self.free_pages:
+                raise ValueError("no page is free")
+            taken.append(self.free_pages.pop())
+        pages += taken
+        for s in range(len(c_kv)):
+            entry, slot = divmod(length + s, self.page_size)
+"""
 ENTRY = "pages, length = self.table(sequence), self.lengths.get(sequence, 0)\n        needed"
 NOTHING = "if not self.lengths.get(sequence):"
 PAGE_STRIDES = "c_kv_pages.stride(0), k_rope_pages.stride(0)"
@@ -628,10 +637,16 @@ def paged_update(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, le
     out = torch.empty_like(q_latent)
 """,
             ),
+            replace("BasicPagedCache", APPEND, ONE_BY_ONE),
             replace("paged_decode", FIRST, "page = b * max_pages"),
             replace("paged_decode", AHEAD, "page = b * max_pages + ahead // PAGE"),
         ),
-        expect={**slow("paged_update"), **slow("paged_gather", 1), **slow("paged_decode")},
+        expect={
+            **not_right("BasicPagedCache", "kept pages that it had taken", 2),
+            **slow("paged_update"),
+            **slow("paged_gather", 1),
+            **slow("paged_decode"),
+        },
     ),
 )
 DEMO = ("ada", "eli", "vera")
