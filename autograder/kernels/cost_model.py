@@ -312,7 +312,7 @@ def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> dict[str
         for key, count in looped.items()
     }
     deepest = max(turns.values(), default=1.0)
-    most = max(counts["turns"].values(), default=0) / counts["programs"]
+    most = max(counts["turns"].values(), default=0) / max(1, counts["programs"])
     sums = dict.fromkeys(MEASURES, 0.0)
     for region in compiled["regions"]:
         times = 1.0

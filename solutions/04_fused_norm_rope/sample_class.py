@@ -388,7 +388,7 @@ def apply_rope(x, cos, sin):
         ),
         expect={
             **says("predict_norm_bytes", "upside down"),
-            **not_right("scale_add", "what a kernel does not write", 1),
+            **not_right("scale_add", "no store wrote", 1),
             **not_right("rms_norm", "eps is added to the root", 3),
             **not_right("apply_rope", "of its number modulo S", 1),
         },

@@ -32,7 +32,7 @@ TABLE = {
     "read twice": (dict(bound="DRAM", **{**ONCE, "loaded_bytes": FLOOR}), "189.3 MB are loaded of 94.65 MB: some is"),
     "read ten times": (dict(bound="L2", **{**ONCE, "loaded_bytes": 5 * FLOOR}), "take larger tiles"),
     "buffers": (dict(bound="DRAM", **{**ONCE, "distinct_bytes": 2 * FLOOR}), "378.6 MB pass between chip and memory"),
-    "the next limit": (dict(bound="DRAM", next=["waiting", 80.0], **ONCE), "beside them, waiting for memory bounds it"),
+    "the next limit": (dict(bound="DRAM", next=["waiting", 80.0], **ONCE), "beside them, waiting bounds it"),
     "only bytes": (dict(bound="DRAM", next=["waiting", 8.0], bound_us=90.0, **ONCE), "takes 90 of 100 µs"),
     "many programs": (dict(bound="handing out blocks", **ONCE), "let each do more"),
 }
