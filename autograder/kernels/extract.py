@@ -215,10 +215,10 @@ class _Writer:
         jit = _expression("triton.jit", decorator)
         if not isinstance(decorator, ast.Call):
             return jit
-        options = [self.option(each) for each in decorator.keywords if each.arg not in IGNORED]
+        options = [self.option(each) for each in decorator.keywords]
         if decorator.args or None in options:
             raise self.refuse(f"has the decorator `{_text(decorator)}`: @triton.jit takes literal options only")
-        return _copy(decorator, func=jit, args=[], keywords=options)
+        return _copy(decorator, func=jit, args=[], keywords=[each for each in options if each.arg not in IGNORED])
 
     def option(self, node: ast.keyword) -> ast.keyword | None:
         value = ast.Tuple(node.value.elts, ast.Load()) if isinstance(node.value, ast.List) else node.value
