@@ -42,7 +42,7 @@ class Constants:
         Time of the L2 for one sector of 32 bytes, and for one request (up to four sectors of a line), as a multiple of
         the time that 32 bytes take at the L2's bandwidth.
     partial
-        Further such time for a sector written in part.
+        Further such time for a sector written in part, of at most two in a request.
     atomic
         The same for a sector of an atomic operation.
     dram_wait, l2_wait, l1_wait
