@@ -20,7 +20,7 @@ from importlib import import_module
 
 HELPER_MODULES = ("_validate", "_from_hf", "config", "hardware", "roofline", "plots")
 ANSWER_MODULES = (
-    *("_operands", "norm", "rope", "attention", "scores", "ragged", "cache", "paged", "implementations"),
+    *("_operands", "norm", "rope", "attention", "scores", "ragged", "cache", "paged", "prefix", "implementations"),
     *("mha", "mla", "fused", "kernels", "testing"),
 )
 
@@ -55,6 +55,7 @@ _EXPORTS = {
     "ragged": ("attend_ragged",),
     "cache": ("KVCache", "LatentCache"),
     "paged": ("OutOfPages", "PagePool", "PagedCache", "check_table", "paged_gather", "paged_update"),
+    "prefix": ("ExpandedPrefixes", "PrefixNode", "PrefixPlan", "PrefixTree", "plan_prefixes", "prefix_attention"),
     "mha": ("MHA",),
     "mla": ("MLA",),
     "scores": ("attention_score", "masked_softmax"),

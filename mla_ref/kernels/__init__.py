@@ -13,6 +13,7 @@ kernel                    PyTorch twin                            faster variant
 `latent_attention`        :func:`mla_ref.latent_attention`        `latent_attention_tma`
 `paged_latent_attention`  :func:`mla_ref.paged_latent_attention`  `paged_latent_attention_tma`
 `combine`                 :func:`mla_ref.combine`
+`prefix_attention`        :func:`mla_ref.prefix_attention`
 ========================  ======================================  ============================
 
 :data:`DECODERS` is the table of decode kernels, :data:`VARIANTS` names the kernel that each variant stands in for.
@@ -37,6 +38,7 @@ from .decoders import DECODERS, FASTEST, Decoder  # noqa: E402
 from .masked_softmax import masked_softmax  # noqa: E402
 from .paged_gather import paged_gather  # noqa: E402
 from .paged_update import paged_update  # noqa: E402
+from .prefix_attention import prefix_attention  # noqa: E402
 from .rms_norm import rms_norm  # noqa: E402
 from .rms_norm_rows import rms_norm_rows  # noqa: E402
 from .rope import apply_rope  # noqa: E402
@@ -64,6 +66,7 @@ __all__ = [
     "paged_latent_attention",
     "paged_latent_attention_tma",
     "paged_update",
+    "prefix_attention",
     "rms_norm",
     "rms_norm_rows",
 ]

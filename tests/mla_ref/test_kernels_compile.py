@@ -25,7 +25,9 @@ from mla_ref.kernels._decode import Limits
 POINTEES = {"cos_ptr": "fp32", "sin_ptr": "fp32", "table_ptr": "i32", "starts_ptr": "i32", "lengths_ptr": "i32"}
 POINTEES |= {"seq_lens_ptr": "i32", "lse_ptr": "fp32", "part_lses_ptr": "fp32", "parts_ptr": "fp32"}
 POINTEES |= {"block_table_ptr": "i32"}
-DESCRIPTORS = {"c_kv_desc": "R", "k_rope_desc": "DR"}
+POINTEES |= {"users_ptr": "i32", "work_ptr": "i32", "counts_ptr": "i32", "rest_lse_ptr": "fp32"}
+PREFIX_DESCRIPTORS = "k_nope_desc", "k_rope_desc", "v_desc"
+DESCRIPTORS = {"c_kv_desc": "R", "k_rope_desc": "DR", "k_nope_desc": "DN", "v_desc": "DV"}
 SHARED_KIB = {75: 64, 80: 163, 89: 99, 90: 227, 100: 227, "gfx942": 64}
 
 def compile(module, kernel, dtype, target, constants, contiguous=True, **options):
@@ -59,6 +61,16 @@ def tile_for(module, target, heads, R, paged):
     tile = module.choose_tile(operands)
     blocks = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n}
     return blocks, {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
+
+def tile_for_prefix(target, users):
+    module, nvidia = sys.modules["mla_ref.kernels.prefix_attention"], target[0] == "cuda"
+    capability = divmod(target[1], 10) if nvidia else (9, 4)
+    module.limits = lambda device: Limits(1, SHARED_KIB[target[1]] * 1024, nvidia, capability)
+    q = torch.empty(1, 1, 1, 128).half()
+    tile = module.choose_tile(q, q[..., :64], 128, users)
+    return {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n}, {
+        "num_warps": tile.num_warps, "num_stages": tile.num_stages
+    }
 
 for target in ("cuda", 75, 32), ("cuda", 80, 32), ("cuda", 89, 32), ("cuda", 90, 32), ("cuda", 100, 32), \\
         ("hip", "gfx942", 64):
@@ -94,6 +106,12 @@ for target in ("cuda", 75, 32), ("cuda", 80, 32), ("cuda", 89, 32), ("cuda", 90,
             blocks |= {"PAGE_SIZE": 0 if contiguous else 64, "BLOCK_R": 512 if R == 512 else 1024, "BLOCK_DR": 64}
             blocks |= {"FOLD": not contiguous, **({"block_table_ptr": None} if contiguous else {})}
             compile(module, kernel, dtype, target, blocks, contiguous, **tile[1])
+        tile, options = tile_for_prefix(target, 1024 if contiguous else 2)
+        widths = {"DN": 128, "DR": 64, "DV": 128, "BLOCK_DN": 128, "BLOCK_DR": 64, "BLOCK_DV": 128}
+        tma = contiguous and target[1] in (90, 100)
+        blocks = {**widths, **tile, "TMA": tma, **({} if tma else dict.fromkeys(PREFIX_DESCRIPTORS))}
+        compile("prefix_attention", "_prefix_attention", dtype, target, blocks, contiguous, **options)
+        compile("prefix_attention", "_merge", dtype, target, {"DV": 128, "BLOCK_R": 16, "BLOCK_DV": 128}, contiguous)
     print(*target)
 """
 
