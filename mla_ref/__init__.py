@@ -18,7 +18,7 @@ R Rq    latent key/value rank, latent query rank       512, 1536
 
 from importlib import import_module
 
-HELPER_MODULES = ("_validate", "_from_hf", "config", "hardware", "roofline", "plots")
+HELPER_MODULES = ("_validate", "_from_hf", "config", "hardware", "roofline", "serving", "plots")
 ANSWER_MODULES = (
     *("_operands", "norm", "rope", "attention", "scores", "ragged", "cache", "paged", "prefix", "implementations"),
     *("mha", "mla", "fused", "kernels", "testing"),
@@ -40,6 +40,7 @@ _EXPORTS = {
         "operand_cost",
         "tokens_that_fit",
     ),
+    "serving": ("SYSTEM_PROMPTS", "WORKLOADS", "Served", "Workload", "serve", "serving_steps", "token_rate"),
     "norm": ("RMSNorm", "rms_norm"),
     "rope": ("apply_rope", "apply_rope_qk", "rope_cos_sin", "rope_frequencies"),
     "attention": (

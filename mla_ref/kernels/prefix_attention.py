@@ -272,7 +272,7 @@ def naive_parts(
     parts, part_lses = q_nope.new_empty(slots, B, S, H, Dv), q_nope.new_empty(slots, B, S, H, dtype=torch.float32)
     for node in single:
         out, node_lse = cudnn_part(q_nope, q_rope, expanded, node, scale)
-        where = slice(None) if len(node.users) == B else torch.tensor(node.users, device=device)
+        where = slice(None) if len(node.users) == B else _indices(node.users, device)
         parts[splits[node][0], where], part_lses[splits[node][0], where] = out[0], node_lse[0]
     if len(work):
         launch(q_nope, q_rope, expanded, users, work, parts, part_lses, scale, tile)
@@ -299,7 +299,7 @@ def cudnn_part(q_nope: Tensor, q_rope: Tensor, expanded: ExpandedPrefixes, node,
     S = q_nope.shape[1]
     q = _whole(q_nope, q_rope)
     if len(node.users) < len(q):
-        q = q[torch.tensor(node.users, device=q.device)]
+        q = q[_indices(node.users, q.device)]
     place = slice(node.offset, node.offset + node.tokens)
     heads_first = (x.transpose(0, 1)[None] for x in (q.flatten(0, 1), expanded.k[place], expanded.v[place]))
     found = torch.ops.aten._scaled_dot_product_cudnn_attention(*heads_first, None, True, 0.0, False, False, scale=scale)
@@ -434,6 +434,11 @@ def _choose_split(plan, own, longest, H, S, tile, multiprocessors):
         return max(naive, busy / multiprocessors + absorb) + MERGE * split
 
     return min(range(1, 17), key=time)
+
+
+@functools.lru_cache(32)
+def _indices(users, device):
+    return torch.tensor(users).to(device)
 
 
 @functools.lru_cache(32)
