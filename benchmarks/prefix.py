@@ -39,6 +39,7 @@ from mla_ref import (
     WORKLOADS,
     ExpandedPrefixes,
     MLAConfig,
+    PrefixTree,
     break_even_batch,
     find_device,
     kernels,
@@ -233,7 +234,11 @@ def levels(name: str, B: int, root: int, branches: int, branch: int, own: int) -
     paths = [[0, 1 + b * branches // B] for b in range(B)]
     batch = Batch.draw(config, paths, [root] + [branch] * branches, [own] * B)
     point = switch_points(config)["measured ceilings"]
-    calls = {"tree": batch.prefix(point)[0], "root alone": batch.prefix(B)[0], "absorb": batch.absorb()}
+    calls = {
+        "tree": batch.prefix(point)[0],
+        "root alone": batch.prefix(point, tree=PrefixTree([-1], [root], [0] * B))[0],
+        "absorb": batch.absorb(),
+    }
     calls |= {"FlashMLA": batch.flash_mla()} if FLASH_MLA else {}
     found = batch.measure(calls, graphs=True)
     speedups = {each: round(found[each]["cold_us"] / found["tree"]["cold_us"], 3) for each in found if each != "tree"}

@@ -21,6 +21,8 @@ from ._validate import check_counts, check_positive, check_tensors
 from .attention import absorb, combine, default_scale, sdpa
 from .paged import check_table
 
+PROGRAM_TOKENS, MIN_LONG = 256, 512
+
 
 @dataclass(frozen=True)
 class PrefixTree:
@@ -183,6 +185,8 @@ class PrefixPlan:
         The value of ``starts`` if it is one for all, else None.
     own_tokens
         What is left to absorb, of all sequences together, when the plan was made.
+    long
+        The few sequences with far more left than others, each too much for one program of a kernel.
     """
 
     nodes: tuple[PrefixNode, ...]
@@ -191,6 +195,7 @@ class PrefixPlan:
     q_len: int
     common_start: int | None
     own_tokens: int
+    long: tuple[int, ...]
 
     @property
     def tokens(self) -> int:
@@ -238,15 +243,14 @@ def plan_prefixes(
         Tokens a page.
     switch_point
         B_θ: the least number of sequences for which a part is naive, :func:`mla_ref.break_even_batch` for example.
-        Infinity leaves all to absorb.
+        Infinity leaves all to absorb. A part too short to save anything is left to it too.
     q_len
         S, new tokens of each sequence. The shared parts come before them.
     tree
         Who shares what; by default what the table says, :meth:`PrefixTree.from_table`.
     min_saving
-        All is left to absorb where the naive parts save less: the sum of their tokens times the queries beyond the
-        switch point. Another launch and the merging cost as much as absorb over 2**16 of them, about 20 µs, on an
-        H200 with 64 heads.
+        All is left to absorb where the naive parts save less, in tokens times queries that absorb does not meet.
+        Another launch and the merging cost as much as 2**16 of them, about 20 µs, on an H200 with 64 heads.
 
     Raises
     ------
@@ -274,10 +278,14 @@ def plan_prefixes(
                 f"its whole pages before the last {q_len} of its tokens"
             )
     chosen = {node for node, users in enumerate(all_users) if len(users) >= switch_point}
-    saving = sum(tree.lengths[node] * (len(all_users[node]) - switch_point) * q_len for node in chosen)
-    if saving < min_saving:
-        chosen = set()
     by_depth = sorted(chosen, key=lambda node: ends[node])
+    savings = {node: _saving(tree.lengths[node], len(all_users[node]), switch_point) for node in by_depth}
+    for node in reversed(by_depth):  # what saves nothing, and has nothing behind it that does
+        if savings[node] < 0 and not any(tree.parents[child] == node for child in chosen):
+            chosen.discard(node)
+    if sum(savings[node] for node in chosen) * q_len < min_saving:
+        chosen.clear()
+    by_depth = [node for node in by_depth if node in chosen]
 
     nodes, slots, offset = [], {-1: 0}, 0
     starts = np.zeros(len(table), np.int32)
@@ -302,9 +310,20 @@ def plan_prefixes(
         offset += nodes[-1].tokens
         starts[list(users)] = last * page_size
     common = int(starts[0]) if len(starts) and (starts == starts[0]).all() else None
-    own_tokens = int(seq_lens.sum()) - int(starts.sum())
+    own = seq_lens.cpu().numpy() - starts
+    long = np.flatnonzero(own > max(4 * np.median(own), MIN_LONG)) if len(own) else ()
+    long = tuple(map(int, long)) if len(long) <= len(own) // 8 else ()
     starts = torch.from_numpy(starts).to(seq_lens.device)
-    return PrefixPlan(tuple(nodes), starts, page_size, q_len, common, own_tokens)
+    return PrefixPlan(tuple(nodes), starts, page_size, q_len, common, int(own.sum()), long)
+
+
+def _saving(tokens, users, switch_point):
+    """Return what absorb does and the naive form need not, in tokens times queries.
+
+    Reading keys and values takes as long as absorb with ``switch_point`` users, and a third of absorb's products are
+    left. A program loads queries and stores results in the time of some tokens.
+    """
+    return users * tokens - (tokens + PROGRAM_TOKENS) * max(switch_point, users / 3)
 
 
 class ExpandedPrefixes:

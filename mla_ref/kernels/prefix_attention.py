@@ -209,12 +209,23 @@ def prefix_attention(
     expanded.check(plan)
     if out.numel() == 0:
         return out, lse
+    decode = DECODERS[FASTEST].paged
 
     def absorbed(rest, rest_lse):
+        q_latent = torch.einsum("bshd,hdr->bshr", q_nope, w_uk)
         own_lens = seq_lens - plan.starts if plan.nodes else seq_lens
-        operands = torch.einsum("bshd,hdr->bshr", q_nope, w_uk), q_rope, c_kv, k_rope, plan.own_table(block_table)
-        options = {"scale": scale, "seq_lens": own_lens, "causal": causal, "lse": rest_lse}
-        o_latent, _ = DECODERS[FASTEST].paged(*operands, **options)
+        queries, where = (q_latent, q_rope), {"block_table": plan.own_table(block_table), "seq_lens": own_lens}
+        options = {"scale": scale, "causal": causal}
+        if not plan.long:
+            o_latent, _ = decode(*queries, c_kv, k_rope, **where, **options, lse=rest_lse)
+        else:  # in a launch of their own, which splits them
+            long = _indices(plan.long, q_nope.device)
+            others = {**where, "seq_lens": own_lens.index_fill(0, long, 0)}
+            o_latent, _ = decode(*queries, c_kv, k_rope, **others, **options, lse=rest_lse, num_splits=1)
+            queries, where = (x[long] for x in queries), {name: x[long] for name, x in where.items()}
+            found = decode(*queries, c_kv, k_rope, **where, **options)
+            for whole, each in zip((o_latent, rest_lse), found, strict=True):
+                whole.index_copy_(0, long, each)
         torch.bmm(_heads_first(o_latent), w_uv.mT, out=_heads_first(rest))
 
     with on_device_of(q_nope):

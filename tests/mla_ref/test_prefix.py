@@ -19,6 +19,12 @@ FORMS = {"twin": prefix_attention, "kernel": kernels.prefix_attention}
 BOUND = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-2}
 
 
+@pytest.fixture(autouse=True)
+def short_parts(monkeypatch):
+    """Let parts of a few tokens count: to test shapes it takes no long ones."""
+    monkeypatch.setattr(mla_ref.prefix, "PROGRAM_TOKENS", 0)
+
+
 class Batch:
     """Random sequences in pages: ``nodes`` are (parent, pages) of each shared part, ``leaves`` who hangs where."""
 
@@ -143,6 +149,17 @@ def test_rows_beyond_a_block_and_widths_that_fill_none():
     batch.check(batch.run(kernels.prefix_attention, plan))
 
 
+@pytest.mark.parametrize("switch_point", [2, 100])
+def test_a_few_long_sequences_are_split_apart(switch_point, monkeypatch):
+    monkeypatch.setattr(mla_ref.prefix, "MIN_LONG", 8)
+    batch = Batch(
+        [(-1, 2)], [0] * 8 + [-1] * 8, [3, 1, 2, 40, 1, 2, 3, 1, 2, 1, 1, 0, 2, 1, 70, 0], dtype=torch.float32
+    )
+    plan = batch.plan(switch_point)
+    assert plan.long == (3, 14)
+    batch.check(batch.run(kernels.prefix_attention, plan))
+
+
 @pytest.mark.parametrize("attend", FORMS.values(), ids=FORMS)
 def test_a_plan_serves_while_sequences_grow(attend):
     batch = small(dtype=torch.float32)
@@ -184,10 +201,20 @@ def test_few_users_fall_back_to_absorb():
     assert users == {2: [2, 2, 3, 6], 3: [3, 6], 6: [6], 7: []}
 
 
-def test_a_part_that_saves_less_than_another_launch_costs_is_absorbed():
-    batch = small()
-    assert batch.plan(2, min_saving=8 * (6 - 2) + 8 * (3 - 2)).nodes
-    assert not batch.plan(2, min_saving=8 * (6 - 2) + 8 * (3 - 2) + 1).nodes
+def test_what_does_not_make_up_for_another_launch_is_absorbed(monkeypatch):
+    monkeypatch.setattr(mla_ref.prefix, "PROGRAM_TOKENS", 256)
+    batch = Batch([(-1, 2)], [0] * 6, [1] * 6, page_size=1024, widths=(1, 2, 1, 1), H=1)
+    saved = 6 * 2048 - (2048 + 256) * 3
+    assert batch.plan(3, min_saving=saved).nodes
+    assert not batch.plan(3, min_saving=saved + 1).nodes
+
+
+def test_a_short_part_is_naive_only_above_a_long_one(monkeypatch):
+    monkeypatch.setattr(mla_ref.prefix, "PROGRAM_TOKENS", 256)
+    short = Batch([(-1, 1)], [0] * 4, [1] * 4, page_size=64, widths=(1, 2, 1, 1), H=1)
+    assert not short.plan(3, min_saving=0).nodes
+    before = Batch([(-1, 1), (0, 40)], [1] * 4, [1] * 4, page_size=64, widths=(1, 2, 1, 1), H=1)
+    assert [node.tokens for node in before.plan(3, min_saving=0, tree=before.tree).nodes] == [64, 2560]
 
 
 def test_a_prefix_of_all_takes_a_view_of_the_table():
