@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -168,8 +169,12 @@ def launch(x: Tensor, w: Tensor, out: Tensor, tile: Tile | None = None) -> None:
 def launch_int4(x: Tensor, weight: Int4Weight, out: Tensor, tile: Tile | None = None) -> None:
     """Start the product of x ``[B, S, H, K]`` and packed rows ``[H, N, K/2]`` into ``[B, S, H, N]``."""
     tile = tile or choose_tile_int4(x, out)
-    kernel, blocks = (_many_rows_int4, ()) if tile.dot else (_few_rows_int4, (power_of_2(x.shape[3]),))
-    _start(kernel, tile, x, (weight.packed.contiguous(), weight.scales.contiguous()), (), out, (weight.group,), blocks)
+    packed, scales = weight.packed.contiguous(), weight.scales.contiguous()
+    if tile.dot:
+        _start(_many_rows_int4, tile, x, (packed, scales), (), out, (weight.group,), ())
+    else:
+        words = packed.view(torch.int32)
+        _start(_few_rows_int4, tile, x, (words, scales), (), out, (weight.group,), (power_of_2(x.shape[3]),))
 
 
 def _start(kernel, tile, x, weights, strides, out, group, blocks):

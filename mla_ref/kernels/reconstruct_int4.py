@@ -17,18 +17,21 @@ def place(M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def _nibbles_to_float(nibbles):
-    """Return nibbles 0 to 15 in two's complement as float32 -8 to 7.
+def nibble_to_float(words, SHIFT: tl.constexpr):
+    """Return the nibble of int32 words that begins at bit SHIFT, up to 19, as float32 -8 to 7.
 
-    They become the last bits of 2²³, whose unit is 1: a conversion by the arithmetic units alone. Flipping the sign bit
-    adds 8.
+    Where it is it becomes the end of the mantissa of 2^(23 - SHIFT), where its unit is 1: no shift, no conversion.
+    Flipping its sign bit adds 8.
     """
-    return (nibbles.to(tl.int32) ^ 0x4B000008).to(tl.float32, bitcast=True) - 8388616.0
+    BASE: tl.constexpr = 1 << (23 - SHIFT)
+    EXPONENT: tl.constexpr = (150 - SHIFT) << 23
+    bits = (words & (0xF << SHIFT)) ^ (EXPONENT | 0x8 << SHIFT)
+    return bits.to(tl.float32, bitcast=True) - (BASE + 8)
 
 
 @triton.jit
 def _few_rows_int4(
-    x_ptr, packed_ptr, scales_ptr, out_ptr, M, S, N,
+    x_ptr, words_ptr, scales_ptr, out_ptr, M, S, N,
     stride_xb, stride_xs, stride_xh, stride_xd, stride_ob, stride_os, stride_oh, stride_od,
     K: tl.constexpr, GROUP: tl.constexpr, OVERLAP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -38,23 +41,26 @@ def _few_rows_int4(
         tl.extra.cuda.gdc_wait()
     start_m, h, block_n = place(M, N, BLOCK_M, BLOCK_N)
     offs_n = block_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    offs_i, offs_g = tl.arange(0, BLOCK_K // 2), tl.arange(0, BLOCK_K // GROUP)
-    # [BLOCK_N, BLOCK_K / 2] and [BLOCK_N, BLOCK_K / GROUP]
-    packed_ptrs = packed_ptr + h * N * (K // 2) + offs_n[:, None] * (K // 2) + offs_i[None, :]
-    packed = tl.load(packed_ptrs, mask=(offs_n < N)[:, None] & (offs_i < K // 2)[None, :], other=0)
-    scales_ptrs = scales_ptr + h * N * (K // GROUP) + offs_n[:, None] * (K // GROUP) + offs_g[None, :]
+    offs_i, offs_g = tl.arange(0, BLOCK_K // 8), tl.arange(0, BLOCK_K // GROUP)
+    # [BLOCK_N, BLOCK_K / 8], eight weights each, and [BLOCK_N, BLOCK_K / GROUP]
+    words_ptrs = words_ptr + (h * N + offs_n)[:, None] * (K // 8) + offs_i[None, :]
+    words = tl.load(words_ptrs, mask=(offs_n < N)[:, None] & (offs_i < K // 8)[None, :], other=0)
+    scales_ptrs = scales_ptr + (h * N + offs_n)[:, None] * (K // GROUP) + offs_g[None, :]
     scales = tl.load(scales_ptrs, mask=(offs_n < N)[:, None] & (offs_g < K // GROUP)[None, :], other=0.0)
-    low, high = _nibbles_to_float(packed & 0xF), _nibbles_to_float(packed >> 4)
+    tl.debug_barrier()  # or the compiler has a load wait for the use of the one before
     for i in tl.static_range(BLOCK_M):
         m = start_m + i
         b, s = (m // S).to(tl.int64), (m % S).to(tl.int64)
-        offs_k = tl.arange(0, BLOCK_K).to(tl.int64)
-        # [BLOCK_K]
-        x_ptrs = x_ptr + b * stride_xb + s * stride_xs + h * stride_xh + offs_k * stride_xd
-        x = tl.load(x_ptrs, mask=(offs_k < K) & (m < M), other=0.0).to(tl.float32)
-        even, odd = tl.split(tl.reshape(x, [BLOCK_K // 2, 2]))
-        products = low * even[None, :] + high * odd[None, :]
-        groups = tl.sum(tl.reshape(products, [BLOCK_N, BLOCK_K // GROUP, GROUP // 2]), 2)
+        x_ptrs = x_ptr + b * stride_xb + s * stride_xs + h * stride_xh + offs_i.to(tl.int64) * 8 * stride_xd
+        mask = offs_i < K // 8
+        if BLOCK_M > 1:
+            mask &= m < M
+        sums = tl.zeros([BLOCK_N, BLOCK_K // 8], tl.float32)
+        for j in tl.static_range(8):
+            # [BLOCK_K / 8]
+            x = tl.load(x_ptrs + j * stride_xd, mask=mask, other=0.0).to(tl.float32)
+            sums += nibble_to_float(words if j < 4 else words >> 16, 4 * (j % 4)) * x[None, :]
+        groups = tl.sum(tl.reshape(sums, [BLOCK_N, BLOCK_K // GROUP, GROUP // 8]), 2)
         acc = tl.sum(groups * scales.to(tl.float32), 1)
         out_ptrs = out_ptr + b * stride_ob + s * stride_os + h * stride_oh + offs_n * stride_od
         tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=(offs_n < N) & (m < M))
@@ -87,7 +93,10 @@ def _many_rows_int4(
         packed = tl.load(packed_ptrs, mask=(offs_n < N)[:, None], other=0)
         scales = tl.load(scales_rows + g, mask=offs_n < N, other=0.0).to(tl.float32)
         even, odd = tl.split(tl.reshape(x, [BLOCK_M, GROUP // 2, 2]))
-        low, high = _nibbles_to_float(packed & 0xF).to(x.dtype), _nibbles_to_float(packed >> 4).to(x.dtype)
+        low, high = (
+            nibble_to_float(packed.to(tl.int32), 0).to(x.dtype),
+            nibble_to_float(packed.to(tl.int32), 4).to(x.dtype),
+        )
         sums = tl.dot(even, tl.trans(low), input_precision="ieee")
         sums = tl.dot(odd, tl.trans(high), sums, input_precision="ieee")
         acc += sums * scales[None, :]
