@@ -71,7 +71,10 @@ class Int4Weight:
         return self.packed.nbytes + self.scales.nbytes
 
     def dequantize(self) -> Tensor:
-        """Return integers times scales in the shape of the source: in float32, which holds them exactly, or float64."""
+        """Return integers times scales in the shape of the source.
+
+        In float32, which holds the products of half types exactly, or for float64 in that.
+        """
         scales = self.scales.to(torch.promote_types(self.scales.dtype, torch.float32))
         values = unpack_int4(self.packed).unflatten(-1, (-1, self.group)) * scales[..., None]
         values = values.flatten(-2)
@@ -130,10 +133,8 @@ def quantize_int4(weight: Tensor, *, axis: int, group: int = 128) -> Int4Weight:
         )
     if not weight.isfinite().all():
         raise ValueError("weight holds NaN or infinity, expected finite weights: its group would have no scale")
-    rows = weight.detach().mT if axis == 1 else weight.detach()
-    wide = rows.to(torch.promote_types(weight.dtype, torch.float32)).unflatten(
-        -1, (-1, group)
-    )  # [H, N, K/group, group]
+    rows = (weight.mT if axis == 1 else weight).detach().contiguous()  # [H, N, K]
+    wide = rows.to(torch.promote_types(weight.dtype, torch.float32)).unflatten(-1, (-1, group))
     smallest = torch.finfo(weight.dtype).smallest_normal
     scales = (wide.abs().amax(-1) / LARGEST).clamp(min=smallest).to(weight.dtype)
     values = (wide / scales[..., None].to(wide.dtype)).round().clamp(-LARGEST, LARGEST)
