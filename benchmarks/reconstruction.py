@@ -70,8 +70,8 @@ def calls(name: str, x: Tensor, weight: Tensor, quantized: Int4Weight) -> dict[s
     """Return what to compare by name; each gives ``[B, 1, H, N]``."""
     (axis, formula), kernel = PRODUCTS[name], getattr(kernels, name)
     operand, heads_first = weight if axis == 1 else weight.mT, x[:, 0].transpose(0, 1).contiguous()
-    product = torch.empty(H, len(x), operand.shape[2], device="cuda", dtype=x.dtype)
-    out = torch.empty(*x.shape[:3], operand.shape[2], device="cuda", dtype=x.dtype)
+    product = x.new_empty(x.shape[2], len(x), operand.shape[2])
+    out = x.new_empty(*x.shape[:3], operand.shape[2])
     return {
         "cuBLAS, bmm": lambda: torch.bmm(heads_first, operand, out=product).transpose(0, 1)[:, None],
         "cuBLAS, einsum": lambda: torch.einsum(formula, x, weight),

@@ -28,10 +28,7 @@ def _few_rows(
     stride_ob, stride_os, stride_oh, stride_od,
     K: tl.constexpr, OVERLAP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-    start_m, h, block_n = place(M, N, BLOCK_M, BLOCK_N)
+    start_m, h, block_n = place(M, N, OVERLAP, BLOCK_M, BLOCK_N)
     offs_n = block_n * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_k = tl.arange(0, BLOCK_K).to(tl.int64)
     # [BLOCK_K, BLOCK_N]
@@ -55,10 +52,7 @@ def _many_rows(
     stride_ob, stride_os, stride_oh, stride_od,
     K: tl.constexpr, OVERLAP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-    start_m, h, block_n = place(M, N, BLOCK_M, BLOCK_N)
+    start_m, h, block_n = place(M, N, OVERLAP, BLOCK_M, BLOCK_N)
     offs_m = start_m + tl.arange(0, BLOCK_M)
     b, s = (offs_m // S).to(tl.int64), (offs_m % S).to(tl.int64)
     offs_n = block_n * BLOCK_N + tl.arange(0, BLOCK_N)

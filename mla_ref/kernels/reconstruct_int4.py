@@ -9,8 +9,11 @@ import triton.language as tl
 
 
 @triton.jit
-def place(M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def place(M, N, OVERLAP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Return a program's first row, head and block of columns: those that read the same weights are neighbours."""
+    if OVERLAP:  # programs are there before the kernel ahead of this one has ended, and wait for that
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     rows, columns = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     pid = tl.program_id(0)
     return pid % rows * BLOCK_M, (pid // rows // columns).to(tl.int64), (pid // rows % columns).to(tl.int64)
@@ -36,10 +39,7 @@ def _few_rows_int4(
     K: tl.constexpr, GROUP: tl.constexpr, OVERLAP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-    start_m, h, block_n = place(M, N, BLOCK_M, BLOCK_N)
+    start_m, h, block_n = place(M, N, OVERLAP, BLOCK_M, BLOCK_N)
     offs_n = block_n * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_i, offs_g = tl.arange(0, BLOCK_K // 8), tl.arange(0, BLOCK_K // GROUP)
     # [BLOCK_N, BLOCK_K / 8], eight weights each, and [BLOCK_N, BLOCK_K / GROUP]
@@ -73,10 +73,7 @@ def _many_rows_int4(
     K: tl.constexpr, GROUP: tl.constexpr, OVERLAP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-    start_m, h, block_n = place(M, N, BLOCK_M, BLOCK_N)
+    start_m, h, block_n = place(M, N, OVERLAP, BLOCK_M, BLOCK_N)
     offs_m = start_m + tl.arange(0, BLOCK_M)
     b, s = (offs_m // S).to(tl.int64), (offs_m % S).to(tl.int64)
     offs_n = block_n * BLOCK_N + tl.arange(0, BLOCK_N)
