@@ -20,6 +20,8 @@ from ._launch import check_operands, check_width, on_device_of, result_for
 from ._sizes import ceil_div, power_of_2
 from .reconstruct_int4 import _few_rows_int4, _many_rows_int4, place
 
+BLOCK = 16384  # weights of a program that does without the tensor cores; no row may be wider
+
 
 @triton.jit
 def _few_rows(
@@ -183,9 +185,9 @@ def _start(kernel, tile, x, weights, strides, out, group, blocks):
 
 def choose_tile(x: Tensor, out: Tensor) -> Tile:
     """Return the block sizes for x ``[B, S, H, K]`` and out ``[B, S, H, N]``."""
-    M, K, N = x.shape[0] * x.shape[1], x.shape[3], out.shape[3]
-    if M == 1:
-        return Tile(1, max(min(16384 // power_of_2(K), power_of_2(N)), 1), 0, 4, dot=False)
+    M = x.shape[0] * x.shape[1]
+    if M == 1 and x.shape[3] <= BLOCK:
+        return _one_row(x, out)
     block_m = min(max(power_of_2(M), 16), 128)
     block_n = 128 if M > 64 else 64
     return Tile(block_m, block_n, 128 // x.element_size(), 8 if block_m * block_n > 8192 else 4, 3)
@@ -193,7 +195,11 @@ def choose_tile(x: Tensor, out: Tensor) -> Tile:
 
 def choose_tile_int4(x: Tensor, out: Tensor) -> Tile:
     """Return the block sizes for x ``[B, S, H, K]``, INT4 weights and out ``[B, S, H, N]``."""
-    M, K, N = x.shape[0] * x.shape[1], x.shape[3], out.shape[3]
-    if M == 1:
-        return Tile(1, max(min(16384 // power_of_2(K), power_of_2(N)), 1), 0, 4, dot=False)
+    M = x.shape[0] * x.shape[1]
+    if M == 1 and x.shape[3] <= BLOCK:
+        return _one_row(x, out)
     return Tile(min(max(power_of_2(M), 16), 64), 64, 0, 4)
+
+
+def _one_row(x, out):
+    return Tile(1, min(BLOCK // power_of_2(x.shape[3]), power_of_2(out.shape[3])), 0, 4, dot=False)

@@ -1,7 +1,7 @@
 """The batched products with INT4 weights: integers become floats in registers, each group's sum is scaled once.
 
-Low and high nibbles are the even and the odd weights of a row. The row of ``x`` is split alike, so that no nibble has
-to move: a sum is that of two products.
+No nibble has to move to meet its factor: what lies at the same place of every byte or word is one operand, and every
+second or eighth value of ``x`` is the other.
 """
 
 import triton
@@ -90,10 +90,8 @@ def _many_rows_int4(
         packed = tl.load(packed_ptrs, mask=(offs_n < N)[:, None], other=0)
         scales = tl.load(scales_rows + g, mask=offs_n < N, other=0.0).to(tl.float32)
         even, odd = tl.split(tl.reshape(x, [BLOCK_M, GROUP // 2, 2]))
-        low, high = (
-            nibble_to_float(packed.to(tl.int32), 0).to(x.dtype),
-            nibble_to_float(packed.to(tl.int32), 4).to(x.dtype),
-        )
+        words = packed.to(tl.int32)
+        low, high = nibble_to_float(words, 0).to(x.dtype), nibble_to_float(words, 4).to(x.dtype)
         sums = tl.dot(even, tl.trans(low), input_precision="ieee")
         sums = tl.dot(odd, tl.trans(high), sums, input_precision="ieee")
         acc += sums * scales[None, :]

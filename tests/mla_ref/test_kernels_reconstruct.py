@@ -75,6 +75,14 @@ def test_widths_of_deepseek_v3(name):
 
 
 @products
+@pytest.mark.parametrize("group", [None, 128])
+@pytest.mark.parametrize("width", [4224, 16512])
+def test_rows_that_are_wider_than_a_block(name, group, width):
+    x, weight = operands(name, 1, 1, 2, width, 3, group=group)
+    check(getattr(kernels, name)(x, weight), name, x, weight)
+
+
+@products
 @pytest.mark.parametrize("rows", [(1, 1), (2, 3)])
 @pytest.mark.parametrize("order", list(permutations(range(4)))[1::3])
 def test_any_layout(name, rows, order):
