@@ -1,4 +1,4 @@
-"""What benchmarks of kernels have in common: three clocks, an error, a case's line in the record.
+"""What benchmarks of kernels have in common: clocks, an error, a case's line in the record.
 
 Times are in microseconds:
 
@@ -6,6 +6,8 @@ Times are in microseconds:
   start one does not count. The median of the medians of rounds in which the implementations take turns, between the
   lowest and the highest of these.
 - `graph_us`: a call among 20 in a CUDA graph, its operands in L2 where they fit.
+- `graph_cold_us`: what a call adds to a CUDA graph that empties L2 before each. As for `cold_us`, L2 is full of lines
+  that have to be written back then; but no event is in between.
 - `host_us`: Python's time to start a call. Outside a graph no call is faster.
 
 `gb_per_s` is the compulsory traffic over `cold_us`; `of_copy` compares it with a copy of 1 GiB in the same run,
@@ -87,12 +89,26 @@ def cold(runs: list[Callable[[], object]]) -> list[dict[str, float]]:
 
 def graph_us(run: Callable[[], object], calls: int = GRAPH_CALLS) -> float:
     """Return a call's time among ``calls`` in a CUDA graph."""
+    return round(bench(_captured(run, calls).replay, repeat=7, device="cuda").median * 1e6 / calls, 3)
+
+
+def graph_cold_us(run: Callable[[], object], calls: int = GRAPH_CALLS) -> float:
+    """Return what a call adds to emptying L2, ``calls`` times in a CUDA graph: the median difference of rounds."""
+    l2_bytes = torch.cuda.get_device_properties("cuda").L2_cache_size
+    scratch = torch.empty(2 * l2_bytes, dtype=torch.uint8, device="cuda")
+    graphs = _captured(lambda: (scratch.zero_(), run()), calls), _captured(scratch.zero_, calls)
+    times = ([bench(graph.replay, warmup=1, repeat=5, device="cuda").median for graph in graphs] for _ in range(ROUNDS))
+    return round(statistics.median(both - flush for both, flush in times) * 1e6 / calls, 3)
+
+
+def _captured(run, calls):
+    run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(calls):
             run()
-    return round(bench(graph.replay, repeat=7, device="cuda").median * 1e6 / calls, 3)
+    return graph
 
 
 def host_us(run: Callable[[], object]) -> float:

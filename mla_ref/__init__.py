@@ -21,7 +21,7 @@ from importlib import import_module
 HELPER_MODULES = ("_validate", "_from_hf", "config", "hardware", "roofline", "serving", "plots")
 ANSWER_MODULES = (
     *("_operands", "norm", "rope", "attention", "scores", "ragged", "cache", "paged", "prefix", "implementations"),
-    *("mha", "mla", "fused", "kernels", "testing"),
+    *("quantize", "reconstruction", "mha", "mla", "fused", "kernels", "testing"),
 )
 
 _EXPORTS = {
@@ -61,6 +61,8 @@ _EXPORTS = {
     "mla": ("MLA",),
     "scores": ("attention_score", "masked_softmax"),
     "fused": ("FusedMLA",),
+    "quantize": ("Int4Weight", "pack_int4", "quantize_int4", "unpack_int4"),
+    "reconstruction": ("absorb_query", "reconstruct_value"),
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 

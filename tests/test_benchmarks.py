@@ -136,6 +136,26 @@ def test_pages_are_gathered_for_an_attention_that_cannot_read_them():
             torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["absorb_query", "reconstruct_value"])
+@torch.no_grad()
+def test_calls_that_are_compared_compute_one_product(name):
+    pytest.importorskip("triton", reason="the benchmark runs kernels")
+    import reconstruction
+
+    import mla_ref
+
+    axis = reconstruction.PRODUCTS[name][0]
+    weight = torch.randint(
+        -7, 8, (2, 32, 64), device=DEVICE
+    ).float()  # which INT4 holds, with the largest in each group
+    weight[:, 0], weight[..., ::32] = 7, 7
+    x = torch.randn(3, 1, 2, weight.shape[axis], device=DEVICE)
+    quantized = mla_ref.quantize_int4(weight, axis=axis, group=32)
+    expected = getattr(mla_ref, name)(x, weight)
+    for run in reconstruction.calls(name, x, weight, quantized).values():
+        torch.testing.assert_close(run(), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_lines_cross_between_two_batches_or_not_at_all():
     pytest.importorskip("triton", reason="the benchmark runs kernels")
     from crossover import crossover

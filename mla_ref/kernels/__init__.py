@@ -14,6 +14,8 @@ kernel                    PyTorch twin                            faster variant
 `paged_latent_attention`  :func:`mla_ref.paged_latent_attention`  `paged_latent_attention_tma`
 `combine`                 :func:`mla_ref.combine`
 `prefix_attention`        :func:`mla_ref.prefix_attention`
+`absorb_query`            :func:`mla_ref.absorb_query`
+`reconstruct_value`       :func:`mla_ref.reconstruct_value`
 ========================  ======================================  ============================
 
 :data:`DECODERS` is the table of decode kernels, :data:`VARIANTS` names the kernel that each variant stands in for.
@@ -39,6 +41,7 @@ from .masked_softmax import masked_softmax  # noqa: E402
 from .paged_gather import paged_gather  # noqa: E402
 from .paged_update import paged_update  # noqa: E402
 from .prefix_attention import prefix_attention  # noqa: E402
+from .reconstruct import absorb_query, reconstruct_value  # noqa: E402
 from .rms_norm import rms_norm  # noqa: E402
 from .rms_norm_rows import rms_norm_rows  # noqa: E402
 from .rope import apply_rope  # noqa: E402
@@ -55,6 +58,7 @@ __all__ = [
     "FASTEST",
     "VARIANTS",
     "Decoder",
+    "absorb_query",
     "apply_rope",
     "apply_rope_qk",
     "attention_score",
@@ -67,6 +71,7 @@ __all__ = [
     "paged_latent_attention_tma",
     "paged_update",
     "prefix_attention",
+    "reconstruct_value",
     "rms_norm",
     "rms_norm_rows",
 ]

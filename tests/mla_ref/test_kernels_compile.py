@@ -24,7 +24,7 @@ from mla_ref.kernels._decode import Limits
 
 POINTEES = {"cos_ptr": "fp32", "sin_ptr": "fp32", "table_ptr": "i32", "starts_ptr": "i32", "lengths_ptr": "i32"}
 POINTEES |= {"seq_lens_ptr": "i32", "lse_ptr": "fp32", "part_lses_ptr": "fp32", "parts_ptr": "fp32"}
-POINTEES |= {"block_table_ptr": "i32"}
+POINTEES |= {"block_table_ptr": "i32", "words_ptr": "i32", "packed_ptr": "u8"}
 POINTEES |= {"users_ptr": "i32", "work_ptr": "i32", "counts_ptr": "i32", "rest_lse_ptr": "fp32"}
 PREFIX_DESCRIPTORS = "k_nope_desc", "k_rope_desc", "v_desc"
 DESCRIPTORS = {"c_kv_desc": "R", "k_rope_desc": "DR", "k_nope_desc": "DN", "v_desc": "DV"}
@@ -72,6 +72,17 @@ def tile_for_prefix(target, users):
         "num_warps": tile.num_warps, "num_stages": tile.num_stages
     }
 
+def product_tiles(target, M, K, N, dtype):
+    # Kernels, blocks and options that the launcher of the products would choose on this GPU
+    module, nvidia = sys.modules["mla_ref.kernels.reconstruct"], target[0] == "cuda"
+    module.limits = lambda device: Limits(1, SHARED_KIB[target[1]] * 1024, nvidia, (9, 0))
+    x, out = (torch.empty(M, 1, 1, width, dtype=dtype) for width in (K, N))
+    for suffix, choose in ("", module.choose_tile), ("_int4", module.choose_tile_int4):
+        tile = choose(x, out)
+        blocks = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k if tile.dot else K}
+        options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
+        yield ("_many_rows" if tile.dot else "_few_rows") + suffix, "reconstruct" + suffix, blocks, options
+
 for target in ("cuda", 75, 32), ("cuda", 80, 32), ("cuda", 89, 32), ("cuda", 90, 32), ("cuda", 100, 32), \\
         ("hip", "gfx942", 64):
     for dtype, contiguous in ("fp16", False), ("bf16", True):
@@ -95,6 +106,12 @@ for target in ("cuda", 75, 32), ("cuda", 80, 32), ("cuda", 89, 32), ("cuda", 90,
             compile("masked_softmax", kernel, dtype, target, blocks, contiguous, num_warps=8)
         combining = {"OVERLAP": target[1] in (90, 100), "BLOCK_P": 8, "BLOCK_D": 512}
         compile("combine", "_combine", dtype, target, combining, contiguous)
+        half = torch.float16 if dtype == "fp16" else torch.bfloat16
+        widths = {"K": 128, "stride_wn": 1} if contiguous else {"K": 512}
+        for M in 1, 16, 128:
+            for kernel, module, blocks, options in product_tiles(target, M, widths["K"], 640 - widths["K"], half):
+                blocks |= {"OVERLAP": target[1] in (90, 100), "GROUP": 128 if contiguous else 32, **widths}
+                compile(module, kernel, dtype, target, blocks, contiguous, **options)
         kernels = [("decode", "_latent_attention", 512)]
         if target[1] in (80, 89):  # blocks that are smaller than for 512
             kernels.append(("decode", "_latent_attention", 520))

@@ -1,0 +1,99 @@
+"""The batched products with INT4 weights: integers become floats in registers, each group's sum is scaled once.
+
+No nibble has to move to meet its factor: what lies at the same place of every byte or word is one operand, and every
+second or eighth value of ``x`` is the other.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def place(M, N, OVERLAP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Return a program's first row, head and block of columns: those that read the same weights are neighbours."""
+    if OVERLAP:  # programs are there before the kernel ahead of this one has ended, and wait for that
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    rows, columns = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    pid = tl.program_id(0)
+    return pid % rows * BLOCK_M, (pid // rows // columns).to(tl.int64), (pid // rows % columns).to(tl.int64)
+
+
+@triton.jit
+def nibble_to_float(words, SHIFT: tl.constexpr):
+    """Return the nibble of int32 words that begins at bit SHIFT, up to 19, as float32 -8 to 7.
+
+    Where it is it becomes the end of the mantissa of 2^(23 - SHIFT), where its unit is 1: no shift, no conversion.
+    Flipping its sign bit adds 8.
+    """
+    BASE: tl.constexpr = 1 << (23 - SHIFT)
+    EXPONENT: tl.constexpr = (150 - SHIFT) << 23
+    bits = (words & (0xF << SHIFT)) ^ (EXPONENT | 0x8 << SHIFT)
+    return bits.to(tl.float32, bitcast=True) - (BASE + 8)
+
+
+@triton.jit
+def _few_rows_int4(
+    x_ptr, words_ptr, scales_ptr, out_ptr, M, S, N,
+    stride_xb, stride_xs, stride_xh, stride_xd, stride_ob, stride_os, stride_oh, stride_od,
+    K: tl.constexpr, GROUP: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    start_m, h, block_n = place(M, N, OVERLAP, BLOCK_M, BLOCK_N)
+    offs_n = block_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_i, offs_g = tl.arange(0, BLOCK_K // 8), tl.arange(0, BLOCK_K // GROUP)
+    # [BLOCK_N, BLOCK_K / 8], eight weights each, and [BLOCK_N, BLOCK_K / GROUP]
+    words_ptrs = words_ptr + (h * N + offs_n)[:, None] * (K // 8) + offs_i[None, :]
+    words = tl.load(words_ptrs, mask=(offs_n < N)[:, None] & (offs_i < K // 8)[None, :], other=0)
+    scales_ptrs = scales_ptr + (h * N + offs_n)[:, None] * (K // GROUP) + offs_g[None, :]
+    scales = tl.load(scales_ptrs, mask=(offs_n < N)[:, None] & (offs_g < K // GROUP)[None, :], other=0.0)
+    tl.debug_barrier()  # or the compiler has a load wait for the use of the one before
+    for i in tl.static_range(BLOCK_M):
+        m = start_m + i
+        b, s = (m // S).to(tl.int64), (m % S).to(tl.int64)
+        x_ptrs = x_ptr + b * stride_xb + s * stride_xs + h * stride_xh + offs_i.to(tl.int64) * 8 * stride_xd
+        mask = offs_i < K // 8
+        if BLOCK_M > 1:
+            mask &= m < M
+        sums = tl.zeros([BLOCK_N, BLOCK_K // 8], tl.float32)
+        for j in tl.static_range(8):
+            # [BLOCK_K / 8]
+            x = tl.load(x_ptrs + j * stride_xd, mask=mask, other=0.0).to(tl.float32)
+            sums += nibble_to_float(words if j < 4 else words >> 16, 4 * (j % 4)) * x[None, :]
+        groups = tl.sum(tl.reshape(sums, [BLOCK_N, BLOCK_K // GROUP, GROUP // 8]), 2)
+        acc = tl.sum(groups * scales.to(tl.float32), 1)
+        out_ptrs = out_ptr + b * stride_ob + s * stride_os + h * stride_oh + offs_n * stride_od
+        tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=(offs_n < N) & (m < M))
+
+
+@triton.jit
+def _many_rows_int4(
+    x_ptr, packed_ptr, scales_ptr, out_ptr, M, S, N,
+    stride_xb, stride_xs, stride_xh, stride_xd, stride_ob, stride_os, stride_oh, stride_od,
+    K: tl.constexpr, GROUP: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    start_m, h, block_n = place(M, N, OVERLAP, BLOCK_M, BLOCK_N)
+    offs_m = start_m + tl.arange(0, BLOCK_M)
+    b, s = (offs_m // S).to(tl.int64), (offs_m % S).to(tl.int64)
+    offs_n = block_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_i, offs_k = tl.arange(0, GROUP // 2), tl.arange(0, GROUP).to(tl.int64)
+    x_rows = x_ptr + b * stride_xb + s * stride_xs + h * stride_xh
+    packed_rows = packed_ptr + h * N * (K // 2) + offs_n * (K // 2)
+    scales_rows = scales_ptr + h * N * (K // GROUP) + offs_n * (K // GROUP)
+
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for g in range(K // GROUP):
+        # [BLOCK_M, GROUP], [BLOCK_N, GROUP / 2] and [BLOCK_N]
+        x = tl.load(x_rows[:, None] + (g * GROUP + offs_k)[None, :] * stride_xd, mask=(offs_m < M)[:, None], other=0.0)
+        packed_ptrs = packed_rows[:, None] + (g * (GROUP // 2) + offs_i)[None, :]
+        packed = tl.load(packed_ptrs, mask=(offs_n < N)[:, None], other=0)
+        scales = tl.load(scales_rows + g, mask=offs_n < N, other=0.0).to(tl.float32)
+        even, odd = tl.split(tl.reshape(x, [BLOCK_M, GROUP // 2, 2]))
+        words = packed.to(tl.int32)
+        low, high = nibble_to_float(words, 0).to(x.dtype), nibble_to_float(words, 4).to(x.dtype)
+        sums = tl.dot(even, tl.trans(low), input_precision="ieee")
+        sums = tl.dot(odd, tl.trans(high), sums, input_precision="ieee")
+        acc += sums * scales[None, :]
+    out_ptrs = out_ptr + (b * stride_ob + s * stride_os + h * stride_oh)[:, None] + offs_n * stride_od
+    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=(offs_m < M)[:, None] & (offs_n < N)[None, :])
