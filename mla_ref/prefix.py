@@ -21,7 +21,7 @@ from ._validate import check_counts, check_positive, check_tensors
 from .attention import absorb, combine, default_scale, sdpa
 from .paged import check_table
 
-PROGRAM_TOKENS, MIN_LONG = 256, 512
+PROGRAM_TOKENS = 256
 
 
 @dataclass(frozen=True)
@@ -183,10 +183,8 @@ class PrefixPlan:
         Tokens a page, and the most new tokens of a sequence.
     common_start
         The value of ``starts`` if it is one for all, else None.
-    own_tokens
-        What is left to absorb, of all sequences together, when the plan was made.
-    long
-        The few sequences with far more left than others, each too much for one program of a kernel.
+    own
+        Of each sequence the tokens left to absorb when the plan was made.
     """
 
     nodes: tuple[PrefixNode, ...]
@@ -194,8 +192,7 @@ class PrefixPlan:
     page_size: int
     q_len: int
     common_start: int | None
-    own_tokens: int
-    long: tuple[int, ...]
+    own: tuple[int, ...]
 
     @property
     def tokens(self) -> int:
@@ -310,11 +307,8 @@ def plan_prefixes(
         offset += nodes[-1].tokens
         starts[list(users)] = last * page_size
     common = int(starts[0]) if len(starts) and (starts == starts[0]).all() else None
-    own = seq_lens.cpu().numpy() - starts
-    long = np.flatnonzero(own > max(4 * np.median(own), MIN_LONG)) if len(own) else ()
-    long = tuple(map(int, long)) if len(long) <= len(own) // 8 else ()
-    starts = torch.from_numpy(starts).to(seq_lens.device)
-    return PrefixPlan(tuple(nodes), starts, page_size, q_len, common, int(own.sum()), long)
+    own = tuple((seq_lens.cpu().numpy() - starts).tolist())
+    return PrefixPlan(tuple(nodes), torch.from_numpy(starts).to(seq_lens.device), page_size, q_len, common, own)
 
 
 def _saving(tokens, users, switch_point):

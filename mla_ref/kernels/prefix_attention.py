@@ -28,7 +28,7 @@ LOG2_E = 1.4426950408889634
 # The first that fits is the fastest: for parts whose users fill its rows, and for others.
 MANY = Tile(128, 64, 8, 3), Tile(128, 64, 8, 2), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(16, 32, 4, 1)
 FEW = Tile(64, 64, 4, 3), *MANY[2:]
-MERGED = 16  # rows of a program that merges
+MERGED, ROWS = 16, 64  # rows of a program that merges, and of one of absorb
 # Microseconds: a block of tokens by rows, its bytes for each multiprocessor that reads; absorb's products of a query, a
 # token and a head on one multiprocessor, and what absorb takes at least; writing and merging a share.
 BLOCK, READ, ABSORB, LATENCY, MERGE = {128: 1.3, 64: 0.87, 16: 0.5}, 0.01, 8.7e-4, 20.0, 2.0
@@ -216,10 +216,10 @@ def prefix_attention(
         own_lens = seq_lens - plan.starts if plan.nodes else seq_lens
         queries, where = (q_latent, q_rope), {"block_table": plan.own_table(block_table), "seq_lens": own_lens}
         options = {"scale": scale, "causal": causal}
-        if not plan.long:
+        if not (long := _long(plan, S * H, q_nope.device)):
             o_latent, _ = decode(*queries, c_kv, k_rope, **where, **options, lse=rest_lse)
         else:  # in a launch of their own, which splits them
-            long = _indices(plan.long, q_nope.device)
+            long = _indices(long, q_nope.device)
             others = {**where, "seq_lens": own_lens.index_fill(0, long, 0)}
             o_latent, _ = decode(*queries, c_kv, k_rope, **others, **options, lse=rest_lse, num_splits=1)
             queries, where = (x[long] for x in queries), {name: x[long] for name, x in where.items()}
@@ -260,7 +260,7 @@ def _beside(device):
 
 @functools.cache
 def _side_stream(device):
-    return torch.cuda.Stream(device)
+    return torch.cuda.Stream(device, priority=-1)  # its programs go first where a multiprocessor gets free
 
 
 def naive_parts(
@@ -435,7 +435,7 @@ def _choose_split(plan, own, longest, H, S, tile, multiprocessors):
     """
     row_blocks = [ceil_div(len(node.users) * S, tile.block_m) for node in own]
     programs, most = H * sum(row_blocks), max(row_blocks, default=1)
-    absorb = LATENCY + plan.own_tokens * H * S * ABSORB / multiprocessors
+    absorb = LATENCY + sum(plan.own) * H * S * ABSORB / multiprocessors
 
     def time(split):
         waves, share = ceil_div(programs * split, multiprocessors), ceil_div(ceil_div(longest, tile.block_n), split)
@@ -445,6 +445,16 @@ def _choose_split(plan, own, longest, H, S, tile, multiprocessors):
         return max(naive, busy / multiprocessors + absorb) + MERGE * split
 
     return min(range(1, 17), key=time)
+
+
+@functools.lru_cache(32)
+def _long(plan, rows, device):
+    """Return the sequences of which one program would take longer than all others on average, where programs abound."""
+    blocks, multiprocessors = ceil_div(rows, ROWS), limits(device).multiprocessors
+    if len(plan.own) * blocks < 2 * multiprocessors:  # too few for all to be busy: each sequence is split
+        return ()
+    load = sum(plan.own) * blocks / multiprocessors
+    return tuple(sequence for sequence, tokens in enumerate(plan.own) if tokens > load)
 
 
 @functools.lru_cache(32)

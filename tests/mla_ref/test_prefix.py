@@ -151,12 +151,13 @@ def test_rows_beyond_a_block_and_widths_that_fill_none():
 
 @pytest.mark.parametrize("switch_point", [2, 100])
 def test_a_few_long_sequences_are_split_apart(switch_point, monkeypatch):
-    monkeypatch.setattr(mla_ref.prefix, "MIN_LONG", 8)
+    module = kernels.prefix_attention.__globals__
+    monkeypatch.setitem(module, "limits", lambda device: kernels._decode.Limits(4, 2**17, True, (9, 0)))
     batch = Batch(
         [(-1, 2)], [0] * 8 + [-1] * 8, [3, 1, 2, 40, 1, 2, 3, 1, 2, 1, 1, 0, 2, 1, 70, 0], dtype=torch.float32
     )
     plan = batch.plan(switch_point)
-    assert plan.long == (3, 14)
+    assert module["_long"](plan, 3, torch.device(DEVICE)) == (3, 14)
     batch.check(batch.run(kernels.prefix_attention, plan))
 
 
