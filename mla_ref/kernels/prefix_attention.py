@@ -30,8 +30,10 @@ MANY = Tile(128, 64, 8, 3), Tile(128, 64, 8, 2), Tile(64, 64, 4, 2), Tile(64, 32
 FEW = Tile(64, 64, 4, 3), *MANY[2:]
 MERGED, ROWS = 16, 64  # rows of a program that merges, and of one of absorb
 # Microseconds: a block of tokens by rows, its bytes for each multiprocessor that reads; absorb's products of a query, a
-# token and a head on one multiprocessor, and what absorb takes at least; writing and merging a share.
-BLOCK, READ, ABSORB, LATENCY, MERGE = {128: 1.3, 64: 0.87, 16: 0.5}, 0.01, 8.7e-4, 20.0, 2.0
+# token and a head on one multiprocessor, and what absorb takes at least; writing and merging a share. And what a program
+# takes besides its blocks, in blocks.
+BLOCK, READ, ABSORB, LATENCY, MERGE = {128: 1.3, 64: 0.87, 16: 0.5}, 0.01, 8.7e-4, 10.0, 2.0
+START = 2
 
 
 @triton.jit
@@ -233,7 +235,7 @@ def prefix_attention(
             absorbed(out, lse)
             return out, lse
         rest, rest_lse = torch.empty_like(out), torch.empty_like(lse)
-        with _beside(q_nope.device) as join:
+        with _beside(q_nope.device, first=_crowded(q_nope, q_rope, plan, expanded.v.shape[2])) as join:
             absorbed(rest, rest_lse)
         parts, part_lses, counts = naive_parts(q_nope, q_rope, plan, expanded, scale)
         join()
@@ -247,20 +249,32 @@ def _heads_first(x):
 
 
 @contextmanager
-def _beside(device):
-    """Start what is launched here beside what follows, which ``join()`` has wait for it; in turn on a CPU."""
+def _beside(device, first):
+    """Start what is launched here beside what follows, which ``join()`` has wait for it; in turn on a CPU.
+
+    ``first``: its programs go first where a multiprocessor gets free.
+    """
     if device.type != "cuda":
         yield lambda: None
         return
-    side, main = _side_stream(device), torch.cuda.current_stream(device)
+    side, main = _side_stream(device, first), torch.cuda.current_stream(device)
     side.wait_stream(main)
     with torch.cuda.stream(side):
         yield lambda: main.wait_stream(side)
 
 
 @functools.cache
-def _side_stream(device):
-    return torch.cuda.Stream(device, priority=-1)  # its programs go first where a multiprocessor gets free
+def _side_stream(device, first):
+    return torch.cuda.Stream(device, priority=-1 if first else 0)
+
+
+def _crowded(q_nope, q_rope, plan, Dv):
+    """Return whether the naive parts have more programs than the GPU runs at once."""
+    S, H = q_nope.shape[1:3]
+    if any(prefers_cudnn(q_nope, q_rope, Dv, len(node.users)) for node in plan.nodes):
+        return True
+    tile = choose_tile(q_nope, q_rope, Dv, max(len(node.users) for node in plan.nodes))
+    return len(_work(plan, (), H, S, tile, q_nope.device)[0]) > limits(q_nope.device).multiprocessors
 
 
 def naive_parts(
@@ -428,21 +442,29 @@ def _work(plan, elsewhere, H, S, tile, device):
 
 
 def _choose_split(plan, own, longest, H, S, tile, multiprocessors):
-    """Return into how many shares the longest part is split: the fastest, absorb running on what programs leave free.
+    """Return into how many shares the longest part is split: the fastest beside absorb, which goes on meanwhile.
 
-    A block of tokens takes a program as long as its products, or as its share of the memory's bandwidth. Times are in
-    microseconds, measured on an H200 at DeepSeek-V3's widths; the choice is about multiprocessors and holds elsewhere.
+    A block of tokens takes a program as long as its products, or as its share of the memory's bandwidth. Absorb finds
+    multiprocessors that are free all the time, or none before the naive programs end, or its turn among more of these
+    than run at once. Times are in microseconds, measured on an H200 at DeepSeek-V3's widths; the choice is about
+    multiprocessors and holds elsewhere.
     """
     row_blocks = [ceil_div(len(node.users) * S, tile.block_m) for node in own]
     programs, most = H * sum(row_blocks), max(row_blocks, default=1)
-    absorb = LATENCY + sum(plan.own) * H * S * ABSORB / multiprocessors
+    load = sum(plan.own) * H * S / multiprocessors * ABSORB
+    absorb = LATENCY + max(load, max(plan.own) * min(H * S, ROWS) * ABSORB)
 
     def time(split):
-        waves, share = ceil_div(programs * split, multiprocessors), ceil_div(ceil_div(longest, tile.block_n), split)
-        running = min(programs * split, multiprocessors)
-        block = max(BLOCK[tile.block_m], running * READ / most)
-        naive, busy = waves * share * block, programs * split * share * block
-        return max(naive, busy / multiprocessors + absorb) + MERGE * split
+        count, share = programs * split, ceil_div(ceil_div(longest, tile.block_n), split) + START
+        block = max(BLOCK[tile.block_m], min(count, multiprocessors) * READ / most)
+        one, waves = share * block, ceil_div(count, multiprocessors)
+        if count <= 0.6 * multiprocessors:
+            together = max(one, absorb, count * one / multiprocessors + load)
+        elif count <= multiprocessors:
+            together = one + 1.1 * absorb
+        else:
+            together = waves * one + one / 2 + absorb / 3
+        return together + MERGE * split
 
     return min(range(1, 17), key=time)
 

@@ -154,7 +154,7 @@ def test_a_few_long_sequences_are_split_apart(switch_point, monkeypatch):
     module = kernels.prefix_attention.__globals__
     monkeypatch.setitem(module, "limits", lambda device: kernels._decode.Limits(4, 2**17, True, (9, 0)))
     batch = Batch(
-        [(-1, 2)], [0] * 8 + [-1] * 8, [3, 1, 2, 40, 1, 2, 3, 1, 2, 1, 1, 0, 2, 1, 70, 0], dtype=torch.float32
+        [(-1, 2)], [0] * 8 + [-1] * 8, [3, 1, 2, 70, 1, 2, 3, 1, 2, 1, 1, 0, 2, 1, 70, 0], dtype=torch.float32
     )
     plan = batch.plan(switch_point)
     assert module["_long"](plan, 3, torch.device(DEVICE)) == (3, 14)
