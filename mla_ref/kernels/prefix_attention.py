@@ -29,11 +29,11 @@ LOG2_E = 1.4426950408889634
 MANY = Tile(128, 64, 8, 3), Tile(128, 64, 8, 2), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(16, 32, 4, 1)
 FEW = Tile(64, 64, 4, 3), *MANY[2:]
 MERGED, ROWS = 16, 64  # rows of a program that merges, and of one of absorb
-# Microseconds: a block of tokens by rows, its bytes for each multiprocessor that reads; absorb's products of a query, a
-# token and a head on one multiprocessor, and what absorb takes at least; writing and merging a share. And what a program
-# takes besides its blocks, in blocks.
-BLOCK, READ, ABSORB, LATENCY, MERGE = {128: 1.3, 64: 0.87, 16: 0.5}, 0.01, 8.7e-4, 10.0, 2.0
-START = 2
+# By rows of a program, microseconds of a block of tokens, and what a program takes besides, in blocks.
+BLOCK, START = {128: 1.3, 64: 0.87, 16: 0.5}, {128: 6, 64: 2, 16: 2}
+# Microseconds: reading a block, for each multiprocessor that does; absorb's products of a query, a token and a head on
+# one multiprocessor, and what absorb takes at least; writing and merging a share.
+READ, ABSORB, LATENCY, MERGE = 0.01, 8.7e-4, 10.0, 2.0
 
 
 @triton.jit
@@ -455,7 +455,8 @@ def _choose_split(plan, own, longest, H, S, tile, multiprocessors):
     absorb = LATENCY + max(load, max(plan.own) * min(H * S, ROWS) * ABSORB)
 
     def time(split):
-        count, share = programs * split, ceil_div(ceil_div(longest, tile.block_n), split) + START
+        count, share = programs * split, ceil_div(ceil_div(longest, tile.block_n), split)
+        share += START[tile.block_m]
         block = max(BLOCK[tile.block_m], min(count, multiprocessors) * READ / most)
         one, waves = share * block, ceil_div(count, multiprocessors)
         if count <= 0.6 * multiprocessors:
