@@ -30,6 +30,7 @@ _EXPORTS = {
     "hardware.cost": ("Cost",),
     "hardware.timing": ("Timing", "bench", "measure_copy_bandwidth", "measure_matmul_rate"),
     "roofline": (
+        "Footprint",
         "absorb_projection_cost",
         "attention_cost",
         "break_even_batch",
@@ -38,6 +39,7 @@ _EXPORTS = {
         "expansion_cost",
         "kv_cache_elements",
         "operand_cost",
+        "prefix_footprint",
         "tokens_that_fit",
     ),
     "serving": ("SYSTEM_PROMPTS", "WORKLOADS", "Served", "Workload", "serve", "serving_steps", "token_rate"),

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from ._operands import check_mla
 from .attention import absorb, default_scale, naive
+from .hardware.devices import DEVICES, find_device
+from .prefix import plan_prefixes, prefix_attention
 
 Implementation = Callable[..., tuple[Tensor, Tensor]]
 
@@ -59,8 +61,56 @@ def triton(
     return torch.einsum("bshr,hvr->bshv", o_latent, w_uv), lse
 
 
+def prefix(
+    q_nope: Tensor,
+    q_rope: Tensor,
+    c_kv: Tensor,
+    k_rope: Tensor,
+    w_uk: Tensor,
+    w_uv: Tensor,
+    *,
+    scale: float | None = None,
+    seq_lens: Tensor | None = None,
+    causal: bool = True,
+    block_table: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """MLA that computes pages which many sequences share naively, and the rest by absorption.
+
+    Parameters and results are those of :func:`mla_ref.naive`. What is shared is read off the block table at each call,
+    and expanded for it: :func:`mla_ref.plan_prefixes` and :class:`mla_ref.ExpandedPrefixes` do both once for many
+    calls. Without a block table, and under `torch.compile`, this is
+    :func:`mla_ref.absorb`. The switch point is equation 1's for the GPU in use,
+    and an H100's elsewhere.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`mla_ref.naive`.
+
+    References
+    ----------
+    TyphoonMLA, algorithm 1.
+    """
+    where = {"seq_lens": seq_lens, "block_table": block_table}
+    if block_table is None or torch.compiler.is_compiling():
+        return absorb(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, scale=scale, causal=causal, **where)
+    size = check_mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, seq_lens=seq_lens, block_table=block_table)
+    key = find_device(torch.cuda.get_device_name(q_nope.device)) if q_nope.is_cuda else None
+    device = DEVICES[key or "h100"]
+    words, macs = size["Dn"] + size["Dr"] + size["Dv"], size["S"] * (2 * size["R"] + size["Dr"])
+    switch_point = words / max(macs, 1) * device.ridge() * q_nope.element_size() / 2
+    plan = plan_prefixes(**where, page_size=size["page_size"], switch_point=switch_point, q_len=max(size["S"], 1))
+    attend = prefix_attention
+    if q_nope.is_cuda and not torch.is_grad_enabled():  # there is no backward pass
+        from . import kernels  # needs Triton, and PyTorch alone does not
+
+        attend = kernels.prefix_attention
+    return attend(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, plan, scale=scale, causal=causal, **where)
+
+
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "naive": naive,
     "absorb": absorb,
     "triton": triton,
+    "prefix": prefix,
 }

@@ -21,9 +21,10 @@ class MLA(nn.Module):
     config
         Shapes of the layer.
     impl
-        A name in :data:`mla_ref.IMPLEMENTATIONS`, ``"naive"``, ``"absorb"`` or ``"triton"`` (absorbed, by
-        :mod:`mla_ref.kernels`), or a function with the signature of :func:`mla_ref.naive`. The function needs to take a
-        ``block_table`` only where it meets a paged cache.
+        A name in :data:`mla_ref.IMPLEMENTATIONS`, ``"naive"``, ``"absorb"``, ``"triton"`` (absorbed, by
+        :mod:`mla_ref.kernels`) or ``"prefix"`` (naive over pages that many sequences share), or a function with the
+        signature of :func:`mla_ref.naive`. The function needs to take a ``block_table`` only where it meets a paged
+        cache.
     device, dtype
         Of the weights.
 

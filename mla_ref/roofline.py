@@ -3,6 +3,8 @@
 Bytes are compulsory traffic with DRAM, every word once. FLOPs are two per multiply-accumulate.
 """
 
+from dataclasses import dataclass
+
 from ._validate import check_positive
 from .config import MLAConfig
 from .hardware.cost import Cost
@@ -196,6 +198,68 @@ def combine_cost(config: MLAConfig, *, batch: int, q_len: int = 1, parts: int = 
     _check_counts(batch=batch, q_len=q_len, parts=parts)
     words = batch * q_len * config.num_attention_heads * config.v_head_dim
     return Cost(bytes=(parts + 1) * words * dtype_bytes, flops=2 * parts * words)
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of a deployment: weights, latents of all sequences, and keys and values of the shared prefix."""
+
+    weights: float
+    latent: float
+    expanded: float
+
+    @property
+    def overhead(self) -> float:
+        """What the expanded prefix adds to the rest, as a share of it."""
+        return self.expanded / (self.weights + self.latent)
+
+
+def prefix_footprint(
+    config: MLAConfig,
+    *,
+    batch: int,
+    context: int,
+    shared_prefix: int,
+    layers: int,
+    weight_bytes: float,
+    replicas: int = 1,
+    dtype_bytes: float = 1,
+) -> Footprint:
+    """Return what a deployment holds that keeps a shared prefix expanded beside its latents.
+
+    Parameters
+    ----------
+    config, layers
+        Shapes, and how many layers have attention.
+    batch
+        Sequences of the whole deployment.
+    context
+        Tokens of each, the prefix included.
+    shared_prefix
+        How many of them all sequences share.
+    weight_bytes
+        Of the model, over all devices.
+    replicas
+        Groups of devices that each serve a share of the batch, and hold the prefix for themselves: data parallelism.
+    dtype_bytes
+        Per cached word; the paper's figure is for FP8.
+
+    Raises
+    ------
+    ValueError
+        A number below 0, no replica, or a prefix longer than the context.
+
+    References
+    ----------
+    TyphoonMLA, section 4 and figure 5.
+    """
+    _check_counts(batch=batch, layers=layers, weight_bytes=weight_bytes)
+    check_positive(replicas=replicas)
+    if not 0 <= shared_prefix <= context:
+        raise ValueError(f"shared_prefix is {shared_prefix}, expected 0 to context = {context}, which includes it")
+    token = layers * dtype_bytes
+    latent = token * config.latent_head_dim * (replicas * shared_prefix + batch * (context - shared_prefix))
+    return Footprint(weight_bytes, latent, token * _naive_words(config) * replicas * shared_prefix)
 
 
 def break_even_batch(

@@ -298,3 +298,25 @@ def test_results_go_where_they_are_wanted():
         found = batch.run(kernels.prefix_attention, batch.plan(switch_point), out=out, lse=lse)
         assert found[0] is out and found[1] is lse
         batch.check(found)
+
+
+def test_a_layer_finds_the_prefix_that_a_fork_shares(monkeypatch):
+    plans = []
+
+    def always(*where, **options):
+        plans.append(plan_prefixes(*where, **{**options, "switch_point": 1, **EVERY}))
+        return plans[-1]
+
+    monkeypatch.setattr("mla_ref.implementations.plan_prefixes", always)
+    layer = mla_ref.MLA(mla_ref.MLAConfig.preset("tiny"), device=DEVICE)
+    x, prompt = torch.randn(3, 2, 64, device=DEVICE), torch.randn(3, 9, 64, device=DEVICE)
+    found = []
+    with torch.no_grad():
+        for impl in ("prefix", "absorb"):
+            cache = layer.make_cache(batch=3, capacity=16, page_size=4)
+            layer(prompt, cache, lengths=torch.tensor([9, 0, 0], device=DEVICE), impl="absorb")
+            cache.fork(0, 1)
+            cache.fork(0, 2)
+            found.append(layer(x, cache, impl=impl))
+    assert [len(node.users) for node in plans[-1].nodes] == [3] and plans[-1].tokens == 8
+    torch.testing.assert_close(*found)

@@ -15,6 +15,7 @@ from mla_ref import (
     expansion_cost,
     kv_cache_elements,
     operand_cost,
+    prefix_footprint,
     tokens_that_fit,
 )
 
@@ -144,3 +145,16 @@ def test_time_is_the_slower_of_two_pipes():
 def test_errors_list_what_would_do(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_footprint_of_a_shared_prefix_is_counted_by_hand():
+    config = MLAConfig.preset("deepseek_v3")
+    found = prefix_footprint(
+        config, batch=4, context=100, shared_prefix=60, layers=3, weight_bytes=1e6, replicas=2, dtype_bytes=2
+    )
+    assert found.weights == 1e6
+    assert found.latent == 2 * 3 * 576 * (2 * 60 + 4 * 40)
+    assert found.expanded == 2 * 3 * 128 * 320 * 2 * 60
+    assert found.overhead == pytest.approx(found.expanded / (found.weights + found.latent))
+    with pytest.raises(ValueError, match="shared_prefix is 101, expected 0 to context = 100"):
+        prefix_footprint(config, batch=4, context=100, shared_prefix=101, layers=3, weight_bytes=0)
