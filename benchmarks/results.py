@@ -97,7 +97,8 @@ def load(name: str) -> dict[str, Any]:
 def tables() -> str:
     """Return the results as Markdown tables, one for each machine that was measured."""
     parts = [(GPU_RECORDS, [*ceilings(), *norm_and_rope(), *layer(), *decode(), *paged(), *crossover(), *judged()])]
-    others = dict(
+    others = {"prefix_h200": prefix, "reconstruction_h200": reconstruction}
+    others |= dict(
         grading=grading, emulator=emulator, verdicts=verdicts, demo=demo, promises=promises, mutation=mutation
     )
     for name, rows in ((each, rows()) for each, rows in others.items()):
@@ -255,6 +256,76 @@ def crossover() -> list[Row]:
     beside = ", ".join(f"{value:.0f} by {CEILINGS[source]}" for source, value in predicted.items())
     beside += f", {above:.0f} by those above"
     return [(f"naive beats absorb on a shared prefix of {found['context']} from", measured, f"roofline: {beside}")]
+
+
+def prefix() -> list[Row]:
+    """Return decode over shared prefixes beside absorb alone."""
+    found, rows = load("prefix_h200"), []
+    for model, name in MODELS.items():
+        cases = [
+            each for each in found["one_level"] if (each["model"], each["prompt"], each["data"]) == (model, "A", "mmlu")
+        ]
+        batches = ", ".join(f"B={each['B']} {each['speedup']:.2f}" for each in cases)
+        in_graphs = ", ".join(f"{each['speedup_in_graphs']:.2f}" for each in cases)
+        ours = f"times the speed of FlashMLA's absorb: {batches}"
+        rows.append(
+            (
+                f"{name}, a shared prefix of {cases[0]['prefix_tokens']}, MMLU's contexts",
+                ours,
+                f"in CUDA graphs: {in_graphs}",
+            )
+        )
+    speedups = [each["speedup"] for each in found["one_level"]]
+    rows.append(
+        (
+            f"all {len(speedups)} cases: three prompts, B = 64 to 1024, two models",
+            f"{min(speedups):.2f} to {max(speedups):.2f} times the better of FlashMLA and our absorb",
+            f"in CUDA graphs {span([each['speedup_in_graphs'] for each in found['one_level']])}",
+        )
+    )
+    for each in found["levels"]:
+        shape = f"{each['root']} tokens under all {each['B']}, {each['branches']} branches of {each['branch']}"
+        shape += f", own {each['own']}"
+        beside = "; ".join(
+            f"{speedup:.2f} times {other}" for other, speedup in each["speedups"].items() if other != "FlashMLA"
+        )
+        rows.append(
+            (f"{MODELS[each['model']]}, a tree: {shape}", f"{each['speedups']['FlashMLA']:.2f} times FlashMLA", beside)
+        )
+    trees, switch = found["random_trees"], found["switch"]
+    rows.append(
+        (
+            f"{trees['trees']} random trees, over absorb",
+            f"{trees['least_ratio']:.2f} to {trees['most']:.2f} times its speed",
+            f"{trees['with_naive_parts']} have naive parts, median {trees['median_ratio_with_naive_parts']:.2f}",
+        )
+    )
+    measured = ", ".join(f"{MODELS[each['model']]} {each['tokens']}: B = {each['crossing']:.0f}" for each in switch)
+    predicted = ", ".join(f"{value:.0f} by {CEILINGS[source]}" for source, value in switch[0]["predicted"].items())
+    rows.append(("naive with absorb beats absorb alone from", measured, f"equation 1: {predicted}"))
+    return rows
+
+
+def reconstruction() -> list[Row]:
+    """Return the two products of absorption beside cuBLAS, both together."""
+    found, rows = load("reconstruction_h200")["products"], []
+    for B in (1, 16, 128):
+        cases = [each["calls"] for each in found if each["B"] == B and each["dtype"] == "float16"]
+        names = {"ours": "ours", "ours, INT4": "INT4", "cuBLAS, bmm": "cuBLAS"}
+        said = {
+            name: " / ".join(
+                f"{sum(calls[call][clock] for calls in cases):.1f}" for clock in ("graph_us", "graph_cold_us")
+            )
+            for call, name in names.items()
+        }
+        rows.append(
+            (
+                f"both products of absorption, B={B}, µs in a CUDA graph, weights in L2 / not",
+                f"float16 {said['ours']}, INT4 {said['INT4']}",
+                f"cuBLAS, float16: {said['cuBLAS']}",
+            )
+        )
+    return rows
 
 
 def as_measured() -> Device:
