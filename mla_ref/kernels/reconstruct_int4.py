@@ -7,6 +7,8 @@ second or eighth value of ``x`` is the other.
 import triton
 import triton.language as tl
 
+EXPONENT = 150 << 23  # of the float32 2^23
+
 
 @triton.jit
 def place(M, N, OVERLAP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
@@ -20,26 +22,26 @@ def place(M, N, OVERLAP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.conste
 
 
 @triton.jit
-def nibble_to_float(words, SHIFT: tl.constexpr):
+def nibble_to_float(words, exponent, SHIFT: tl.constexpr):
     """Return the nibble of int32 words that begins at bit SHIFT, up to 19, as float32 -8 to 7.
 
     Where it is it becomes the end of the mantissa of 2^(23 - SHIFT), where its unit is 1: no shift, no conversion.
-    Flipping its sign bit adds 8.
+    Flipping its sign bit adds 8. ``exponent`` is :data:`EXPONENT`, as an argument of the kernel: an instruction of the
+    GPU does both logical operations, but takes one constant only.
     """
     BASE: tl.constexpr = 1 << (23 - SHIFT)
-    EXPONENT: tl.constexpr = (150 - SHIFT) << 23
-    bits = (words & (0xF << SHIFT)) ^ (EXPONENT | 0x8 << SHIFT)
+    bits = (words & (0xF << SHIFT)) ^ (exponent - (SHIFT << 23) | 0x8 << SHIFT)
     return bits.to(tl.float32, bitcast=True) - (BASE + 8)
 
 
 @triton.jit
-def _few_rows_int4(
-    x_ptr, words_ptr, scales_ptr, out_ptr, M, S, N,
+def _one_row_int4(
+    x_ptr, words_ptr, scales_ptr, out_ptr, exponent, M, S, N,
     stride_xb, stride_xs, stride_xh, stride_xd, stride_ob, stride_os, stride_oh, stride_od,
-    K: tl.constexpr, GROUP: tl.constexpr, OVERLAP: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    K: tl.constexpr, GROUP: tl.constexpr, OVERLAP: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    start_m, h, block_n = place(M, N, OVERLAP, BLOCK_M, BLOCK_N)
+    m, h, block_n = place(M, N, OVERLAP, 1, BLOCK_N)
+    b, s = (m // S).to(tl.int64), (m % S).to(tl.int64)
     offs_n = block_n * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_i, offs_g = tl.arange(0, BLOCK_K // 8), tl.arange(0, BLOCK_K // GROUP)
     # [BLOCK_N, BLOCK_K / 8], eight weights each, and [BLOCK_N, BLOCK_K / GROUP]
@@ -48,27 +50,21 @@ def _few_rows_int4(
     scales_ptrs = scales_ptr + (h * N + offs_n)[:, None] * (K // GROUP) + offs_g[None, :]
     scales = tl.load(scales_ptrs, mask=(offs_n < N)[:, None] & (offs_g < K // GROUP)[None, :], other=0.0)
     tl.debug_barrier()  # or the compiler has a load wait for the use of the one before
-    for i in tl.static_range(BLOCK_M):
-        m = start_m + i
-        b, s = (m // S).to(tl.int64), (m % S).to(tl.int64)
-        x_ptrs = x_ptr + b * stride_xb + s * stride_xs + h * stride_xh + offs_i.to(tl.int64) * 8 * stride_xd
-        mask = offs_i < K // 8
-        if BLOCK_M > 1:
-            mask &= m < M
-        sums = tl.zeros([BLOCK_N, BLOCK_K // 8], tl.float32)
-        for j in tl.static_range(8):
-            # [BLOCK_K / 8]
-            x = tl.load(x_ptrs + j * stride_xd, mask=mask, other=0.0).to(tl.float32)
-            sums += nibble_to_float(words if j < 4 else words >> 16, 4 * (j % 4)) * x[None, :]
-        groups = tl.sum(tl.reshape(sums, [BLOCK_N, BLOCK_K // GROUP, GROUP // 8]), 2)
-        acc = tl.sum(groups * scales.to(tl.float32), 1)
-        out_ptrs = out_ptr + b * stride_ob + s * stride_os + h * stride_oh + offs_n * stride_od
-        tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=(offs_n < N) & (m < M))
+    x_ptrs = x_ptr + b * stride_xb + s * stride_xs + h * stride_xh + offs_i.to(tl.int64) * 8 * stride_xd
+    sums = tl.zeros([BLOCK_N, BLOCK_K // 8], tl.float32)
+    for j in tl.static_range(8):
+        # [BLOCK_K / 8]
+        x = tl.load(x_ptrs + j * stride_xd, mask=offs_i < K // 8, other=0.0).to(tl.float32)
+        sums += nibble_to_float(words if j < 4 else words >> 16, exponent, 4 * (j % 4)) * x[None, :]
+    groups = tl.sum(tl.reshape(sums, [BLOCK_N, BLOCK_K // GROUP, GROUP // 8]), 2)
+    acc = tl.sum(groups * scales.to(tl.float32), 1)
+    out_ptrs = out_ptr + b * stride_ob + s * stride_os + h * stride_oh + offs_n * stride_od
+    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=offs_n < N)
 
 
 @triton.jit
 def _many_rows_int4(
-    x_ptr, packed_ptr, scales_ptr, out_ptr, M, S, N,
+    x_ptr, packed_ptr, scales_ptr, out_ptr, exponent, M, S, N,
     stride_xb, stride_xs, stride_xh, stride_xd, stride_ob, stride_os, stride_oh, stride_od,
     K: tl.constexpr, GROUP: tl.constexpr, OVERLAP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -91,7 +87,8 @@ def _many_rows_int4(
         scales = tl.load(scales_rows + g, mask=offs_n < N, other=0.0).to(tl.float32)
         even, odd = tl.split(tl.reshape(x, [BLOCK_M, GROUP // 2, 2]))
         words = packed.to(tl.int32)
-        low, high = nibble_to_float(words, 0).to(x.dtype), nibble_to_float(words, 4).to(x.dtype)
+        low = nibble_to_float(words, exponent, 0).to(x.dtype)
+        high = nibble_to_float(words, exponent, 4).to(x.dtype)
         sums = tl.dot(even, tl.trans(low), input_precision="ieee")
         sums = tl.dot(odd, tl.trans(high), sums, input_precision="ieee")
         acc += sums * scales[None, :]
