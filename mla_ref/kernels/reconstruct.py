@@ -20,19 +20,19 @@ from ..reconstruction import check_product
 from ._decode import block_width, limits, overlaps
 from ._launch import check_operands, check_width, on_device_of, result_for
 from ._sizes import ceil_div, power_of_2
-from .reconstruct_int4 import EXPONENT, _many_rows_int4, _one_row_int4, place
+from .reconstruct_int4 import ZERO, _many_rows_int4, _one_row_int4, place
 
 BLOCK = 8192  # weights of a program that does without the tensor cores; no row may be wider
 
 
 @triton.jit
 def _one_row(
-    x_ptr, w_ptr, out_ptr, M, S, N,
+    x_ptr, w_ptr, out_ptr, S, N,
     stride_xb, stride_xs, stride_xh, stride_xd, stride_wh, stride_wk, stride_wn,
     stride_ob, stride_os, stride_oh, stride_od,
     K: tl.constexpr, OVERLAP: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    m, h, block_n = place(M, N, OVERLAP, 1, BLOCK_N)
+    m, h, block_n = place(OVERLAP, 1)
     b, s = (m // S).to(tl.int64), (m % S).to(tl.int64)
     offs_n = block_n * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_k = tl.arange(0, BLOCK_K).to(tl.int64)
@@ -53,7 +53,7 @@ def _many_rows(
     stride_ob, stride_os, stride_oh, stride_od,
     K: tl.constexpr, OVERLAP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    start_m, h, block_n = place(M, N, OVERLAP, BLOCK_M, BLOCK_N)
+    start_m, h, block_n = place(OVERLAP, BLOCK_M)
     offs_m = start_m + tl.arange(0, BLOCK_M)
     b, s = (offs_m // S).to(tl.int64), (offs_m % S).to(tl.int64)
     offs_n = block_n * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -198,18 +198,19 @@ def launch_int4(x: Tensor, weight: Int4Weight, out: Tensor, tile: Tile | None = 
     tile = tile or choose_tile_int4(x, out)
     packed, scales = weight.packed.contiguous(), weight.scales.contiguous()
     if tile.dot:
-        _start(_many_rows_int4, tile, x, (packed, scales), (), out, (weight.group,), ())
+        _start(_many_rows_int4, tile, x, (packed, scales, ZERO), (), out, (weight.group,), ())
     else:
         words = packed.view(torch.int32)
-        _start(_one_row_int4, tile, x, (words, scales), (), out, (weight.group,), (tile.block_k,))
+        _start(_one_row_int4, tile, x, (words, scales, ZERO), (), out, (weight.group,), (tile.block_k,))
 
 
 def _start(kernel, tile, x, weights, strides, out, group, depth):
     B, S, H, K = x.shape
     N, overlap = out.shape[3], overlaps(x.device)
-    kernel[(ceil_div(B * S, tile.block_m) * ceil_div(N, tile.block_n) * H,)](
-        x, *weights, out, *((EXPONENT,) if group else ()), B * S, S, N, *x.stride(), *strides, *out.stride(),
-        K, *group, overlap, *((tile.block_m,) if tile.dot else ()), tile.block_n, *depth,
+    rows, side = ((B * S,), (tile.block_m,)) if tile.dot else ((), ())
+    kernel[(ceil_div(B * S, tile.block_m), ceil_div(N, tile.block_n), H)](
+        x, *weights, out, *rows, S, N, *x.stride(), *strides, *out.stride(), K, *group, overlap,
+        *side, tile.block_n, *depth,
         num_warps=tile.num_warps, num_stages=tile.num_stages, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip
 

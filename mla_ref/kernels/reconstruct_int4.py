@@ -7,40 +7,38 @@ second or eighth value of ``x`` is the other.
 import triton
 import triton.language as tl
 
-EXPONENT = 150 << 23  # of the float32 2^23
+ZERO = 150 << 23 | 8  # bits of the float32 2^23 + 8
 
 
 @triton.jit
-def place(M, N, OVERLAP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def place(OVERLAP: tl.constexpr, BLOCK_M: tl.constexpr):
     """Return a program's first row, head and block of columns: those that read the same weights are neighbours."""
     if OVERLAP:  # programs are there before the kernel ahead of this one has ended, and wait for that
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    rows, columns = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    pid = tl.program_id(0)
-    return pid % rows * BLOCK_M, (pid // rows // columns).to(tl.int64), (pid // rows % columns).to(tl.int64)
+    return tl.program_id(0) * BLOCK_M, tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
 
 
 @triton.jit
-def nibble_to_float(words, exponent, SHIFT: tl.constexpr):
-    """Return the nibble of int32 words that begins at bit SHIFT, up to 19, as float32 -8 to 7.
+def nibble_to_float(words, zero, SHIFT: tl.constexpr):
+    """Return the nibble of int32 words that begins at bit SHIFT as float32 -8 to 7.
 
-    Where it is it becomes the end of the mantissa of 2^(23 - SHIFT), where its unit is 1: no shift, no conversion.
-    Flipping its sign bit adds 8. ``exponent`` is :data:`EXPONENT`, as an argument of the kernel: an instruction of the
-    GPU does both logical operations, but takes one constant only.
+    Where it is, up to bit 19, it becomes the end of the mantissa of 2^(23 - SHIFT), where its unit is 1: no shift of
+    its own, no conversion. Flipping its sign bit adds 8. ``zero`` is :data:`ZERO`, as an argument of the kernel and no
+    constant: then one instruction takes the nibble out and puts the exponent in, which with two constants are two.
     """
-    BASE: tl.constexpr = 1 << (23 - SHIFT)
-    bits = (words & (0xF << SHIFT)) ^ (exponent - (SHIFT << 23) | 0x8 << SHIFT)
-    return bits.to(tl.float32, bitcast=True) - (BASE + 8)
+    PLACE: tl.constexpr = SHIFT - 16 if SHIFT > 19 else SHIFT
+    bits = ((words >> (SHIFT - PLACE)) & (0xF << PLACE)) ^ (zero + ((8 << PLACE) - 8 - (PLACE << 23)))
+    return bits.to(tl.float32, bitcast=True) - ((1 << (23 - PLACE)) + 8)
 
 
 @triton.jit
 def _one_row_int4(
-    x_ptr, words_ptr, scales_ptr, out_ptr, exponent, M, S, N,
+    x_ptr, words_ptr, scales_ptr, zero, out_ptr, S, N,
     stride_xb, stride_xs, stride_xh, stride_xd, stride_ob, stride_os, stride_oh, stride_od,
     K: tl.constexpr, GROUP: tl.constexpr, OVERLAP: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    m, h, block_n = place(M, N, OVERLAP, 1, BLOCK_N)
+    m, h, block_n = place(OVERLAP, 1)
     b, s = (m // S).to(tl.int64), (m % S).to(tl.int64)
     offs_n = block_n * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_i, offs_g = tl.arange(0, BLOCK_K // 8), tl.arange(0, BLOCK_K // GROUP)
@@ -55,7 +53,7 @@ def _one_row_int4(
     for j in tl.static_range(8):
         # [BLOCK_K / 8]
         x = tl.load(x_ptrs + j * stride_xd, mask=offs_i < K // 8, other=0.0).to(tl.float32)
-        sums += nibble_to_float(words if j < 4 else words >> 16, exponent, 4 * (j % 4)) * x[None, :]
+        sums += nibble_to_float(words, zero, 4 * j) * x[None, :]
     groups = tl.sum(tl.reshape(sums, [BLOCK_N, BLOCK_K // GROUP, GROUP // 8]), 2)
     acc = tl.sum(groups * scales.to(tl.float32), 1)
     out_ptrs = out_ptr + b * stride_ob + s * stride_os + h * stride_oh + offs_n * stride_od
@@ -64,12 +62,12 @@ def _one_row_int4(
 
 @triton.jit
 def _many_rows_int4(
-    x_ptr, packed_ptr, scales_ptr, out_ptr, exponent, M, S, N,
+    x_ptr, packed_ptr, scales_ptr, zero, out_ptr, M, S, N,
     stride_xb, stride_xs, stride_xh, stride_xd, stride_ob, stride_os, stride_oh, stride_od,
     K: tl.constexpr, GROUP: tl.constexpr, OVERLAP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    start_m, h, block_n = place(M, N, OVERLAP, BLOCK_M, BLOCK_N)
+    start_m, h, block_n = place(OVERLAP, BLOCK_M)
     offs_m = start_m + tl.arange(0, BLOCK_M)
     b, s = (offs_m // S).to(tl.int64), (offs_m % S).to(tl.int64)
     offs_n = block_n * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -87,8 +85,8 @@ def _many_rows_int4(
         scales = tl.load(scales_rows + g, mask=offs_n < N, other=0.0).to(tl.float32)
         even, odd = tl.split(tl.reshape(x, [BLOCK_M, GROUP // 2, 2]))
         words = packed.to(tl.int32)
-        low = nibble_to_float(words, exponent, 0).to(x.dtype)
-        high = nibble_to_float(words, exponent, 4).to(x.dtype)
+        low = nibble_to_float(words, zero, 0).to(x.dtype)
+        high = nibble_to_float(words, zero, 4).to(x.dtype)
         sums = tl.dot(even, tl.trans(low), input_precision="ieee")
         sums = tl.dot(odd, tl.trans(high), sums, input_precision="ieee")
         acc += sums * scales[None, :]

@@ -39,7 +39,7 @@ def compile(module, kernel, dtype, target, constants, contiguous=True, **options
             signature[name] = "constexpr"
         elif contiguous and name.startswith("stride_") and name.endswith("d"):
             signature[name], constants = "constexpr", {**constants, name: 1}
-        elif name == "exponent":
+        elif name == "zero":
             signature[name] = "i32"
         elif name in ("eps", "scale"):
             signature[name] = "fp32"
