@@ -77,7 +77,8 @@ def _many_rows(
 class Tile:
     """Rows, columns and depth of a block, warps and stages of a program; without ``dot`` it does without tensor cores.
 
-    The depth of INT4 weights is their group: what stands here is the largest.
+    The depth of INT4 weights is their group: what stands here is the largest. ``overlap`` lets a program start before
+    the kernel ahead has ended, on GPUs where that is possible; with several stages of INT4 and few rows it is slower.
     """
 
     block_m: int
@@ -86,6 +87,7 @@ class Tile:
     num_warps: int
     num_stages: int = 1
     dot: bool = True
+    overlap: bool = True
 
 
 # For up to so many rows, by INT4 or not and by K, which is short in the product into the query and long in the one
@@ -109,8 +111,8 @@ TILES = {
         64: Tile(64, 256, 128, 4), MANY: Tile(128, 128, 128, 4),
     },
     (True, "long"): {
-        2: Tile(1, 16, 512, 2, dot=False), 16: Tile(16, 64, 128, 4, 3), 32: Tile(32, 64, 128, 4, 3),
-        64: Tile(64, 64, 128, 4, 3), MANY: Tile(64, 128, 128, 4, 3),
+        2: Tile(1, 16, 512, 2, dot=False), 16: Tile(16, 64, 128, 4, 3, overlap=False),
+        32: Tile(32, 64, 128, 4, 3, overlap=False), 64: Tile(64, 64, 128, 4, 3), MANY: Tile(64, 128, 128, 4, 3),
     },
     (True, "float32"): {
         1: Tile(1, 16, 512, 4, dot=False), 16: Tile(16, 64, 128, 4), MANY: Tile(64, 64, 128, 4),
@@ -206,7 +208,7 @@ def launch_int4(x: Tensor, weight: Int4Weight, out: Tensor, tile: Tile | None = 
 
 def _start(kernel, tile, x, weights, strides, out, group, depth):
     B, S, H, K = x.shape
-    N, overlap = out.shape[3], overlaps(x.device)
+    N, overlap = out.shape[3], tile.overlap and overlaps(x.device)
     rows, side = ((B * S,), (tile.block_m,)) if tile.dot else ((), ())
     kernel[(ceil_div(B * S, tile.block_m), ceil_div(N, tile.block_n), H)](
         x, *weights, out, *rows, S, N, *x.stride(), *strides, *out.stride(), K, *group, overlap,

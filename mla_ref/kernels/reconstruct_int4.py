@@ -33,6 +33,22 @@ def nibble_to_float(words, zero, SHIFT: tl.constexpr):
 
 
 @triton.jit
+def every_eighth(x, LENGTH: tl.constexpr):
+    """Return x ``[8 LENGTH]`` as eight vectors ``[LENGTH]``, that with ``x[j]``, ``x[8 + j]``, ... as the one at j.
+
+    One load of ``x`` as it lies, in 16 bytes at a time, instead of eight that wait for one another.
+    """
+    even, odd = tl.split(tl.reshape(x, [LENGTH, 4, 2]))
+    even_0, even_1 = tl.split(tl.reshape(even, [LENGTH, 2, 2]))
+    odd_0, odd_1 = tl.split(tl.reshape(odd, [LENGTH, 2, 2]))
+    x0, x4 = tl.split(even_0)
+    x2, x6 = tl.split(even_1)
+    x1, x5 = tl.split(odd_0)
+    x3, x7 = tl.split(odd_1)
+    return x0, x1, x2, x3, x4, x5, x6, x7
+
+
+@triton.jit
 def _one_row_int4(
     x_ptr, words_ptr, scales_ptr, zero, out_ptr, S, N,
     stride_xb, stride_xs, stride_xh, stride_xd, stride_ob, stride_os, stride_oh, stride_od,
@@ -42,18 +58,19 @@ def _one_row_int4(
     b, s = (m // S).to(tl.int64), (m % S).to(tl.int64)
     offs_n = block_n * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_i, offs_g = tl.arange(0, BLOCK_K // 8), tl.arange(0, BLOCK_K // GROUP)
-    # [BLOCK_N, BLOCK_K / 8], eight weights each, and [BLOCK_N, BLOCK_K / GROUP]
+    offs_k = tl.arange(0, BLOCK_K).to(tl.int64)
+    # [BLOCK_N, BLOCK_K / 8], eight weights each, [BLOCK_K] and [BLOCK_N, BLOCK_K / GROUP]
     words_ptrs = words_ptr + (h * N + offs_n)[:, None] * (K // 8) + offs_i[None, :]
     words = tl.load(words_ptrs, mask=(offs_n < N)[:, None] & (offs_i < K // 8)[None, :], other=0)
+    x_ptrs = x_ptr + b * stride_xb + s * stride_xs + h * stride_xh + offs_k * stride_xd
+    x = tl.load(x_ptrs, mask=offs_k < K, other=0.0)
     scales_ptrs = scales_ptr + (h * N + offs_n)[:, None] * (K // GROUP) + offs_g[None, :]
     scales = tl.load(scales_ptrs, mask=(offs_n < N)[:, None] & (offs_g < K // GROUP)[None, :], other=0.0)
     tl.debug_barrier()  # or the compiler has a load wait for the use of the one before
-    x_ptrs = x_ptr + b * stride_xb + s * stride_xs + h * stride_xh + offs_i.to(tl.int64) * 8 * stride_xd
+    factors = every_eighth(x, BLOCK_K // 8)
     sums = tl.zeros([BLOCK_N, BLOCK_K // 8], tl.float32)
     for j in tl.static_range(8):
-        # [BLOCK_K / 8]
-        x = tl.load(x_ptrs + j * stride_xd, mask=offs_i < K // 8, other=0.0).to(tl.float32)
-        sums += nibble_to_float(words, zero, 4 * j) * x[None, :]
+        sums += nibble_to_float(words, zero, 4 * j) * factors[j].to(tl.float32)[None, :]
     groups = tl.sum(tl.reshape(sums, [BLOCK_N, BLOCK_K // GROUP, GROUP // 8]), 2)
     acc = tl.sum(groups * scales.to(tl.float32), 1)
     out_ptrs = out_ptr + b * stride_ob + s * stride_os + h * stride_oh + offs_n * stride_od
