@@ -39,6 +39,8 @@ def compile(module, kernel, dtype, target, constants, contiguous=True, **options
             signature[name] = "constexpr"
         elif contiguous and name.startswith("stride_") and name.endswith("d"):
             signature[name], constants = "constexpr", {**constants, name: 1}
+        elif name == "zero":
+            signature[name] = "i32"
         elif name in ("eps", "scale"):
             signature[name] = "fp32"
         elif name in DESCRIPTORS:
@@ -79,9 +81,9 @@ def product_tiles(target, M, K, N, dtype):
     x, out = (torch.empty(M, 1, 1, width, dtype=dtype) for width in (K, N))
     for suffix, choose in ("", module.choose_tile), ("_int4", module.choose_tile_int4):
         tile = choose(x, out)
-        blocks = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k if tile.dot else K}
+        blocks = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k}
         options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
-        yield ("_many_rows" if tile.dot else "_few_rows") + suffix, "reconstruct" + suffix, blocks, options
+        yield ("_many_rows" if tile.dot else "_one_row") + suffix, "reconstruct" + suffix, blocks, options
 
 for target in ("cuda", 75, 32), ("cuda", 80, 32), ("cuda", 89, 32), ("cuda", 90, 32), ("cuda", 100, 32), \\
         ("hip", "gfx942", 64):
@@ -108,7 +110,7 @@ for target in ("cuda", 75, 32), ("cuda", 80, 32), ("cuda", 89, 32), ("cuda", 90,
         compile("combine", "_combine", dtype, target, combining, contiguous)
         half = torch.float16 if dtype == "fp16" else torch.bfloat16
         widths = {"K": 128, "stride_wn": 1} if contiguous else {"K": 512}
-        for M in 1, 16, 128:
+        for M in 1, 16, 32, 64, 128:
             for kernel, module, blocks, options in product_tiles(target, M, widths["K"], 640 - widths["K"], half):
                 blocks |= {"OVERLAP": target[1] in (90, 100), "GROUP": 128 if contiguous else 32, **widths}
                 compile(module, kernel, dtype, target, blocks, contiguous, **options)
