@@ -161,6 +161,49 @@ def check(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> None:
         machine.fail(faults.DeviceAssertion, op, f"{said}; program {who}")
 
 
+HINTS = {"tt.contiguity": "max_contiguous", "tt.constancy": "max_constancy", "tt.divisibility": "multiple_of"}
+
+
+def hinted(rule: Any, machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> torch.Tensor:
+    """Run an operation; fail where its result is not what a hint tells the compiler that it is.
+
+    Multiples are the first elements of the groups of a hint on contiguity, or else of runs of numbers that follow one
+    another. What a remainder or the number of a `tl.where` puts in the place of indices beyond an end does not count.
+    """
+    out = rule[0](machine, op, args, env) if rule.__class__ is tuple else rule(*args)
+    kind = op.outs[0]
+    x = machine.full(out, kind.shape, programs=True).reshape(machine.size, *kind.shape or (1,))
+    axes, step = range(1, x.dim()), 1 if kind.pointee is None else storage_dtype(kind.pointee).itemsize
+    texts = {name: op.attrs[name].partition(" : ")[0] for name in HINTS if name in op.attrs}
+    said = {name: [int(n) for n in re.findall(r"-?\d+", text)] for name, text in texts.items()}
+    said = {name: values * len(axes) if len(values) == 1 else values for name, values in said.items()}
+    counts, bad = torch.ones_like(x, dtype=torch.bool), {}
+    if op.name == "arith.select" and args[2].numel() == 1 and args[0].dim() == x.dim():
+        counts = args[0].expand_as(x)
+    elif op.name in ("arith.remsi", "arith.remui") and args[0].dim() == x.dim():
+        counts = (args[0] == out).expand_as(x)
+    first = counts
+    for axis in axes:
+        places = torch.arange(x.shape[axis])
+        upright = [-1, *[1] * (x.dim() - 1 - axis)]
+        for name, more in (("tt.contiguity", step), ("tt.constancy", 0)):
+            if (group := said.get(name, [1] * axis)[axis - 1]) > 1:
+                start = x.index_select(axis, places // group * group)
+                bad[name] = bad.get(name, False) | (counts & (x != start + (places % group * more).reshape(upright)))
+            if name == "tt.contiguity":
+                before = x.index_select(axis, (places - 1).clamp(min=0))
+                first = first & ((places % group == 0).reshape(upright) if group > 1 else x != before + step)
+    for value in said.get("tt.divisibility", ()):
+        value = value if kind.pointee is None else min(value, 16)  # of addresses the compiler asks no more
+        bad["tt.divisibility"] = bad.get("tt.divisibility", False) | (first & (x % max(1, value) != 0))
+    for name, where in bad.items():
+        wrong = machine.programs_on() & where.flatten(1).any(1)
+        if bool(wrong.any()):
+            who = machine.program(int(wrong.to(torch.uint8).argmax()))
+            machine.fail(faults.DeviceAssertion, op, f"tl.{HINTS[name]} with {said[name]} does not hold; program {who}")
+    return out
+
+
 def unknown(machine: Machine, op: Op, args: Any, env: Any) -> None:
     machine.fail(faults.Unsupported, op, f"{UNKNOWN.get(op.name, op.name)} runs on a GPU only{machine.source(op)}")
 
