@@ -223,7 +223,7 @@ def _instructions(code: str) -> tuple[list[tuple[str, int]], dict[str, int]]:
             if not inlined:  # else it is the caller of the line before
                 line = int(match[1])
             inlined = "inlined at" in match[2]
-        elif match := re.match(r"(\.L_\w+):", text):
+        elif match := re.match(r"(\.L_\w+|\$__internal\w+\$\w+):", text):
             labels[match[1]] = len(found)
         elif match := re.match(r"\s*/\*[0-9a-f]+\*/\s+(.*?)\s*;", text):
             found.append((match[1], line))
@@ -265,7 +265,8 @@ def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any
 
     `places` are the accesses that the kernel itself makes. A loop that reads a table of the compiler's into a local
     array is the reduction of large angles for sine and cosine. What can be jumped over around it is left out: all that
-    comes of the same operation, or else the least.
+    comes of the same operation, or else the least. A function of the compiler's counts wherever it is called, but for
+    those that few numbers need, the slow paths: these count once.
     """
     loops, skips = [], []
     for position, (text, _) in enumerate(lines):
@@ -297,7 +298,13 @@ def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any
     widths: dict[str, dict[str, int]] = {"load": {}, "store": {}, "atomic": {}}
     by_line: dict[tuple[str, int], dict[int, int]] = {}
     total: dict[str, int] = {}
+    bodies, run = _bodies(lines, labels), []
+    apart = {n for body in bodies.values() for n in body}
     for position, (text, line) in enumerate(lines):
+        called = next((body for name, body in bodies.items() if f"({name})" in text), ())
+        if position not in apart:
+            run += [(position, text, line), *((position, lines[n][0], line) for n in called)]
+    for position, text, line in run:
         if text.startswith(("NOP", "s_nop", "s_code_end")) or (position > last_real and "BRA" in text):
             continue
         if position in rare:
@@ -326,6 +333,18 @@ def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any
         "instructions": total,
         "widths_by_line": by_line,
     }
+
+
+def _bodies(lines: list[tuple[str, int]], labels: dict[str, int]) -> dict[str, range]:
+    """Return the positions of the compiler's functions by name, without slow paths."""
+    found = sorted((to, name) for name, to in labels.items() if name.startswith("$"))
+    returns = [n for n, (text, _) in enumerate(lines) if "RET." in text]
+    ends = [*(to for to, _ in found), len(lines)][1:]
+    bodies = {
+        name: range(to, max((n for n in returns if to <= n < end), default=to - 1) + 1)
+        for (to, name), end in zip(found, ends, strict=True)
+    }
+    return {name: body for name, body in bodies.items() if not re.search("slowpath|mediumpath|_full", name)}
 
 
 def _rehomed(lines: list[tuple[str, int]], kinds: list[str], places: set[str], rare: set[int]) -> list[tuple[str, int]]:
