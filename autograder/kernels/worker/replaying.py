@@ -224,7 +224,7 @@ def _check_timed(kernel: Kernel) -> None:
     for op in kernel.module.ops:
         if op.name == "tt.print":
             error = ValueError(
-                "a kernel that prints is not timed, for printing takes far longer: take out device_print"
+                "a kernel that prints is not timed: take out device_print, which takes far longer than the rest"
             )
             error.kernel = kernel.name
             raise error
