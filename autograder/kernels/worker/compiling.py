@@ -231,7 +231,10 @@ def _instructions(code: str) -> tuple[list[tuple[str, int]], dict[str, int]]:
 
 
 def _cuda_class(instruction: str) -> tuple[str, int]:
-    """Return the class of an instruction, and the bytes that a thread moves with it."""
+    """Return the class of an instruction, and the bytes that a thread moves with it.
+
+    Conversions of 64 bits go at the pace of exponentials and the like.
+    """
     name = re.sub(r"^@!?U?P\w+\s+", "", instruction).split()[0]
     parts = name.split(".")
     width = next((int(p) // 8 for p in parts if p in ("128", "64")), 4)
@@ -257,6 +260,9 @@ def _cuda_class(instruction: str) -> tuple[str, int]:
     }
     kinds |= {"LDS": "shared", "STS": "shared", "LDSM": "shared", "STSM": "shared", "ATOMS": "shared"}
     kinds |= {"UTCHMMA": "tensor", "UTCQMMA": "tensor", "QMMA": "tensor", "OMMA": "tensor"}
+    kinds |= dict.fromkeys(("DADD", "DFMA", "DMUL", "DSETP"), "double")
+    if parts[0] in ("F2F", "F2I", "I2F", "FRND") and any(part.endswith("64") for part in parts[1:]):
+        return "mufu", width
     return kinds.get(parts[0], "other"), width
 
 
@@ -314,7 +320,7 @@ def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any
         new = {"count": 0, "spill": 0, "tensor": 0, "mufu": 0, "shared": 0, "lines": {}, "source": {}}
         counts = regions.setdefault(region, new)
         kind, width = classify(text)
-        counts["count"] += 1
+        counts["count"] += 2 if kind == "double" else 1  # which take the issue slots of two
         counts["source"][str(line)] = counts["source"].get(str(line), 0) + 1
         total[kind] = total.get(kind, 0) + 1
         if kind in ("spill", "shared"):
