@@ -327,6 +327,9 @@ def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> dict[str
 
 
 def _matrix_rate(device: Device, dtype: str) -> float:
+    dtype, _, parts = dtype.partition("x")
+    if parts:  # as many products stand for one
+        return _matrix_rate(device, dtype) / int(parts)
     names = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
     name = names.get(dtype, next((n for n in device.flops if n.startswith("float8")), "float16"))
     if name == "float32":  # tf32 where matrix units have it: half the rate of 16 bits

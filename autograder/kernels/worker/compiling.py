@@ -223,7 +223,7 @@ def _instructions(code: str) -> tuple[list[tuple[str, int]], dict[str, int]]:
             if not inlined:  # else it is the caller of the line before
                 line = int(match[1])
             inlined = "inlined at" in match[2]
-        elif match := re.match(r"(\.L_\w+):", text):
+        elif match := re.match(r"(\.L_\w+|\$__internal\w+\$\w+):", text):
             labels[match[1]] = len(found)
         elif match := re.match(r"\s*/\*[0-9a-f]+\*/\s+(.*?)\s*;", text):
             found.append((match[1], line))
@@ -231,7 +231,10 @@ def _instructions(code: str) -> tuple[list[tuple[str, int]], dict[str, int]]:
 
 
 def _cuda_class(instruction: str) -> tuple[str, int]:
-    """Return the class of an instruction, and the bytes that a thread moves with it."""
+    """Return the class of an instruction, and the bytes that a thread moves with it.
+
+    Conversions of 64 bits go at the pace of exponentials and the like.
+    """
     name = re.sub(r"^@!?U?P\w+\s+", "", instruction).split()[0]
     parts = name.split(".")
     width = next((int(p) // 8 for p in parts if p in ("128", "64")), 4)
@@ -257,6 +260,9 @@ def _cuda_class(instruction: str) -> tuple[str, int]:
     }
     kinds |= {"LDS": "shared", "STS": "shared", "LDSM": "shared", "STSM": "shared", "ATOMS": "shared"}
     kinds |= {"UTCHMMA": "tensor", "UTCQMMA": "tensor", "QMMA": "tensor", "OMMA": "tensor"}
+    kinds |= dict.fromkeys(("DADD", "DFMA", "DMUL", "DSETP"), "double")
+    if parts[0] in ("F2F", "F2I", "I2F", "FRND") and any(part.endswith("64") for part in parts[1:]):
+        return "mufu", width
     return kinds.get(parts[0], "other"), width
 
 
@@ -265,7 +271,8 @@ def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any
 
     `places` are the accesses that the kernel itself makes. A loop that reads a table of the compiler's into a local
     array is the reduction of large angles for sine and cosine. What can be jumped over around it is left out: all that
-    comes of the same operation, or else the least.
+    comes of the same operation, or else the least. A function of the compiler's counts wherever it is called, but for
+    those that few numbers need, the slow paths: these count once.
     """
     loops, skips = [], []
     for position, (text, _) in enumerate(lines):
@@ -297,7 +304,13 @@ def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any
     widths: dict[str, dict[str, int]] = {"load": {}, "store": {}, "atomic": {}}
     by_line: dict[tuple[str, int], dict[int, int]] = {}
     total: dict[str, int] = {}
+    bodies, run = _bodies(lines, labels), []
+    apart = {n for body in bodies.values() for n in body}
     for position, (text, line) in enumerate(lines):
+        called = next((body for name, body in bodies.items() if f"({name})" in text), ())
+        if position not in apart:
+            run += [(position, text, line), *((position, lines[n][0], line) for n in called)]
+    for position, text, line in run:
         if text.startswith(("NOP", "s_nop", "s_code_end")) or (position > last_real and "BRA" in text):
             continue
         if position in rare:
@@ -307,7 +320,7 @@ def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any
         new = {"count": 0, "spill": 0, "tensor": 0, "mufu": 0, "shared": 0, "lines": {}, "source": {}}
         counts = regions.setdefault(region, new)
         kind, width = classify(text)
-        counts["count"] += 1
+        counts["count"] += 2 if kind == "double" else 1  # which take the issue slots of two
         counts["source"][str(line)] = counts["source"].get(str(line), 0) + 1
         total[kind] = total.get(kind, 0) + 1
         if kind in ("spill", "shared"):
@@ -326,6 +339,18 @@ def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any
         "instructions": total,
         "widths_by_line": by_line,
     }
+
+
+def _bodies(lines: list[tuple[str, int]], labels: dict[str, int]) -> dict[str, range]:
+    """Return the positions of the compiler's functions by name, without slow paths."""
+    found = sorted((to, name) for name, to in labels.items() if name.startswith("$"))
+    returns = [n for n, (text, _) in enumerate(lines) if "RET." in text]
+    ends = [*(to for to, _ in found), len(lines)][1:]
+    bodies = {
+        name: range(to, max((n for n in returns if to <= n < end), default=to - 1) + 1)
+        for (to, name), end in zip(found, ends, strict=True)
+    }
+    return {name: body for name, body in bodies.items() if not re.search("slowpath|mediumpath|_full", name)}
 
 
 def _rehomed(lines: list[tuple[str, int]], kinds: list[str], places: set[str], rare: set[int]) -> list[tuple[str, int]]:

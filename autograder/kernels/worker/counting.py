@@ -27,6 +27,7 @@ BINS = 40  # powers of two of reuse distances in bytes; the last bin is for what
 NEW = BINS - 1
 LONG = 16  # accesses from which on a program is long, and few of its kind are run
 SHORT_NAMES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5"}
+IN_PARTS = {1: "x3", 3: "x3", 4: "x6"}  # how many products stand for one, by the precision asked of a float32 tl.dot
 LOOPS = ("scf.for", "scf.while")
 # What stays where a kernel's text has it, whatever the compiler knows of its arguments
 PLACED = ("tt.load", "tt.store", "tt.atomic", "tt.dot", "tt.reduce", "tt.scan", "tt.gather", "math.", "scf.")
@@ -160,6 +161,7 @@ class Counter(Watch):
             for op, site, size, active, found in log:
                 if op.name == "tt.dot":
                     name = SHORT_NAMES.get(op.ins[0].element, op.ins[0].element)
+                    name += IN_PARTS.get(op.attrs.get("inputPrecision"), "") if name == "fp32" else ""
                     self.dots[name] = self.dots.get(name, 0) + size * self.weight
                 elif found is None:
                     self.barriers += self.weight

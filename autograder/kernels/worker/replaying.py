@@ -192,7 +192,7 @@ class Compiled:
             if launch["module"] not in self.known:
                 places = launch.get("places")
                 kernel = self.known[launch["module"]] = kernel_of(launch["module"], launch["kernel"], places)
-                _check_loops(kernel)
+                _check_timed(kernel)
             return self._given(self.known[launch["module"]], launch["parameters"], launch["args"])
         function = self.namespace[launch["kernel"]]
         try:
@@ -219,9 +219,15 @@ class Compiled:
         return kernel, flattened(values, kernel.kinds)
 
 
-def _check_loops(kernel: Kernel) -> None:
-    """Raise ValueError for a loop whose turns are not counted: in a function for the elements of a block."""
+def _check_timed(kernel: Kernel) -> None:
+    """Raise ValueError for what has no modelled time: prints, and loops in a function for the elements of a block."""
     for op in kernel.module.ops:
+        if op.name == "tt.print":
+            error = ValueError(
+                "a kernel that prints is not timed: take out device_print, which takes far longer than the rest"
+            )
+            error.kernel = kernel.name
+            raise error
         if op.name in PER_ELEMENT and any(len(region) > 1 or _loops_in(region) for region in op.regions):
             error = ValueError("a function for single elements (of tl.map_elementwise, tl.reduce or a scan) has a loop")
             error.kernel = kernel.name

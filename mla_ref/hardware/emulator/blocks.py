@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -159,6 +161,49 @@ def check(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> None:
         machine.fail(faults.DeviceAssertion, op, f"{said}; program {who}")
 
 
+HINTS = {"tt.contiguity": "max_contiguous", "tt.constancy": "max_constancy", "tt.divisibility": "multiple_of"}
+
+
+def hinted(rule: Any, machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> torch.Tensor:
+    """Run an operation; fail where its result is not what a hint tells the compiler that it is.
+
+    Multiples are the first elements of the groups of a hint on contiguity, or else of runs of numbers that follow one
+    another. What a remainder or the number of a `tl.where` puts in the place of indices beyond an end does not count.
+    """
+    out = rule[0](machine, op, args, env) if rule.__class__ is tuple else rule(*args)
+    kind = op.outs[0]
+    x = machine.full(out, kind.shape, programs=True).reshape(machine.size, *kind.shape or (1,))
+    axes, step = range(1, x.dim()), 1 if kind.pointee is None else storage_dtype(kind.pointee).itemsize
+    texts = {name: op.attrs[name].partition(" : ")[0] for name in HINTS if name in op.attrs}
+    said = {name: [int(n) for n in re.findall(r"-?\d+", text)] for name, text in texts.items()}
+    said = {name: values * len(axes) if len(values) == 1 else values for name, values in said.items()}
+    counts, bad = torch.ones_like(x, dtype=torch.bool), {}
+    if op.name == "arith.select" and args[2].numel() == 1 and args[0].dim() == x.dim():
+        counts = args[0].expand_as(x)
+    elif op.name in ("arith.remsi", "arith.remui") and args[0].dim() == x.dim():
+        counts = (args[0] == out).expand_as(x)
+    first = counts
+    for axis in axes:
+        places = torch.arange(x.shape[axis])
+        upright = [-1, *[1] * (x.dim() - 1 - axis)]
+        for name, more in (("tt.contiguity", step), ("tt.constancy", 0)):
+            if (group := said.get(name, [1] * axis)[axis - 1]) > 1:
+                start = x.index_select(axis, places // group * group)
+                bad[name] = bad.get(name, False) | (counts & (x != start + (places % group * more).reshape(upright)))
+            if name == "tt.contiguity":
+                before = x.index_select(axis, (places - 1).clamp(min=0))
+                first = first & ((places % group == 0).reshape(upright) if group > 1 else x != before + step)
+    for value in said.get("tt.divisibility", ()):
+        value = value if kind.pointee is None else min(value, 16)  # of addresses the compiler asks no more
+        bad["tt.divisibility"] = bad.get("tt.divisibility", False) | (first & (x % max(1, value) != 0))
+    for name, where in bad.items():
+        wrong = machine.programs_on() & where.flatten(1).any(1)
+        if bool(wrong.any()):
+            who = machine.program(int(wrong.to(torch.uint8).argmax()))
+            machine.fail(faults.DeviceAssertion, op, f"tl.{HINTS[name]} with {said[name]} does not hold; program {who}")
+    return out
+
+
 def unknown(machine: Machine, op: Op, args: Any, env: Any) -> None:
     machine.fail(faults.Unsupported, op, f"{UNKNOWN.get(op.name, op.name)} runs on a GPU only{machine.source(op)}")
 
@@ -195,12 +240,14 @@ def shaping(op: Op) -> Callable[..., Any] | None:
         axis = attrs["axis"] + 1
         return lambda x: x.unsqueeze(axis)
     if name in ("tt.reshape", "tt.unsplat"):
-        return lambda x: full(x).reshape(-1, *target)
+        moved = _any_order(math.prod(target)) if attrs.get("allow_reorder") and source != target else slice(None)
+        return lambda x: full(x).reshape(len(x), -1)[:, moved].reshape(-1, *target)
     if name == "tt.trans":
         order = [0, *(n + 1 for n in attrs["order"])]
         return lambda x: x.permute(order)
     if name == "tt.cat":
-        return lambda x, y: torch.cat(_together(full(x), y.expand(y.shape[0], *op.ins[1].shape)), 1)
+        moved = _any_order(math.prod(target))
+        return lambda x, y: torch.cat(_together(full(x), y.expand(y.shape[0], *op.ins[1].shape)), 1)[:, moved]
     if name == "tt.join":
         return lambda x, y: torch.stack(torch.broadcast_tensors(x, y), -1)
     if name == "tt.addptr":
@@ -212,6 +259,12 @@ def shaping(op: Op) -> Callable[..., Any] | None:
     if name in ("gpu.barrier", "ttg.barrier"):
         return lambda *_: None
     return None
+
+
+@functools.cache
+def _any_order(size: int) -> torch.Tensor:
+    """Return the places that elements come from where the compiler may choose: the same for blocks of one size."""
+    return torch.randperm(size, generator=torch.Generator().manual_seed(size))
 
 
 def _together(*values: torch.Tensor) -> list[torch.Tensor]:

@@ -41,7 +41,7 @@ class EndlessLoop(KernelFault):
 
 
 class DeviceAssertion(KernelFault, AssertionError):
-    """A `tl.device_assert` that does not hold, in a kernel that is launched with ``debug=True``."""
+    """A `tl.device_assert` of a kernel launched with ``debug=True``, a `tl.assume` or a hint that does not hold."""
 
 
 class Unsupported(KernelFault, NotImplementedError):

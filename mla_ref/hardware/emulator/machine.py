@@ -7,6 +7,7 @@ block below ``CHUNK`` elements; in a kernel that waits in a loop for another pro
 
 from __future__ import annotations
 
+import functools
 import itertools
 import linecache
 import math
@@ -504,6 +505,8 @@ def prepare(op: Op) -> Any:
     That is a function of its operands, or, in a tuple, one of the machine, the operation, operands and all values.
     """
     op.value = _prepared(op)
+    if len(op.results) == 1 and not blocks.HINTS.keys().isdisjoint(op.attrs):
+        op.value = (functools.partial(blocks.hinted, op.value),)
     return op.value
 
 

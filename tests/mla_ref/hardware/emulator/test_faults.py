@@ -506,6 +506,31 @@ def asserts(x_ptr, y_ptr):
     tl.store(y_ptr + p, x)
 
 
+@triton.jit
+def hints(x_ptr, y_ptr, n, groups: tl.constexpr, multiple: tl.constexpr, constant: tl.constexpr):
+    at = tl.program_id(0) * n + tl.arange(0, 4) // 2 * 4 + tl.arange(0, 4) % 2  #!
+    at = tl.max_constancy(tl.max_contiguous(tl.multiple_of(at, multiple), groups), constant)
+    tl.store(y_ptr + at, tl.load(x_ptr + at))
+
+
+@pytest.mark.parametrize(
+    "n, groups, multiple, constant, said",
+    [
+        (8, 2, 4, 1, None),
+        (8, 1, 1, 1, None),
+        (8, 4, 1, 1, "tl.max_contiguous with [4] does not hold; program (0, 0, 0)"),
+        (6, 2, 4, 1, "tl.multiple_of with [4] does not hold; program (1, 0, 0)"),
+        (8, 1, 1, 2, "tl.max_constancy with [2] does not hold; program (0, 0, 0)"),
+    ],
+)
+def test_a_hint_that_does_not_hold(n, groups, multiple, constant, said):
+    x, y = ints(16), ints(16)
+    if said is None:
+        hints[(2,)](x, y, n, groups, multiple, constant)
+    else:
+        assert fault(emulator.DeviceAssertion, hints, x, y, n, groups, multiple, constant, grid=(2,)) == said
+
+
 def test_an_assertion_that_does_not_hold():
     x, y = torch.tensor([1, 2, -3, 4], dtype=torch.int32), ints(4)
     said = fault(emulator.DeviceAssertion, asserts, x, y, grid=(4,), debug=True)
