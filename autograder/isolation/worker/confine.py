@@ -78,7 +78,11 @@ X32 = 0x40000000  # marks calls of the x32 interface, which have numbers of thei
 NAMESPACES = 0x7E020000  # the flags of clone that make one
 CLONE_FILES, CLONE_THREAD, CLOSE_RANGE_UNSHARE = 0x400, 0x10000, 0x2
 SHARED_ANONYMOUS, F_SETLEASE = 0x21, 1024
-PR_SCHED_CORE, PR_SET_NO_NEW_PRIVS = 62, 38
+PR_SET_NO_NEW_PRIVS = 38
+# The signal at a parent's end, whether it may be looked into, a thread's name, what it may have, ARM's vectors. Another
+# takes filters, from memory that all processes of the machine share (net.core.bpf_jit_limit); another ties schedules.
+OF_ITSELF = (1, 2, 3, 15, 16, 23, 39, 51, 64)
+SOL_SOCKET, SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF = 1, 26, 51  # filters are filters
 MACHINES = {"x86_64": (0, 0xC000003E, 317, 250), "aarch64": (1, 0xC00000B7, 277, 219)}  # column, token, seccomp, keyctl
 
 Code = list[tuple[int, int, int, int]]  # instructions: what, jump if true, jump if false, operand
@@ -101,6 +105,12 @@ def _without(index: int, mask: int, value: int | None = None, then: Code | None 
     return [(LOAD, 0, 0, ARGUMENTS + 8 * index), *test, _end(REFUSE), *(then or [_end(ALLOW)])]
 
 
+def _only(index: int, *values: int) -> Code:
+    """Allow a call whose argument, of 32 bits, is one of the values."""
+    tests = [(EQUAL, len(values) - at, 0, value) for at, value in enumerate(values)]
+    return [(LOAD, 0, 0, ARGUMENTS + 8 * index), *tests, _end(REFUSE), _end(ALLOW)]
+
+
 def _end(action: int) -> tuple[int, int, int, int]:
     return (RETURN, 0, 0, action)
 
@@ -113,7 +123,13 @@ WITH_CARE = {
     "clone": _without(0, NAMESPACES, then=_without(0, CLONE_THREAD | CLONE_FILES, CLONE_THREAD)),
     "close_range": _without(2, CLOSE_RANGE_UNSHARE),
     "fcntl": _without(1, 0xFFFFFFFF, F_SETLEASE),  # others who write to a file in sight, as to update it, would wait
-    "prctl": _without(0, 0xFFFFFFFF, PR_SCHED_CORE),  # ties the schedules of two processes together
+    "prctl": _only(0, *OF_ITSELF),
+    "setsockopt": [
+        (LOAD, 0, 0, ARGUMENTS + 8),
+        (EQUAL, 1, 0, SOL_SOCKET),
+        _end(ALLOW),
+        *_without(2, 0xFFFFFFFF, SO_ATTACH_FILTER, then=_without(2, 0xFFFFFFFF, SO_ATTACH_REUSEPORT_CBPF)),
+    ],
     "mmap": _without(3, SHARED_ANONYMOUS, SHARED_ANONYMOUS),  # is held on to by one page of it, and counted by that
 }
 
@@ -170,12 +186,22 @@ class Filter:
         if refused:
             raise OSError(ctypes.get_errno(), "the kernel takes no filter of system calls")
 
+    def known(self) -> bool:
+        """Return whether the kernel has such filters: it then looks for one where there is none."""
+        set_filter = 1
+        return self._libc.syscall(self._number, set_filter, 0, None) != 0 and ctypes.get_errno() == errno.EFAULT
+
 
 def ready(gpu: bool = False) -> Filter | None:
-    """Return the filter for this machine, tried out in a process of its own; None where there is none."""
+    """Return the filter for this machine, tried out in a process of its own; None where there are none.
+
+    Raises OSError where the kernel has filters and does not take this one: not now, as its memory for them is limited.
+    """
     if (code := program(gpu)) is None:
         return None
     made = Filter(code)
+    if not made.known():
+        return None
     child = os.fork()
     if child == 0:
         try:
@@ -183,7 +209,12 @@ def ready(gpu: bool = False) -> Filter | None:
             os._exit(0)
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
-    return made if os.waitpid(child, 0)[1] == 0 else None
+    if os.waitpid(child, 0)[1] != 0:
+        raise OSError(
+            "the kernel takes no filter of system calls now, so no student's code can run: has it memory for one "
+            "(net.core.bpf_jit_limit)?"
+        )
+    return made
 
 
 def leave_keyring() -> None:
