@@ -20,7 +20,7 @@ ALLOWED = {
         read 0 63, write 1 64, pread64 17 67, pwrite64 18 68, readv 19 65, writev 20 66, preadv 295 69, pwritev 296 70,
         preadv2 327 286, pwritev2 328 287, lseek 8 62, open 2 -, openat 257 56, openat2 437 437, creat 85 -, close 3 57,
         close_range 436 436, dup 32 23, dup2 33 -, dup3 292 24, pipe 22 -, pipe2 293 59, fcntl 72 25, flock 73 32,
-        ioctl 16 29, sendfile 40 71, copy_file_range 326 285, readahead 187 213, fadvise64 221 223, fsync 74 82,
+        ioctl 16 29, copy_file_range 326 285, readahead 187 213, fadvise64 221 223, fsync 74 82,
         fdatasync 75 83, sync_file_range 277 84, stat 4 -, fstat 5 80, lstat 6 -, newfstatat 262 79, statx 332 291,
         statfs 137 43, fstatfs 138 44, access 21 -, faccessat 269 48, faccessat2 439 439, getdents 78 -,
         getdents64 217 61, getcwd 79 17, chdir 80 49, fchdir 81 50, readlink 89 -, readlinkat 267 78, link 86 -,
@@ -60,12 +60,13 @@ ALLOWED = {
         getsockname 51 204, getpeername 52 205, getsockopt 55 209""",
 }
 # A file that is sent along by sendmsg is in nobody's hands until it is received, with all that waits in it uncounted.
+# Of what sendfile, splice and tee put into a buffer, whole pages stay for a few bytes, also when their file is gone.
 # CUDA's driver shares memory by files without a name, talks with daemons by sockets, and places its threads and memory.
 FOR_GPU = """
     memfd_create 319 279, mbind 237 235, set_mempolicy 238 237, mlockall 151 230, socket 41 198, connect 42 203,
     bind 49 200, listen 50 201, accept 43 202, accept4 288 242, setsockopt 54 208, sendmsg 46 211,
     sendmmsg 307 269, recvmmsg 299 243, inotify_init 253 -, inotify_init1 294 26, inotify_add_watch 254 27,
-    inotify_rm_watch 255 28, splice 275 76, tee 276 77"""
+    inotify_rm_watch 255 28, sendfile 40 71, splice 275 76, tee 276 77"""
 # Modes mean nothing in a scratch folder, and devices are the machine's own: where root grades, they would change.
 PRETENDED = "chmod 90 -, fchmod 91 52, fchmodat 268 53"
 YOUNG = 424  # from this number on a call is younger than libraries' other ways: they look for ENOSYS, as of clone3

@@ -194,6 +194,20 @@ HELD = {
     time.sleep(0.5)
     if refused: raise PermissionError
 """,
+    "pages of files in sockets": """
+    import socket
+    ends = [end for _ in range(240) for end in socket.socketpair()]
+    for end in ends: end.setblocking(False)
+    left = list(ends)
+    while left:
+        with open("/tmp/pages", "wb+") as file:
+            file.write(bytes(2 << 20))
+            file.flush()
+            for place in range(4095, (2 << 20) - 2, 8192):
+                try: os.sendfile(left[-1].fileno(), file.fileno(), place, 2)
+                except BlockingIOError: left.pop()
+                if not left: break
+""",
     "what waits in sockets": """
     import os, socket
     kept, more = [], os.fork()
@@ -296,6 +310,17 @@ HONEST = {
         import shutil
         def double(x):
             open("a", "w").write("x"); shutil.copy("a", "b"); os.chmod("b", 0o600); os.utime("b")
+            return 2 * x
+    """,
+    "a file copied by others": """
+        import pathlib, shutil, socket, subprocess
+        def double(x):
+            given = bytes(range(256)) * 4096
+            pathlib.Path("a").write_bytes(given)
+            subprocess.run("cp a b; cat b > c", shell=True, check=True)
+            one, other = socket.socketpair()
+            with open(shutil.copyfile("c", "d"), "rb") as file: one.sendfile(file, 0, 9)
+            assert pathlib.Path("d").read_bytes() == given and other.recv(9) == given[:9]
             return 2 * x
     """,
     "a loop of events": """
