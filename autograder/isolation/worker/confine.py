@@ -83,6 +83,10 @@ PR_SET_NO_NEW_PRIVS = 38
 # The signal at a parent's end, whether it may be looked into, a thread's name, what it may have, ARM's vectors. Another
 # takes filters, from memory that all processes of the machine share (net.core.bpf_jit_limit); another ties schedules.
 OF_ITSELF = (1, 2, 3, 15, 16, 23, 39, 51, 64)
+# Of a terminal its settings (also as TCGETS2), group and size; FICLONE, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX. Others
+# may make the kernel load a module, or change what it keeps of files that everybody uses.
+OF_FILES = (0x5401, 0x5402, 0x5403, 0x5404, 0x802C542A, 0x540F, 0x5413, 0x40049409, 0x541B, 0x5421, 0x5450, 0x5451)
+AF_UNIX = 1
 SOL_SOCKET, SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF = 1, 26, 51  # filters are filters
 MACHINES = {"x86_64": (0, 0xC000003E, 317, 250), "aarch64": (1, 0xC00000B7, 277, 219)}  # column, token, seccomp, keyctl
 
@@ -125,6 +129,8 @@ WITH_CARE = {
     "close_range": _without(2, CLOSE_RANGE_UNSHARE),
     "fcntl": _without(1, 0xFFFFFFFF, F_SETLEASE),  # others who write to a file in sight, as to update it, would wait
     "prctl": _only(0, *OF_ITSELF),
+    "ioctl": _only(1, *OF_FILES),
+    "socketpair": _only(0, AF_UNIX),  # for another the kernel may load a module
     "setsockopt": [
         (LOAD, 0, 0, ARGUMENTS + 8),
         (EQUAL, 1, 0, SOL_SOCKET),
@@ -144,7 +150,7 @@ def program(gpu: bool = False, machine: str | None = None) -> bytes | None:
         return None
     column, token, *_ = MACHINES[machine]
     rules: dict[int, Code] = {}
-    care = {name: code for name, code in WITH_CARE.items() if not (gpu and name == "mmap")}
+    care = {name: code for name, code in WITH_CARE.items() if not (gpu and name in ("mmap", "ioctl"))}
     for calls in (*ALLOWED.values(), PRETENDED, *([FOR_GPU] if gpu else [])):
         otherwise = [_end(DONE if calls is PRETENDED else ALLOW)]
         for name, *numbers in map(str.split, calls.split(",")):

@@ -112,6 +112,23 @@ def spy():
     assert tell(bubble, source) == [-1, -1, errno.EPERM]
 
 
+def test_no_program_makes_the_kernel_load_a_module(bubble):
+    source = """
+def spy():
+    import fcntl, socket, struct
+    def done(what, *arguments):
+        try: what(*arguments)
+        except OSError as error: return error.errno
+    families = [f for f in range(2, 46) if done(socket.socketpair, f, socket.SOCK_DGRAM) != 1]
+    pair, terminal = socket.socketpair(), os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY)
+    file = os.open(os.__file__, os.O_RDONLY)
+    vlan, bridge, discipline, key, shrink = 0x8982, 0x8940, 0x5423, 0xC0506617, 0x6628
+    asked = [(pair[0], vlan), (pair[0], bridge), (terminal, discipline), (file, key), (file, shrink)]
+    return json.dumps([families, [hex(what) for on, what in asked if done(fcntl.ioctl, on, what, bytes(80)) != 1]])
+"""
+    assert tell(bubble, source) == [[], []]
+
+
 def test_no_file_is_sent_away_with_what_waits_in_it(bubble):
     source = """
 def spy():
@@ -516,8 +533,8 @@ def test_the_filter_answers_as_its_list_says(machine):
         for name, *numbers in map(str.split, text.split(",")):
             if numbers[column] != "-":
                 calls[name] = int(numbers[column])
-    fits = {"prctl": [15]}
-    allowed = {n for n in range(700) if confine.ALLOW in (answer(machine, n), answer(machine, n, 15))}
+    fits = {"prctl": [1], "ioctl": [0, 0x5401], "socketpair": [1]}
+    allowed = {n for n in range(700) if confine.ALLOW in (answer(machine, n), answer(machine, n, 1, 0x5401))}
     assert allowed == set(calls.values())
     assert len(allowed) == len(calls)
     for call, arguments in {
@@ -529,6 +546,8 @@ def test_the_filter_answers_as_its_list_says(machine):
         "fcntl": [0, 1024],
         "mmap": [0, 4096, 3, 0x21],
         "prctl": [22],
+        "ioctl": [0, 0x5423],
+        "socketpair": [2],
     }.items():
         assert answer(machine, calls[call], *arguments) == 0x50000 | errno.EPERM, call
         assert answer(machine, calls[call], *fits.get(call, [1 << 32 if call == "prlimit64" else 0])) == confine.ALLOW
@@ -561,13 +580,14 @@ def test_the_numbers_are_the_kernels(machine, header, pattern):
 
 
 @pytest.mark.parametrize("machine", confine.MACHINES)
-def test_on_a_gpu_no_socket_takes_a_filter(machine):
+def test_on_a_gpu_no_socket_takes_a_filter_and_the_driver_is_asked_what_it_likes(machine):
     number, socket, attach = {"x86_64": 54, "aarch64": 208}[machine], 1, (26, 51)
     for option in attach:
         assert answer(machine, number, 5, socket, option, gpu=True) == 0x50000 | errno.EPERM
     tcp, no_delay, keep_alive = 6, 1, 9
     assert answer(machine, number, 5, tcp, no_delay, gpu=True) == confine.ALLOW
     assert answer(machine, number, 5, socket, keep_alive, gpu=True) == confine.ALLOW
+    assert answer(machine, {"x86_64": 16, "aarch64": 29}[machine], 5, 0xC020462A, gpu=True) == confine.ALLOW
 
 
 @pytest.fixture
