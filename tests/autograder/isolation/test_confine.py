@@ -251,6 +251,18 @@ def test_a_look_that_is_kept_from_its_end_finds_too_much(monkeypatch):
     pages_are_free.set()
 
 
+def test_huge_pages_count_as_memory(monkeypatch, tmp_path):
+    status = tmp_path / "status"  # few machines set huge pages aside
+    status.write_text(f"RssAnon: 4 kB\nHugetlbPages: {300 << 10} kB\nVmPTE: 4 kB\nFDSize: 4\n")
+    real = memory._fields
+    monkeypatch.setattr(memory, "_files", lambda: 0)
+    monkeypatch.setattr(memory, "_others", lambda: [os.getpid()])
+    monkeypatch.setattr(memory, "_pages", lambda pid: 0)
+    monkeypatch.setattr(memory, "_fields", lambda path, names: real(status, names))
+    assert memory.exceeds(200 << 20)
+    assert not memory.exceeds(400 << 20)
+
+
 @pytest.mark.parametrize("how", HELD)
 def test_memory_beyond_the_limit_is_not_held(bubble, how):
     source = f"import time\ndef double(x):\n{HELD[how]}\n    time.sleep(1.5)\n    return 2 * x"
