@@ -179,7 +179,8 @@ class Sandbox:
     def run(self, request: dict[str, Any], limits: Limits) -> Reply:
         """Run one request (`program`, `entry`, `driver`, `forbidden`, `cases`) in a fresh process.
 
-        Raises ServerLost if the server dies or does not answer in time, SandboxError if it cannot be started.
+        Raises ServerLost if the server dies or does not answer in time, SandboxError if it or the process cannot be
+        started.
         """
         try:
             message = wire.encode(request)
@@ -233,7 +234,7 @@ class Sandbox:
         return replace(_read_reply(data, answer["over"] or ended, answer["signal"]), changed=answer["changed"])
 
     def _finish(self, ended: str) -> dict[str, Any]:
-        """End the child and say how it went."""
+        """End the child and say how it went. Raises SandboxError if that was before any code of a student's ran."""
         try:
             self._socket.sendall(b".")
             answer = wire.receive(self._socket)
@@ -242,9 +243,14 @@ class Sandbox:
         except OSError:
             if ended == "exit":  # perhaps not of the program's making
                 raise
-            answer = {"signal": 0, "over": "", "clean": False, "changed": False}
+            answer = {"signal": 0, "over": "", "clean": False, "changed": False, "begun": True}
         if not answer["clean"]:
             self.close()
+        if not answer["begun"]:
+            raise SandboxError(
+                "the process for a program ended before the program began: has the machine memory for it, and the "
+                "kernel for a filter of system calls (net.core.bpf_jit_limit)?"
+            )
         return answer
 
     def _start(self) -> None:

@@ -20,7 +20,7 @@ ALLOWED = {
         read 0 63, write 1 64, pread64 17 67, pwrite64 18 68, readv 19 65, writev 20 66, preadv 295 69, pwritev 296 70,
         preadv2 327 286, pwritev2 328 287, lseek 8 62, open 2 -, openat 257 56, openat2 437 437, creat 85 -, close 3 57,
         close_range 436 436, dup 32 23, dup2 33 -, dup3 292 24, pipe 22 -, pipe2 293 59, fcntl 72 25, flock 73 32,
-        ioctl 16 29, sendfile 40 71, copy_file_range 326 285, readahead 187 213, fadvise64 221 223, fsync 74 82,
+        ioctl 16 29, copy_file_range 326 285, readahead 187 213, fadvise64 221 223, fsync 74 82,
         fdatasync 75 83, sync_file_range 277 84, stat 4 -, fstat 5 80, lstat 6 -, newfstatat 262 79, statx 332 291,
         statfs 137 43, fstatfs 138 44, access 21 -, faccessat 269 48, faccessat2 439 439, getdents 78 -,
         getdents64 217 61, getcwd 79 17, chdir 80 49, fchdir 81 50, readlink 89 -, readlinkat 267 78, link 86 -,
@@ -60,12 +60,13 @@ ALLOWED = {
         getsockname 51 204, getpeername 52 205, getsockopt 55 209""",
 }
 # A file that is sent along by sendmsg is in nobody's hands until it is received, with all that waits in it uncounted.
+# Of what sendfile, splice and tee put into a buffer, whole pages stay for a few bytes, also when their file is gone.
 # CUDA's driver shares memory by files without a name, talks with daemons by sockets, and places its threads and memory.
 FOR_GPU = """
     memfd_create 319 279, mbind 237 235, set_mempolicy 238 237, mlockall 151 230, socket 41 198, connect 42 203,
     bind 49 200, listen 50 201, accept 43 202, accept4 288 242, setsockopt 54 208, sendmsg 46 211,
     sendmmsg 307 269, recvmmsg 299 243, inotify_init 253 -, inotify_init1 294 26, inotify_add_watch 254 27,
-    inotify_rm_watch 255 28, splice 275 76, tee 276 77"""
+    inotify_rm_watch 255 28, sendfile 40 71, splice 275 76, tee 276 77"""
 # Modes mean nothing in a scratch folder, and devices are the machine's own: where root grades, they would change.
 PRETENDED = "chmod 90 -, fchmod 91 52, fchmodat 268 53"
 YOUNG = 424  # from this number on a call is younger than libraries' other ways: they look for ENOSYS, as of clone3
@@ -78,7 +79,15 @@ X32 = 0x40000000  # marks calls of the x32 interface, which have numbers of thei
 NAMESPACES = 0x7E020000  # the flags of clone that make one
 CLONE_FILES, CLONE_THREAD, CLOSE_RANGE_UNSHARE = 0x400, 0x10000, 0x2
 SHARED_ANONYMOUS, F_SETLEASE = 0x21, 1024
-PR_SCHED_CORE, PR_SET_NO_NEW_PRIVS = 62, 38
+PR_SET_NO_NEW_PRIVS = 38
+# The signal at a parent's end, whether it may be looked into, a thread's name, what it may have, ARM's vectors. Another
+# takes filters, from memory that all processes of the machine share (net.core.bpf_jit_limit); another ties schedules.
+OF_ITSELF = (1, 2, 3, 15, 16, 23, 39, 51, 64)
+# Of a terminal its settings (also as TCGETS2), group and size; FICLONE, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX. Others
+# may make the kernel load a module, or change what it keeps of files that everybody uses.
+OF_FILES = (0x5401, 0x5402, 0x5403, 0x5404, 0x802C542A, 0x540F, 0x5413, 0x40049409, 0x541B, 0x5421, 0x5450, 0x5451)
+AF_UNIX = 1
+SOL_SOCKET, SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF = 1, 26, 51  # filters are filters
 MACHINES = {"x86_64": (0, 0xC000003E, 317, 250), "aarch64": (1, 0xC00000B7, 277, 219)}  # column, token, seccomp, keyctl
 
 Code = list[tuple[int, int, int, int]]  # instructions: what, jump if true, jump if false, operand
@@ -101,6 +110,12 @@ def _without(index: int, mask: int, value: int | None = None, then: Code | None 
     return [(LOAD, 0, 0, ARGUMENTS + 8 * index), *test, _end(REFUSE), *(then or [_end(ALLOW)])]
 
 
+def _only(index: int, *values: int) -> Code:
+    """Allow a call whose argument, of 32 bits, is one of the values."""
+    tests = [(EQUAL, len(values) - at, 0, value) for at, value in enumerate(values)]
+    return [(LOAD, 0, 0, ARGUMENTS + 8 * index), *tests, _end(REFUSE), _end(ALLOW)]
+
+
 def _end(action: int) -> tuple[int, int, int, int]:
     return (RETURN, 0, 0, action)
 
@@ -113,7 +128,15 @@ WITH_CARE = {
     "clone": _without(0, NAMESPACES, then=_without(0, CLONE_THREAD | CLONE_FILES, CLONE_THREAD)),
     "close_range": _without(2, CLOSE_RANGE_UNSHARE),
     "fcntl": _without(1, 0xFFFFFFFF, F_SETLEASE),  # others who write to a file in sight, as to update it, would wait
-    "prctl": _without(0, 0xFFFFFFFF, PR_SCHED_CORE),  # ties the schedules of two processes together
+    "prctl": _only(0, *OF_ITSELF),
+    "ioctl": _only(1, *OF_FILES),
+    "socketpair": _only(0, AF_UNIX),  # for another the kernel may load a module
+    "setsockopt": [
+        (LOAD, 0, 0, ARGUMENTS + 8),
+        (EQUAL, 1, 0, SOL_SOCKET),
+        _end(ALLOW),
+        *_without(2, 0xFFFFFFFF, SO_ATTACH_FILTER, then=_without(2, 0xFFFFFFFF, SO_ATTACH_REUSEPORT_CBPF)),
+    ],
     "mmap": _without(3, SHARED_ANONYMOUS, SHARED_ANONYMOUS),  # is held on to by one page of it, and counted by that
 }
 
@@ -127,7 +150,7 @@ def program(gpu: bool = False, machine: str | None = None) -> bytes | None:
         return None
     column, token, *_ = MACHINES[machine]
     rules: dict[int, Code] = {}
-    care = {name: code for name, code in WITH_CARE.items() if not (gpu and name == "mmap")}
+    care = {name: code for name, code in WITH_CARE.items() if not (gpu and name in ("mmap", "ioctl"))}
     for calls in (*ALLOWED.values(), PRETENDED, *([FOR_GPU] if gpu else [])):
         otherwise = [_end(DONE if calls is PRETENDED else ALLOW)]
         for name, *numbers in map(str.split, calls.split(",")):
@@ -170,12 +193,22 @@ class Filter:
         if refused:
             raise OSError(ctypes.get_errno(), "the kernel takes no filter of system calls")
 
+    def known(self) -> bool:
+        """Return whether the kernel has such filters: it then looks for one where there is none."""
+        set_filter = 1
+        return self._libc.syscall(self._number, set_filter, 0, None) != 0 and ctypes.get_errno() == errno.EFAULT
+
 
 def ready(gpu: bool = False) -> Filter | None:
-    """Return the filter for this machine, tried out in a process of its own; None where there is none."""
+    """Return the filter for this machine, tried out in a process of its own; None where there are none.
+
+    Raises OSError where the kernel has filters and does not take this one: not now, as its memory for them is limited.
+    """
     if (code := program(gpu)) is None:
         return None
     made = Filter(code)
+    if not made.known():
+        return None
     child = os.fork()
     if child == 0:
         try:
@@ -183,7 +216,12 @@ def ready(gpu: bool = False) -> Filter | None:
             os._exit(0)
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
-    return made if os.waitpid(child, 0)[1] == 0 else None
+    if os.waitpid(child, 0)[1] != 0:
+        raise OSError(
+            "the kernel takes no filter of system calls now, so no student's code can run: has it memory for one "
+            "(net.core.bpf_jit_limit)?"
+        )
+    return made
 
 
 def leave_keyring() -> None:

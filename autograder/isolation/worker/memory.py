@@ -91,8 +91,8 @@ def _pages(pid: int | str) -> int:
 
 
 def _kernels(pid: int) -> int:
-    """Return the bytes that the kernel holds for a process: page tables, and buffers of its open files."""
-    return _kilobytes(pid, "status", "VmPTE") + A_BUFFER * _sum(pid, "status", "FDSize")
+    """Return the bytes that are in no count of pages: page tables, huge pages set aside, buffers of open files."""
+    return _kilobytes(pid, "status", "VmPTE", "HugetlbPages") + A_BUFFER * _sum(pid, "status", "FDSize")
 
 
 def _kilobytes(pid: int | str, file: str, *names: str) -> int:

@@ -44,7 +44,10 @@ def main(fd: int) -> None:
     torch.set_num_threads(1)
     _warm_up()
     confine.leave_keyring()
-    limited = confine.ready(GPU)
+    try:
+        limited = confine.ready(GPU)
+    except OSError as error:
+        sys.exit(str(error))
     gc.freeze()  # a collection in a child would touch, and so copy, all that was imported
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     _prctl(PR_SET_DUMPABLE, 0)
@@ -84,9 +87,11 @@ def serve(judge: socket.socket, limits: dict[str, Any], channel: int, limited: c
             request |= {"cases": layout.unpacked(request.get("cases", []))}  # no part of what it may use
             if "record" not in request:
                 request |= {"cases": shelf.placed(request["cases"])}
-            _confine(limits, directory, tells, shelf)
+            terms = _confine(limits, directory, shelf)
             if limited:
                 limited.install()
+            os.write(tells, terms)  # the last step before a student's code may run
+            os.close(tells)
             _work(request, channel)
         finally:
             os._exit(0)
@@ -101,7 +106,7 @@ def serve(judge: socket.socket, limits: dict[str, Any], channel: int, limited: c
     shelf.close()
     killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     clean = not over and _clean(directory)  # so much is gone sooner with the whole server, whose look may go on
-    return {"signal": killed, "over": over, "clean": clean, "changed": changed}
+    return {"signal": killed, "over": over, "clean": clean, "changed": changed, "begun": bool(before)}
 
 
 def _watch(judge: socket.socket, told: BinaryIO, allowed: int) -> tuple[str, bytes]:
@@ -193,8 +198,8 @@ def _rows(table: str) -> int:
         return 0
 
 
-def _confine(limits: dict[str, Any], directory: str, tells: int, shelf: Shelf) -> None:
-    """Lower what this process may use; tell the server what it holds, and on which arguments its work begins."""
+def _confine(limits: dict[str, Any], directory: str, shelf: Shelf) -> bytes:
+    """Lower what this process may use; return what to tell the server: what it holds, and its arguments."""
     told = shelf.told()  # gives back memory, so before the limit of addresses is drawn
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -215,8 +220,7 @@ def _confine(limits: dict[str, Any], directory: str, tells: int, shelf: Shelf) -
     if PRIVATE:
         _prctl(PR_SET_DUMPABLE, 1)  # lets the server see how much of its memory is shared
         _limit(resource.RLIMIT_NPROC, 2 * MAX_PROCESSES)  # threads count too
-    os.write(tells, (memory.held() if PRIVATE else 0).to_bytes(8, "little") + told)
-    os.close(tells)
+    return (memory.held() if PRIVATE else 0).to_bytes(8, "little") + told
 
 
 def _limit(which: int, soft: int, hard: int | None = None) -> None:

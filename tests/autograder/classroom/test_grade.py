@@ -14,7 +14,7 @@ import pytest
 from autograder.classroom import grader as grading
 from autograder.classroom.export import export, overruled
 from autograder.classroom.feedback import write_feedback
-from autograder.classroom.grade import MARK, SEED, Classroom
+from autograder.classroom.grade import MARK, SEED, Classroom, read_time
 from autograder.course.course import Course
 from autograder.course.sample import render, submissions
 from autograder.isolation import sandbox
@@ -109,6 +109,28 @@ def test_a_time_that_cannot_be_read_is_reported_and_costs_no_grade(room):
     assert results["eli"].fresh
     with room.records.gradebook() as gradebook:
         assert str(gradebook.find_submission(NAME, "eli").timestamp) == "2026-12-25 10:00:00"
+
+
+@pytest.mark.parametrize(
+    ("text", "hour"),
+    [
+        ("2026-12-25 10:00:00 UTC", 10),
+        ("2026-12-25 10:00:00.123456 UTC", 10),
+        ("2026-12-25 10:00", 10),
+        ("2026-12-25T10:00:00Z", 10),
+        ("2026-12-25 10:00:00 +0100", 9),
+        ("2026-12-25 10:00:00 -05:00", 15),
+        ("2026-12-25T10:00:00+01:00", 9),
+        ("2026-12-25 10:00:00 Europe/Berlin", 9),
+        ("2026-12-25 10:00:00 America/Port-au-Prince", 15),
+        ("2026-12-25 10:00:00 Etc/GMT+5", 15),
+    ],
+)
+def test_a_time_may_have_an_offset_or_a_time_zone(tmp_path, text, hour):
+    (tmp_path / "timestamp.txt").write_text(text)
+    found, wrong = read_time(tmp_path)
+    assert wrong is None
+    assert found.startswith(f"2026-12-25 {hour:02}:00:00")
 
 
 def test_a_fault_of_the_grader_is_not_a_zero(room, monkeypatch, tmp_path):

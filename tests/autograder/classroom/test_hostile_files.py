@@ -166,6 +166,10 @@ def time_zone_is_a_file(submitted):
     _right(_folder(submitted)).with_name("timestamp.txt").write_text("2026-12-25 10:00:00 /etc/localtime")
 
 
+def time_zone_is_a_file_after_a_colon(submitted):
+    _right(_folder(submitted)).with_name("timestamp.txt").write_text("2026-12-25 10:00:00 :/etc/localtime")
+
+
 KINDS = ("student_", "lesson_", "lessons_", "notebook_", "notebooks_", "time_")
 BAD = [each for name, each in list(globals().items()) if name.startswith(KINDS)]
 

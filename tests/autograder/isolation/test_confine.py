@@ -27,8 +27,10 @@ from ..tiny_course import DOUBLE, verdict
 from .test_sandbox import IDLE, RIGHT, tell
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-NUMBERS = {"x86_64": {"add_key": 248, "keyctl": 250, "ioprio_set": 251, "ioprio_get": 252, "fchmodat2": 452}}
-NUMBERS["aarch64"] = {"add_key": 217, "keyctl": 219, "ioprio_set": 30, "ioprio_get": 31, "fchmodat2": 452}
+NUMBERS = {
+    "x86_64": dict(add_key=248, keyctl=250, ioprio_set=251, ioprio_get=252, seccomp=317, fchmodat2=452),
+    "aarch64": dict(add_key=217, keyctl=219, ioprio_set=30, ioprio_get=31, seccomp=277, fchmodat2=452),
+}
 NR = NUMBERS.get(platform.machine(), NUMBERS["x86_64"])
 needs_bubblewrap = pytest.mark.skipif(default_isolation() != "bubblewrap", reason="bubblewrap does not work here")
 
@@ -96,6 +98,35 @@ def spy():
     return json.dumps([resource.getrlimit(resource.RLIMIT_NOFILE), nicer, os.sched_getaffinity(0) == cores])
 """
     assert tell(bubble, source) == [[64, 64], 3, True]
+
+
+def test_no_program_takes_of_the_memory_for_filters_that_all_share(bubble):
+    source = f"""
+def spy():
+    import ctypes, struct
+    libc, allow = ctypes.CDLL(None, use_errno=True), struct.pack("<HBBI", 6, 0, 0, 0x7FFF0000)
+    code = ctypes.create_string_buffer(allow, 8)
+    rules = struct.pack("@HP", 1, ctypes.addressof(code))
+    return json.dumps([libc.prctl(22, 2, rules, 0, 0), libc.syscall({NR["seccomp"]}, 1, 0, rules), ctypes.get_errno()])
+"""
+    assert tell(bubble, source) == [-1, -1, errno.EPERM]
+
+
+def test_no_program_makes_the_kernel_load_a_module(bubble):
+    source = """
+def spy():
+    import fcntl, socket, struct
+    def done(what, *arguments):
+        try: what(*arguments)
+        except OSError as error: return error.errno
+    families = [f for f in range(2, 46) if done(socket.socketpair, f, socket.SOCK_DGRAM) != 1]
+    pair, terminal = socket.socketpair(), os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY)
+    file = os.open(os.__file__, os.O_RDONLY)
+    vlan, bridge, discipline, key, shrink = 0x8982, 0x8940, 0x5423, 0xC0506617, 0x6628
+    asked = [(pair[0], vlan), (pair[0], bridge), (terminal, discipline), (file, key), (file, shrink)]
+    return json.dumps([families, [hex(what) for on, what in asked if done(fcntl.ioctl, on, what, bytes(80)) != 1]])
+"""
+    assert tell(bubble, source) == [[], []]
 
 
 def test_no_file_is_sent_away_with_what_waits_in_it(bubble):
@@ -180,6 +211,20 @@ HELD = {
     time.sleep(0.5)
     if refused: raise PermissionError
 """,
+    "pages of files in sockets": """
+    import socket
+    ends = [end for _ in range(240) for end in socket.socketpair()]
+    for end in ends: end.setblocking(False)
+    left = list(ends)
+    while left:
+        with open("/tmp/pages", "wb+") as file:
+            file.write(bytes(2 << 20))
+            file.flush()
+            for place in range(4095, (2 << 20) - 2, 8192):
+                try: os.sendfile(left[-1].fileno(), file.fileno(), place, 2)
+                except BlockingIOError: left.pop()
+                if not left: break
+""",
     "what waits in sockets": """
     import os, socket
     kept, more = [], os.fork()
@@ -204,6 +249,18 @@ def test_a_look_that_is_kept_from_its_end_finds_too_much(monkeypatch):
     monkeypatch.setattr(memory, "_share", lambda pid: pages_are_free.wait(2) * 0)
     assert memory.exceeds(1)
     pages_are_free.set()
+
+
+def test_huge_pages_count_as_memory(monkeypatch, tmp_path):
+    status = tmp_path / "status"  # few machines set huge pages aside
+    status.write_text(f"RssAnon: 4 kB\nHugetlbPages: {300 << 10} kB\nVmPTE: 4 kB\nFDSize: 4\n")
+    real = memory._fields
+    monkeypatch.setattr(memory, "_files", lambda: 0)
+    monkeypatch.setattr(memory, "_others", lambda: [os.getpid()])
+    monkeypatch.setattr(memory, "_pages", lambda pid: 0)
+    monkeypatch.setattr(memory, "_fields", lambda path, names: real(status, names))
+    assert memory.exceeds(200 << 20)
+    assert not memory.exceeds(400 << 20)
 
 
 @pytest.mark.parametrize("how", HELD)
@@ -282,6 +339,17 @@ HONEST = {
         import shutil
         def double(x):
             open("a", "w").write("x"); shutil.copy("a", "b"); os.chmod("b", 0o600); os.utime("b")
+            return 2 * x
+    """,
+    "a file copied by others": """
+        import pathlib, shutil, socket, subprocess
+        def double(x):
+            given = bytes(range(256)) * 4096
+            pathlib.Path("a").write_bytes(given)
+            subprocess.run("cp a b; cat b > c", shell=True, check=True)
+            one, other = socket.socketpair()
+            with open(shutil.copyfile("c", "d"), "rb") as file: one.sendfile(file, 0, 9)
+            assert pathlib.Path("d").read_bytes() == given and other.recv(9) == given[:9]
             return 2 * x
     """,
     "a loop of events": """
@@ -477,7 +545,8 @@ def test_the_filter_answers_as_its_list_says(machine):
         for name, *numbers in map(str.split, text.split(",")):
             if numbers[column] != "-":
                 calls[name] = int(numbers[column])
-    allowed = {number for number in range(700) if answer(machine, number) == confine.ALLOW}
+    fits = {"prctl": [1], "ioctl": [0, 0x5401], "socketpair": [1]}
+    allowed = {n for n in range(700) if confine.ALLOW in (answer(machine, n), answer(machine, n, 1, 0x5401))}
     assert allowed == set(calls.values())
     assert len(allowed) == len(calls)
     for call, arguments in {
@@ -488,10 +557,14 @@ def test_the_filter_answers_as_its_list_says(machine):
         "close_range": [0, 0, 2],
         "fcntl": [0, 1024],
         "mmap": [0, 4096, 3, 0x21],
-        "prctl": [62],
+        "prctl": [22],
+        "ioctl": [0, 0x5423],
+        "socketpair": [2],
     }.items():
         assert answer(machine, calls[call], *arguments) == 0x50000 | errno.EPERM, call
-        assert answer(machine, calls[call], *([1 << 32] if call == "prlimit64" else [0])) == confine.ALLOW
+        assert answer(machine, calls[call], *fits.get(call, [1 << 32 if call == "prlimit64" else 0])) == confine.ALLOW
+    for option in range(100):
+        assert (answer(machine, calls["prctl"], option) == confine.ALLOW) == (option in confine.OF_ITSELF)
     assert answer(machine, calls["clone"], 0x3D0F00) == confine.ALLOW, "a thread, as the C library starts one"
     assert answer(machine, calls["clone"], 0x3D0B00) == 0x50000 | errno.EPERM, "a thread with files of its own"
     assert answer(machine, 435) == 0x50000 | errno.ENOSYS, "clone3, of which libraries know that it may be missing"
@@ -518,15 +591,50 @@ def test_the_numbers_are_the_kernels(machine, header, pattern):
     pytest.skip(f"{header} is not installed")
 
 
+@pytest.mark.parametrize("machine", confine.MACHINES)
+def test_on_a_gpu_no_socket_takes_a_filter_and_the_driver_is_asked_what_it_likes(machine):
+    number, socket, attach = {"x86_64": 54, "aarch64": 208}[machine], 1, (26, 51)
+    for option in attach:
+        assert answer(machine, number, 5, socket, option, gpu=True) == 0x50000 | errno.EPERM
+    tcp, no_delay, keep_alive = 6, 1, 9
+    assert answer(machine, number, 5, tcp, no_delay, gpu=True) == confine.ALLOW
+    assert answer(machine, number, 5, socket, keep_alive, gpu=True) == confine.ALLOW
+    assert answer(machine, {"x86_64": 16, "aarch64": 29}[machine], 5, 0xC020462A, gpu=True) == confine.ALLOW
+
+
+@pytest.fixture
+def append(monkeypatch):
+    """Return a function that ends the module which confines processes with more lines, in sandboxes to come."""
+
+    def appended(lines):
+        def staged(stage, helpers=()):
+            real(stage, helpers)
+            with open(stage / "autograder" / "isolation" / "worker" / "confine.py", "a") as file:
+                file.write(f"\n{lines}\n")
+
+        real = module.stage_packages
+        monkeypatch.setattr(module, "stage_packages", staged)
+
+    return appended
+
+
 @needs_bubblewrap
-def test_a_machine_without_a_filter_is_named(monkeypatch):
-    real = module.stage_packages
-
-    def without(stage, helpers=()):
-        real(stage, helpers)
-        with open(stage / "autograder" / "isolation" / "worker" / "confine.py", "a") as file:
-            file.write("\nMACHINES.clear()\n")
-
-    monkeypatch.setattr(module, "stage_packages", without)
+def test_a_machine_without_a_filter_is_named(append):
+    append("MACHINES.clear()")
     with Sandbox("bubblewrap") as fresh, pytest.warns(UserWarning, match="filters no system calls"):
         assert verdict(fresh, RIGHT).outcome is Outcome.PASSED
+
+
+NO_MEMORY = "def refuse(self): raise OSError(errno.ENOMEM, 'no memory for a filter')\nFilter.install = refuse"
+LATER = f"{NO_MEMORY}\ndef ready(gpu=False): return Filter(program(gpu))"
+
+
+@pytest.mark.skipif(platform.machine() not in confine.MACHINES, reason="no filter is known for this processor")
+@pytest.mark.parametrize("when", [NO_MEMORY, LATER], ids=["at the start", "later"])
+@pytest.mark.parametrize("isolation", sorted({"process", default_isolation()}))
+def test_where_the_kernel_takes_no_filter_now_no_program_runs_and_nobody_gets_a_zero(append, isolation, when):
+    append(when)
+    with Sandbox(isolation) as fresh:
+        found = verdict(fresh, RIGHT)
+    assert found.outcome is Outcome.FAULT
+    assert "bpf_jit_limit" in found.reason
