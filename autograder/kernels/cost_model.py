@@ -153,6 +153,7 @@ def resident_blocks(compiled: Mapping[str, Any], device: Device) -> int:
 
 Span = tuple[float, float]
 WHOLE: Span = (0.0, math.inf)
+NEAR = 32  # of the L2's size: what was touched within such a part of it was touched together
 
 
 class L2:
@@ -166,7 +167,7 @@ class L2:
         self.size = size
         self.clock = 0.0
         self.foreign = foreign
-        self.last: dict[int, tuple[float, Span]] = {}
+        self.touched: dict[int, list[tuple[float, Span, float]]] = {}  # when, where and how many bytes, latest last
 
     def bytes_moved(
         self, reads: Mapping[int, float], writes: Mapping[int, float], spans: Mapping[int, Span] | None = None
@@ -176,21 +177,38 @@ class L2:
         `spans` are the first and the last sector that it touches of a storage; by default it reaches all of it.
         """
         started, read, spans = self.clock, 0.0, spans or {}
-        for number, size in sorted(reads.items()):
-            held = 0.0
-            if number in self.last:
-                before, seen = self.last[number]
-                held = _held(started - before, self.size) * _shared(spans.get(number, WHOLE), seen)
-            read += size * (1.0 - held)
+        for number in sorted({**reads, **writes}):
+            size, reach = reads.get(number, 0.0), spans.get(number, WHOLE)
+            read += size * (1.0 - self._touch(number, max(size, writes.get(number, 0.0)), reach))
         written = sum(writes.values())
         room = read + written
         evicted = self.foreign * min(room, max(0.0, self.size - self.clock))
         self.clock += room
         back = written * max(0.0, 1.0 - self.size / self.clock) if self.clock else 0.0
-        for number in {**reads, **writes}:  # a pass in the same order comes round to a byte when all else has been seen
-            now, (_, seen) = spans.get(number, WHOLE), self.last.get(number, (0.0, spans.get(number, WHOLE)))
-            self.last[number] = started, (min(now[0], seen[0]), max(now[1], seen[1]))
         return read + evicted + back, read
+
+    def _touch(self, number: int, size: float, span: Span) -> float:
+        """Note that a launch touches so many bytes of a storage; return the share of them that the cache holds.
+
+        A byte counts as touched by the latest that may have. What lies further back than the cache reaches is let go.
+        """
+        started = self.clock  # a pass in the same order comes round to a byte when all else has been seen
+        left, hits, kept = size, 0.0, []
+        for before, seen, touched in reversed(self.touched.get(number, ())):
+            again = min(left, touched, size * _shared(span, seen))
+            held = _held(started - before, self.size)
+            left, hits = left - again, hits + again * held
+            if held and touched > again:
+                kept.insert(0, (before, seen, touched - again))
+        if (
+            kept and started - kept[-1][0] < self.size / NEAR
+        ):  # hardly earlier, and a call may launch thousands of times
+            before, seen, touched = kept.pop()
+            kept.append((before, (min(seen[0], span[0]), max(seen[1], span[1])), touched + size))
+        else:
+            kept.append((started, span, size))
+        self.touched[number] = kept
+        return hits / size if size else 0.0
 
 
 def _shared(now: Span, seen: Span) -> float:
