@@ -25,6 +25,7 @@ LINE = 4 * SECTOR
 WORD = 4  # bytes: a sector of which more than two words are written in part is written in pieces
 BINS = 40  # powers of two of reuse distances in bytes; the last bin is for what a program had not touched before
 NEW = BINS - 1
+ALIKE = 1.1  # times as many sectors as another program's may take one that stands for it: rows begin within sectors
 LONG = 16  # accesses from which on a program is long, and few of its kind are run
 SHORT_NAMES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5"}
 LOOPS = ("scf.for", "scf.while")
@@ -112,10 +113,21 @@ class Counter(Watch):
         self.gone: dict[tuple[int, int], int] = {}
 
     def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
-        kind, full, itemsize = op.ins[0], (machine.size, *op.ins[0].shape), _itemsize(op)
-        site = self.layouts.site(KINDS[op.name], op.key, kind.shape)
+        site, itemsize = self._site(op), _itemsize(op)
         whole = torch.ones(1, dtype=torch.bool) if mask is None else mask
-        active = whole.expand(full).reshape(machine.size, -1).sum(1).tolist()
+        active = whole.expand(machine.size, *op.ins[0].shape).reshape(machine.size, -1).sum(1).tolist()
+        found = self.found(machine, op, active, touched)
+        for program, log in self._logs(machine):
+            log.append((op, site, itemsize, active[program], found[program]))
+
+    def _site(self, op: Op) -> dict[str, Any] | None:
+        return self.layouts.site(KINDS[op.name], op.key, op.ins[0].shape)
+
+    def found(
+        self, machine: Machine, op: Op, active: Sequence[int], touched: Sequence[Touched]
+    ) -> list[list[tuple[int, int, Pattern]]]:
+        """Return of each program what an access touches: storage, bytes of whole lines before, pattern."""
+        full, site, itemsize = (machine.size, *op.ins[0].shape), self._site(op), _itemsize(op)
         found: list[list[tuple[int, int, Pattern]]] = [[] for _ in range(machine.size)]
         for region, index, here in touched:
             index = index.expand(full).reshape(machine.size, -1).numpy()
@@ -125,8 +137,7 @@ class Counter(Watch):
                 live = None if here is None else here[program]
                 if active[program] and (live is None or live.any()):
                     found[program].append((number, *self._pattern(op, site, number, index[program], live, itemsize)))
-        for program, log in self._logs(machine):
-            log.append((op, site, itemsize, active[program], found[program]))
+        return found
 
     def block(self, machine: Machine, block: Block) -> None:
         if id(block) in self.bodies:
@@ -380,24 +391,35 @@ class Ran(Watch):
 
 
 class Turns(Watch):
-    """How often each program enters a block of its kernel, and how many accesses it makes."""
+    """How often each program enters a block of its kernel, how many accesses it makes, and how many sectors they take.
+
+    Sectors are counted once `counter` is set, which knows how threads lie.
+    """
 
     def __init__(self):
         self.counts: dict[int, int] = {}
+        self.sectors: dict[int, int] = {}
+        self.counter: Counter | None = None
 
     def block(self, machine: Machine, block: Block) -> None:
         self._add(machine)
 
     def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
         self._add(machine)
+        if self.counter is not None:
+            found = self.counter.found(machine, op, machine.programs_on().tolist(), touched)
+            for number, each in zip(machine.numbers.tolist(), found, strict=True):
+                self.sectors[number] = self.sectors.get(number, 0) + sum(pattern.sectors for *_, pattern in each)
 
     def _add(self, machine: Machine) -> None:
         for number in machine.numbers[machine.programs_on()].tolist():
             self.counts[number] = self.counts.get(number, 0) + 1
 
-    def alike(self) -> bool:
-        """Return whether all programs have done as much."""
-        return len(set(self.counts.values())) <= 1
+    def alike(self, shown: int) -> bool:
+        """Return whether all programs have done as much, and move hardly more sectors than the one that is shown."""
+        most = max(self.sectors.values(), default=0)
+        one = sum(sectors for _, sectors, *_ in self.counter.traffic[shown])
+        return len(set(self.counts.values())) <= 1 and most <= ALIKE * one
 
 
 class Writes(Watch):

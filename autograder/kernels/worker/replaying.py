@@ -32,7 +32,7 @@ from mla_ref.hardware.emulator.memory import Blanks, Fills, Memory, Region, blan
 from mla_ref.hardware.emulator.ttir import Block
 
 GUARD = 1 << 12
-BESIDE = 21  # programs that run with a sample of three: for their results, and to see that they turn as often
+BESIDE = 21  # programs that run with a sample of three: for their results, and to see that they do as much
 PER_ELEMENT = ("tt.map_elementwise", "tt.reduce", "tt.scan")
 MARKED = 4096  # bytes that show how much of what one launch wrote later ones write again
 WINDOW = 256  # elements of a row that are compared together
@@ -423,8 +423,9 @@ class _Launch:
             if counter is not None:
                 beside = {rng.randrange(self.programs) for _ in range(BESIDE)} if rng and not whole else set()
                 ran = {0, middle, self.programs - 1, *beside}
+                turns.counter = counter
                 self._run(sorted(beside - {0, middle, self.programs - 1}), races, turns)
-                counter = counter if turns.alike() else None
+                counter = counter if turns.alike(middle) else None
         counter = counter or count(chosen, all(n <= per_axis for n in grid))
         counter.unwritten |= seen
         if whole:
