@@ -176,7 +176,7 @@ class L2:
 
         `spans` are the first and the last sector that it touches of a storage; by default it reaches all of it.
         """
-        started, read, spans = self.clock, 0.0, spans or {}
+        read, spans = 0.0, spans or {}
         for number in sorted({**reads, **writes}):
             size, reach = reads.get(number, 0.0), spans.get(number, WHOLE)
             read += size * (1.0 - self._touch(number, max(size, writes.get(number, 0.0)), reach))

@@ -192,7 +192,7 @@ class Compiled:
             if launch["module"] not in self.known:
                 places = launch.get("places")
                 kernel = self.known[launch["module"]] = kernel_of(launch["module"], launch["kernel"], places)
-                _check_loops(kernel)
+                _check_modelled(kernel)
             return self._given(self.known[launch["module"]], launch["parameters"], launch["args"])
         function = self.namespace[launch["kernel"]]
         try:
@@ -219,13 +219,25 @@ class Compiled:
         return kernel, flattened(values, kernel.kinds)
 
 
-def _check_loops(kernel: Kernel) -> None:
-    """Raise ValueError for a loop whose turns are not counted: in a function for the elements of a block."""
+def _check_modelled(kernel: Kernel) -> None:
+    """Raise ValueError for a kernel of which no time can be told.
+
+    That is for a loop whose turns are not counted, in a function for the elements of a block, and for a loop that may
+    wait for another program: programs run here one after the other, and none is seen to wait.
+    """
+    reason = ""
+    if kernel.waits:
+        reason = (
+            "a while loop has atomic operations (or volatile loads, or a function that is called) in it. Programs may "
+            "wait there for one another, and how long cannot be modelled: leave the loop out, or take two launches"
+        )
     for op in kernel.module.ops:
         if op.name in PER_ELEMENT and any(len(region) > 1 or _loops_in(region) for region in op.regions):
-            error = ValueError("a function for single elements (of tl.map_elementwise, tl.reduce or a scan) has a loop")
-            error.kernel = kernel.name
-            raise error
+            reason = "a function for single elements (of tl.map_elementwise, tl.reduce or a scan) has a loop"
+    if reason:
+        error = ValueError(reason)
+        error.kernel = kernel.name
+        raise error
 
 
 def _loops_in(region: list[Block]) -> bool:
