@@ -317,7 +317,8 @@ def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> dict[str
     """Return what a warp executes on average: its regions' sums of `MEASURES`.
 
     A loop turns as often as its accesses to global memory were executed in the replay, less those outside the loop. One
-    without accesses turns as often as the loop that has its lines.
+    without accesses turns as often as the loop that has its lines. Where all accesses of a loop are in branches that it
+    does not always take, each line counts as often as it ran.
     """
     once: dict[str, int] = {}
     looped: dict[str, int] = {}
@@ -325,22 +326,37 @@ def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> dict[str
         counted = looped if region["loop"] else once
         for key, count in region["lines"].items():
             counted[key] = counted.get(key, 0) + count
-    turns = {
-        key: max(0.0, counts["executions"].get(key, 0) / counts["programs"] - once.get(key, 0)) / count
-        for key, count in looped.items()
-    }
+    programs, runs, chances = counts["programs"], counts["runs"], counts["chances"]
+
+    def share(line: str) -> float:
+        return runs[line] / chances[line] if chances.get(line) else 1.0
+
+    def turned(key: str, times: float) -> float:
+        return max(0.0, times / programs - once.get(key, 0)) / looped[key]
+
+    executions = {key: counts["executions"].get(key, 0) for key in looped}
+    turns = {key: turned(key, times) for key, times in executions.items()}
+    taken = {key: turned(key, n / share(key.split(":")[1])) for key, n in executions.items() if n}
     deepest = max(turns.values(), default=1.0)
-    most = max(counts["turns"].values(), default=0) / max(1, counts["programs"])
+    most = max(counts["turns"].values(), default=0) / max(1, programs)
     sums = dict.fromkeys(MEASURES, 0.0)
     for region in compiled["regions"]:
-        times = 1.0
+        times, pace = 1.0, 0.0
         if region["loop"]:
             lines = [line for line in region["source"] if line != "0"]
-            own = max((counts["turns"].get(line, 0) / counts["programs"] for line in lines), default=most)
-            own = max(own, deepest if region["tensor"] else 1.0)
+            turning = max((counts["turns"].get(line, 0) / programs for line in lines), default=most)
+            own = max(turning, deepest if region["tensor"] else 1.0)
             times = max((turns[key] for key in region["lines"]), default=own)
+            ran = [taken[key] for key in region["lines"] if key in taken]
+            pace = max(ran, default=turning) if runs else times
         for measure in MEASURES:
-            sums[measure] += region[measure] * times
+            by_line = region[measure] * times
+            if pace > times:
+                by_line = math.fsum(
+                    each.get(measure, 0) * (min(pace * share(line), runs[line] / programs) if line in runs else times)
+                    for line, each in region["source"].items()
+                )
+            sums[measure] += max(region[measure] * times, by_line)
     return sums
 
 

@@ -308,12 +308,12 @@ def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any
         counts = regions.setdefault(region, new)
         kind, width = classify(text)
         counts["count"] += 1
-        counts["source"][str(line)] = counts["source"].get(str(line), 0) + 1
+        of_line = counts["source"].setdefault(str(line), {})
+        of_line["count"] = of_line.get("count", 0) + 1
         total[kind] = total.get(kind, 0) + 1
-        if kind in ("spill", "shared"):
-            counts[kind] += width
-        if kind in ("tensor", "mufu"):
-            counts[kind] += 1
+        if measured := {"spill": width, "shared": width, "tensor": 1, "mufu": 1}.get(kind, 0):
+            counts[kind] += measured
+            of_line[kind] = of_line.get(kind, 0) + measured
         if kind in widths:
             widths[kind][str(width)] = widths[kind].get(str(width), 0) + 1
             at = by_line.setdefault((kind, line), {})

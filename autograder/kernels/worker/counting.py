@@ -26,6 +26,7 @@ WORD = 4  # bytes: a sector of which more than two words are written in part is 
 BINS = 40  # powers of two of reuse distances in bytes; the last bin is for what a program had not touched before
 NEW = BINS - 1
 ALIKE = 1.1  # times as many sectors as another program's may take one that stands for it: rows begin within sectors
+BY_LINE = ("executions", "turns", "runs", "chances")
 LONG = 16  # accesses from which on a program is long, and few of its kind are run
 SHORT_NAMES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5"}
 LOOPS = ("scf.for", "scf.while")
@@ -87,6 +88,8 @@ class Counter(Watch):
         self.barriers = 0
         self.executions: dict[str, int] = {}
         self.turns: dict[str, int] = {}  # how often bodies of loops ran, by the lines in them
+        self.runs: dict[str, int] = {}  # how often lines in loops ran, in a kernel with branches there
+        self.chances: dict[str, float] = {}  # and how often if each branch in a loop were taken
         self.sums: dict[tuple[int, str], int] = {}
         self.own: dict[tuple[int, str], int] = {}
         self.distinct: dict[tuple[int, str], int] = {}
@@ -111,6 +114,8 @@ class Counter(Watch):
             for inner in _inside(block)
         }
         self.gone: dict[tuple[int, int], int] = {}
+        self.branched = any(_branches(block) for op in loops for block in op.regions[-1])
+        self.main = machine.kernel.module.main
         self.needs = _needs(machine.kernel.module)
 
     def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
@@ -141,7 +146,7 @@ class Counter(Watch):
         return found
 
     def block(self, machine: Machine, block: Block) -> None:
-        if id(block) in self.bodies:
+        if self.branched or id(block) in self.bodies:
             for number in machine.numbers[machine.programs_on()].tolist():
                 self.gone[number, id(block)] = self.gone.get((number, id(block)), 0) + 1
 
@@ -164,11 +169,14 @@ class Counter(Watch):
     def end(self, machine: Machine) -> None:
         """Go through what each program of the group did."""
         for number, log in self.logs.items():
-            before = list(self.rounds), dict(self.executions), dict(self.turns), self.barriers
+            before = list(self.rounds), self.barriers, *(dict(getattr(self, name)) for name in BY_LINE)
             self._begin(self.weights[number])
             for at, lines in self.bodies.items():
                 for line in lines:
                     self.turns[line] = self.turns.get(line, 0) + self.gone.get((number, at), 0) * self.weight
+            if self.branched:
+                for block in self.main.blocks:
+                    self._count_runs(number, block, False, 1, 1.0)
             for op, site, size, active, found in log:
                 if op.name == "tt.dot":
                     name = SHORT_NAMES.get(op.ins[0].element, op.ins[0].element)
@@ -183,15 +191,32 @@ class Counter(Watch):
             self.signatures[number], self.traffic[number] = tuple(self.signature), self.passed
             self._compare(*before)
 
-    def _compare(self, rounds: list[int], executions: dict[str, int], turns: dict[str, int], barriers: int) -> None:
+    def _count_runs(self, number: int, block: Block, looped: bool, ran: int, chances: float) -> None:
+        """Note how often each line in a loop ran, and how often if each branch in a loop were taken."""
+        for op in block.ops:
+            if looped:
+                line = str(op.key)
+                self.runs[line] = self.runs.get(line, 0) + ran * self.weight
+                self.chances[line] = self.chances.get(line, 0) + chances * self.weight
+            for inner in (each for region in op.regions for each in region):
+                if op.name not in (*LOOPS, "scf.if"):
+                    self._count_runs(number, inner, looped, ran, chances)
+                    continue
+                went = self.gone.get((number, id(inner)), 0)
+                entered = went if not looped else chances
+                if op.name in LOOPS:
+                    entered = chances * went / ran if ran else 0
+                self._count_runs(number, inner, looped or op.name in LOOPS, went, entered)
+
+    def _compare(self, rounds: list[int], barriers: int, *by_line: dict[str, float]) -> None:
         """Keep what the program did that was just gone through, if none did more. The totals before it are given."""
         own = {
             "programs": 1,
             "rounds": [(now - then) / self.weight for now, then in zip(self.rounds, rounds, strict=True)],
-            "executions": {key: (n - executions.get(key, 0)) / self.weight for key, n in self.executions.items()},
-            "turns": {key: (n - turns.get(key, 0)) / self.weight for key, n in self.turns.items()},
             "barriers": (self.barriers - barriers) / self.weight,
         }
+        for name, before in zip(BY_LINE, by_line, strict=True):
+            own[name] = {key: (n - before.get(key, 0)) / self.weight for key, n in getattr(self, name).items()}
         if self.longest is None or _length(own) > _length(self.longest):
             self.longest = own
 
@@ -355,6 +380,8 @@ class Counter(Watch):
             "barriers": self.barriers,
             "executions": self.executions,
             "turns": self.turns,
+            "runs": self.runs,
+            "chances": self.chances,
             "longest": self.longest,
             "distinct": distinct,
             "spans": spans,
@@ -418,6 +445,12 @@ def _inside(block: Block) -> Iterator[Op]:
         for region in op.regions if op.name not in LOOPS else ():
             for inner in region:
                 yield from _inside(inner)
+
+
+def _branches(block: Block) -> bool:
+    """Return whether a block has a branch, also in loops in it."""
+    inner = (each for op in block.ops for region in op.regions for each in region)
+    return any(op.name == "scf.if" for op in block.ops) or any(map(_branches, inner))
 
 
 def _length(program: dict[str, Any]) -> float:
