@@ -153,6 +153,7 @@ def resident_blocks(compiled: Mapping[str, Any], device: Device) -> int:
 
 Span = tuple[float, float]
 WHOLE: Span = (0.0, math.inf)
+NEAR = 32  # of the L2's size: what was touched within such a part of it was touched together
 
 
 class L2:
@@ -166,7 +167,7 @@ class L2:
         self.size = size
         self.clock = 0.0
         self.foreign = foreign
-        self.last: dict[int, tuple[float, Span]] = {}
+        self.touched: dict[int, list[tuple[float, Span, float]]] = {}  # when, where and how many bytes, latest last
 
     def bytes_moved(
         self, reads: Mapping[int, float], writes: Mapping[int, float], spans: Mapping[int, Span] | None = None
@@ -175,22 +176,39 @@ class L2:
 
         `spans` are the first and the last sector that it touches of a storage; by default it reaches all of it.
         """
-        started, read, spans = self.clock, 0.0, spans or {}
-        for number, size in sorted(reads.items()):
-            held = 0.0
-            if number in self.last:
-                before, seen = self.last[number]
-                held = _held(started - before, self.size) * _shared(spans.get(number, WHOLE), seen)
-            read += size * (1.0 - held)
+        read, spans = 0.0, spans or {}
+        for number in sorted({**reads, **writes}):
+            size, reach = reads.get(number, 0.0), spans.get(number, WHOLE)
+            read += size * (1.0 - self._touch(number, max(size, writes.get(number, 0.0)), reach))
         written = sum(writes.values())
         room = read + written
         evicted = self.foreign * min(room, max(0.0, self.size - self.clock))
         self.clock += room
         back = written * max(0.0, 1.0 - self.size / self.clock) if self.clock else 0.0
-        for number in {**reads, **writes}:  # a pass in the same order comes round to a byte when all else has been seen
-            now, (_, seen) = spans.get(number, WHOLE), self.last.get(number, (0.0, spans.get(number, WHOLE)))
-            self.last[number] = started, (min(now[0], seen[0]), max(now[1], seen[1]))
         return read + evicted + back, read
+
+    def _touch(self, number: int, size: float, span: Span) -> float:
+        """Note that a launch touches so many bytes of a storage; return the share of them that the cache holds.
+
+        A byte counts as touched by the latest that may have. What lies further back than the cache reaches is let go.
+        """
+        started = self.clock  # a pass in the same order comes round to a byte when all else has been seen
+        left, hits, kept = size, 0.0, []
+        for before, seen, touched in reversed(self.touched.get(number, ())):
+            again = min(left, touched, size * _shared(span, seen))
+            held = _held(started - before, self.size)
+            left, hits = left - again, hits + again * held
+            if held and touched > again:
+                kept.insert(0, (before, seen, touched - again))
+        if (
+            kept and started - kept[-1][0] < self.size / NEAR
+        ):  # hardly earlier, and a call may launch thousands of times
+            before, seen, touched = kept.pop()
+            kept.append((before, (min(seen[0], span[0]), max(seen[1], span[1])), touched + size))
+        else:
+            kept.append((started, span, size))
+        self.touched[number] = kept
+        return hits / size if size else 0.0
 
 
 def _shared(now: Span, seen: Span) -> float:
@@ -299,7 +317,8 @@ def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> dict[str
     """Return what a warp executes on average: its regions' sums of `MEASURES`.
 
     A loop turns as often as its accesses to global memory were executed in the replay, less those outside the loop. One
-    without accesses turns as often as the loop that has its lines.
+    without accesses turns as often as the loop that has its lines. Where all accesses of a loop are in branches that it
+    does not always take, each line counts as often as it ran.
     """
     once: dict[str, int] = {}
     looped: dict[str, int] = {}
@@ -307,22 +326,37 @@ def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> dict[str
         counted = looped if region["loop"] else once
         for key, count in region["lines"].items():
             counted[key] = counted.get(key, 0) + count
-    turns = {
-        key: max(0.0, counts["executions"].get(key, 0) / counts["programs"] - once.get(key, 0)) / count
-        for key, count in looped.items()
-    }
+    programs, runs, chances = counts["programs"], counts["runs"], counts["chances"]
+
+    def share(line: str) -> float:
+        return runs[line] / chances[line] if chances.get(line) else 1.0
+
+    def turned(key: str, times: float) -> float:
+        return max(0.0, times / programs - once.get(key, 0)) / looped[key]
+
+    executions = {key: counts["executions"].get(key, 0) for key in looped}
+    turns = {key: turned(key, times) for key, times in executions.items()}
+    taken = {key: turned(key, n / share(key.split(":")[1])) for key, n in executions.items() if n}
     deepest = max(turns.values(), default=1.0)
-    most = max(counts["turns"].values(), default=0) / max(1, counts["programs"])
+    most = max(counts["turns"].values(), default=0) / max(1, programs)
     sums = dict.fromkeys(MEASURES, 0.0)
     for region in compiled["regions"]:
-        times = 1.0
+        times, pace = 1.0, 0.0
         if region["loop"]:
             lines = [line for line in region["source"] if line != "0"]
-            own = max((counts["turns"].get(line, 0) / counts["programs"] for line in lines), default=most)
-            own = max(own, deepest if region["tensor"] else 1.0)
+            turning = max((counts["turns"].get(line, 0) / programs for line in lines), default=most)
+            own = max(turning, deepest if region["tensor"] else 1.0)
             times = max((turns[key] for key in region["lines"]), default=own)
+            ran = [taken[key] for key in region["lines"] if key in taken]
+            pace = max(ran, default=turning) if runs else times
         for measure in MEASURES:
-            sums[measure] += region[measure] * times
+            by_line = region[measure] * times
+            if pace > times:
+                by_line = math.fsum(
+                    each.get(measure, 0) * (min(pace * share(line), runs[line] / programs) if line in runs else times)
+                    for line, each in region["source"].items()
+                )
+            sums[measure] += max(region[measure] * times, by_line)
     return sums
 
 

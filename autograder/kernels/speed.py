@@ -175,9 +175,11 @@ def measure(exercise: Exercise, program: Sequence[Cell], worker: GpuWorker) -> A
 
 
 def attained(exercise: Exercise, found: Modelled) -> Attained:
-    """Return a modelled time beside the floor and the baseline."""
+    """Return a modelled time beside the floor and the baseline. Raises RuntimeError for a time below the floor."""
     speed, device = exercise.speed, DEVICES[found.device]
     floor = speed.floor(**speed.case)
+    if found.seconds < found.floor:
+        raise RuntimeError(f"the modelled {found.seconds:.3g} s are less than any kernel takes: {found.floor:.3g} s")
     by_memory = floor.memory_time(device) >= floor.compute_time(device, found.dtype)
     return Attained(
         how="modelled",

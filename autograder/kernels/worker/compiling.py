@@ -320,13 +320,14 @@ def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any
         new = {"count": 0, "spill": 0, "tensor": 0, "mufu": 0, "shared": 0, "lines": {}, "source": {}}
         counts = regions.setdefault(region, new)
         kind, width = classify(text)
-        counts["count"] += 2 if kind == "double" else 1  # which take the issue slots of two
-        counts["source"][str(line)] = counts["source"].get(str(line), 0) + 1
+        slots = 2 if kind == "double" else 1  # which takes the issue slots of two
+        counts["count"] += slots
+        of_line = counts["source"].setdefault(str(line), {})
+        of_line["count"] = of_line.get("count", 0) + slots
         total[kind] = total.get(kind, 0) + 1
-        if kind in ("spill", "shared"):
-            counts[kind] += width
-        if kind in ("tensor", "mufu"):
-            counts[kind] += 1
+        if measured := {"spill": width, "shared": width, "tensor": 1, "mufu": 1}.get(kind, 0):
+            counts[kind] += measured
+            of_line[kind] = of_line.get(kind, 0) + measured
         if kind in widths:
             widths[kind][str(width)] = widths[kind].get(str(width), 0) + 1
             at = by_line.setdefault((kind, line), {})

@@ -18,13 +18,15 @@ from autograder.isolation.worker.layout import blank
 from autograder.kernels.worker.generated import Generated
 from mla_ref.hardware.emulator.access import KINDS
 from mla_ref.hardware.emulator.machine import Machine, Touched, Watch
-from mla_ref.hardware.emulator.ttir import Block, Op
+from mla_ref.hardware.emulator.ttir import Block, Module, Op
 
 SECTOR = 32  # bytes that an L2 cache moves at least; four to a line
 LINE = 4 * SECTOR
 WORD = 4  # bytes: a sector of which more than two words are written in part is written in pieces
 BINS = 40  # powers of two of reuse distances in bytes; the last bin is for what a program had not touched before
 NEW = BINS - 1
+ALIKE = 1.1  # times as many sectors as another program's may take one that stands for it: rows begin within sectors
+BY_LINE = ("executions", "turns", "runs", "chances")
 LONG = 16  # accesses from which on a program is long, and few of its kind are run
 SHORT_NAMES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5"}
 IN_PARTS = {1: "x3", 3: "x3", 4: "x6"}  # how many products stand for one, by the precision asked of a float32 tl.dot
@@ -87,6 +89,8 @@ class Counter(Watch):
         self.barriers = 0
         self.executions: dict[str, int] = {}
         self.turns: dict[str, int] = {}  # how often bodies of loops ran, by the lines in them
+        self.runs: dict[str, int] = {}  # how often lines in loops ran, in a kernel with branches there
+        self.chances: dict[str, float] = {}  # and how often if each branch in a loop were taken
         self.sums: dict[tuple[int, str], int] = {}
         self.own: dict[tuple[int, str], int] = {}
         self.distinct: dict[tuple[int, str], int] = {}
@@ -111,12 +115,26 @@ class Counter(Watch):
             for inner in _inside(block)
         }
         self.gone: dict[tuple[int, int], int] = {}
+        self.branched = any(_branches(block) for op in loops for block in op.regions[-1])
+        self.main = machine.kernel.module.main
+        self.needs = _needs(machine.kernel.module)
 
     def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
-        kind, full, itemsize = op.ins[0], (machine.size, *op.ins[0].shape), _itemsize(op)
-        site = self.layouts.site(KINDS[op.name], op.key, kind.shape)
+        site, itemsize = self._site(op), _itemsize(op)
         whole = torch.ones(1, dtype=torch.bool) if mask is None else mask
-        active = whole.expand(full).reshape(machine.size, -1).sum(1).tolist()
+        active = whole.expand(machine.size, *op.ins[0].shape).reshape(machine.size, -1).sum(1).tolist()
+        found = self.found(machine, op, active, touched)
+        for program, log in self._logs(machine):
+            log.append((op, site, itemsize, active[program], found[program]))
+
+    def _site(self, op: Op) -> dict[str, Any] | None:
+        return self.layouts.site(KINDS[op.name], op.key, op.ins[0].shape)
+
+    def found(
+        self, machine: Machine, op: Op, active: Sequence[int], touched: Sequence[Touched]
+    ) -> list[list[tuple[int, int, Pattern]]]:
+        """Return of each program what an access touches: storage, bytes of whole lines before, pattern."""
+        full, site, itemsize = (machine.size, *op.ins[0].shape), self._site(op), _itemsize(op)
         found: list[list[tuple[int, int, Pattern]]] = [[] for _ in range(machine.size)]
         for region, index, here in touched:
             index = index.expand(full).reshape(machine.size, -1).numpy()
@@ -126,11 +144,10 @@ class Counter(Watch):
                 live = None if here is None else here[program]
                 if active[program] and (live is None or live.any()):
                     found[program].append((number, *self._pattern(op, site, number, index[program], live, itemsize)))
-        for program, log in self._logs(machine):
-            log.append((op, site, itemsize, active[program], found[program]))
+        return found
 
     def block(self, machine: Machine, block: Block) -> None:
-        if id(block) in self.bodies:
+        if self.branched or id(block) in self.bodies:
             for number in machine.numbers[machine.programs_on()].tolist():
                 self.gone[number, id(block)] = self.gone.get((number, id(block)), 0) + 1
 
@@ -153,11 +170,14 @@ class Counter(Watch):
     def end(self, machine: Machine) -> None:
         """Go through what each program of the group did."""
         for number, log in self.logs.items():
-            before = list(self.rounds), dict(self.executions), dict(self.turns), self.barriers
+            before = list(self.rounds), self.barriers, *(dict(getattr(self, name)) for name in BY_LINE)
             self._begin(self.weights[number])
             for at, lines in self.bodies.items():
                 for line in lines:
                     self.turns[line] = self.turns.get(line, 0) + self.gone.get((number, at), 0) * self.weight
+            if self.branched:
+                for block in self.main.blocks:
+                    self._count_runs(number, block, False, 1, 1.0)
             for op, site, size, active, found in log:
                 if op.name == "tt.dot":
                     name = SHORT_NAMES.get(op.ins[0].element, op.ins[0].element)
@@ -173,15 +193,32 @@ class Counter(Watch):
             self.signatures[number], self.traffic[number] = tuple(self.signature), self.passed
             self._compare(*before)
 
-    def _compare(self, rounds: list[int], executions: dict[str, int], turns: dict[str, int], barriers: int) -> None:
+    def _count_runs(self, number: int, block: Block, looped: bool, ran: int, chances: float) -> None:
+        """Note how often each line in a loop ran, and how often if each branch in a loop were taken."""
+        for op in block.ops:
+            if looped:
+                line = str(op.key)
+                self.runs[line] = self.runs.get(line, 0) + ran * self.weight
+                self.chances[line] = self.chances.get(line, 0) + chances * self.weight
+            for inner in (each for region in op.regions for each in region):
+                if op.name not in (*LOOPS, "scf.if"):
+                    self._count_runs(number, inner, looped, ran, chances)
+                    continue
+                went = self.gone.get((number, id(inner)), 0)
+                entered = went if not looped else chances
+                if op.name in LOOPS:
+                    entered = chances * went / ran if ran else 0
+                self._count_runs(number, inner, looped or op.name in LOOPS, went, entered)
+
+    def _compare(self, rounds: list[int], barriers: int, *by_line: dict[str, float]) -> None:
         """Keep what the program did that was just gone through, if none did more. The totals before it are given."""
         own = {
             "programs": 1,
             "rounds": [(now - then) / self.weight for now, then in zip(self.rounds, rounds, strict=True)],
-            "executions": {key: (n - executions.get(key, 0)) / self.weight for key, n in self.executions.items()},
-            "turns": {key: (n - turns.get(key, 0)) / self.weight for key, n in self.turns.items()},
             "barriers": (self.barriers - barriers) / self.weight,
         }
+        for name, before in zip(BY_LINE, by_line, strict=True):
+            own[name] = {key: (n - before.get(key, 0)) / self.weight for key, n in getattr(self, name).items()}
         if self.longest is None or _length(own) > _length(self.longest):
             self.longest = own
 
@@ -190,16 +227,19 @@ class Counter(Watch):
     def _begin(self, weight: int) -> None:
         self.memory.clock += 1
         self.weight, self.started = weight, self.memory.clock
-        self.round: dict[Any, int] = {}
-        self.level = -1
+        self.round: dict[int, int] = {}
+        self.waits: dict[int, int] = {}  # how many loads have waited for one another when one of the round is done
+        self.now = 0  # loads that the latest one waits for
+        self.levels: list[int] = []  # by that number, where values of the round lie at most
         self.signature: list[tuple] = []
         self.passed: list[tuple] = []
 
     def _close(self) -> None:
-        """End a round: loads that are under way together."""
-        if self.level >= 0:
-            self.rounds[self.level] += self.weight
-        self.round, self.level = {}, -1
+        """End a round: loads that are under way together, but for those that wait for others of it."""
+        for level in self.levels:
+            if level >= 0:
+                self.rounds[level] += self.weight
+        self.round, self.waits, self.levels, self.now = {}, {}, [], 0
 
     def _access(self, op: Op, site: Any, itemsize: int, active: int, found: list[tuple[int, int, Pattern]]) -> None:
         kind, weight, line = KINDS[op.name], self.weight, op.key
@@ -230,6 +270,10 @@ class Counter(Watch):
         if self.round.get(op.number, 0) >= self.layouts.depth(site, stages):
             self._close()
         self.round[op.number] = self.round.get(op.number, 0) + 1
+        ahead = site is not None and site["async"]  # its addresses are loaded turns before
+        self.now = 0 if ahead else max((self.waits.get(load, 0) for load in self.needs.get(op.number, ())), default=0)
+        self.waits[op.number] = max(self.waits.get(op.number, 0), self.now + 1)
+        self.levels += [-1] * (self.now + 1 - len(self.levels))
 
     def _pattern(
         self, op: Op, site: Any, number: int, index: np.ndarray, mask: np.ndarray | None, itemsize: int
@@ -276,7 +320,8 @@ class Counter(Watch):
         if len(where):
             self.fetched["sectors"][level] += len(where) * self.weight
             self.fetched["requests"][level] += len(np.unique(where >> 2)) * self.weight
-            self.level = max(self.level, level)
+            self.levels += [-1] * (self.now + 1 - len(self.levels))
+            self.levels[self.now] = max(self.levels[self.now], level)
 
     def _mark(self, number: int, mark: str, where: np.ndarray) -> None:
         key = (number, mark)
@@ -337,11 +382,62 @@ class Counter(Watch):
             "barriers": self.barriers,
             "executions": self.executions,
             "turns": self.turns,
+            "runs": self.runs,
+            "chances": self.chances,
             "longest": self.longest,
             "distinct": distinct,
             "spans": spans,
             "unwritten": sorted(self.unwritten),
         }
+
+
+def _needs(module: Module) -> dict[int, set[int]]:
+    """Return of each load the loads from which its address, its mask or whether it runs come, with none between."""
+    made: dict[str, set[str]] = {}  # of each value those that it is made of
+    loads: dict[str, int] = {}
+    wanted: list[tuple[int, list[str]]] = []
+
+    def join(names: Sequence[str], of: Sequence[str]) -> None:
+        for name, each in zip(names, of, strict=False):
+            made.setdefault(name, set()).add(each)
+
+    def visit(block: Block, around: list[str], into: list[str]) -> None:
+        for op in block.ops:
+            if KINDS.get(op.name) == "load":
+                wanted.append((op.number, [*around, *(op.operands[:2] if op.name == "tt.load" else op.operands)]))
+                loads.update(dict.fromkeys(op.results, op.number))
+                continue
+            bodies = [each for region in op.regions for each in region]
+            args = [[name for name, _ in each.args] for each in bodies]
+            inner, targets = around, [op.results for _ in bodies]
+            if op.name == "scf.for":
+                inner, targets = [*around, *op.operands[:3]], [args[0][1:]]
+                join(args[0][1:], op.operands[3:])
+                join(op.results, args[0][1:])
+            elif op.name == "scf.while":
+                targets = [args[1], args[0]]
+                join(args[0], op.operands)
+                join(op.results, args[1])
+            else:  # of a branch's results one part is what decides
+                inner = [*around, *op.operands] if op.name == "scf.if" else around
+                for name in op.results:
+                    made.setdefault(name, set()).update(op.operands)
+            join(into, op.operands[op.name == "scf.condition" :] if op.name in ("scf.yield", "scf.condition") else ())
+            for each, target in zip(bodies, targets, strict=True):
+                visit(each, inner, target)
+
+    for block in module.main.blocks:
+        visit(block, [], [])
+    found = {}
+    for number, names in wanted:
+        waiting, seen = list(names), set(names)
+        while waiting:
+            name = waiting.pop()
+            new = set() if name in loads else made.get(name, set()) - seen
+            seen |= new
+            waiting += new
+        found[number] = {loads[name] for name in seen if name in loads}
+    return found
 
 
 def _inside(block: Block) -> Iterator[Op]:
@@ -351,6 +447,12 @@ def _inside(block: Block) -> Iterator[Op]:
         for region in op.regions if op.name not in LOOPS else ():
             for inner in region:
                 yield from _inside(inner)
+
+
+def _branches(block: Block) -> bool:
+    """Return whether a block has a branch, also in loops in it."""
+    inner = (each for op in block.ops for region in op.regions for each in region)
+    return any(op.name == "scf.if" for op in block.ops) or any(map(_branches, inner))
 
 
 def _length(program: dict[str, Any]) -> float:
@@ -382,24 +484,35 @@ class Ran(Watch):
 
 
 class Turns(Watch):
-    """How often each program enters a block of its kernel, and how many accesses it makes."""
+    """How often each program enters a block of its kernel, how many accesses it makes, and how many sectors they take.
+
+    Sectors are counted once `counter` is set, which knows how threads lie.
+    """
 
     def __init__(self):
         self.counts: dict[int, int] = {}
+        self.sectors: dict[int, int] = {}
+        self.counter: Counter | None = None
 
     def block(self, machine: Machine, block: Block) -> None:
         self._add(machine)
 
     def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
         self._add(machine)
+        if self.counter is not None:
+            found = self.counter.found(machine, op, machine.programs_on().tolist(), touched)
+            for number, each in zip(machine.numbers.tolist(), found, strict=True):
+                self.sectors[number] = self.sectors.get(number, 0) + sum(pattern.sectors for *_, pattern in each)
 
     def _add(self, machine: Machine) -> None:
         for number in machine.numbers[machine.programs_on()].tolist():
             self.counts[number] = self.counts.get(number, 0) + 1
 
-    def alike(self) -> bool:
-        """Return whether all programs have done as much."""
-        return len(set(self.counts.values())) <= 1
+    def alike(self, shown: int) -> bool:
+        """Return whether all programs have done as much, and move hardly more sectors than the one that is shown."""
+        most = max(self.sectors.values(), default=0)
+        one = sum(sectors for _, sectors, *_ in self.counter.traffic[shown])
+        return len(set(self.counts.values())) <= 1 and most <= ALIKE * one
 
 
 class Writes(Watch):

@@ -32,7 +32,7 @@ from mla_ref.hardware.emulator.memory import Blanks, Fills, Memory, Region, blan
 from mla_ref.hardware.emulator.ttir import Block
 
 GUARD = 1 << 12
-BESIDE = 21  # programs that run with a sample of three: for their results, and to see that they turn as often
+BESIDE = 21  # programs that run with a sample of three: for their results, and to see that they do as much
 PER_ELEMENT = ("tt.map_elementwise", "tt.reduce", "tt.scan")
 MARKED = 4096  # bytes that show how much of what one launch wrote later ones write again
 WINDOW = 256  # elements of a row that are compared together
@@ -192,7 +192,7 @@ class Compiled:
             if launch["module"] not in self.known:
                 places = launch.get("places")
                 kernel = self.known[launch["module"]] = kernel_of(launch["module"], launch["kernel"], places)
-                _check_timed(kernel)
+                _check_modelled(kernel)
             return self._given(self.known[launch["module"]], launch["parameters"], launch["args"])
         function = self.namespace[launch["kernel"]]
         try:
@@ -219,19 +219,27 @@ class Compiled:
         return kernel, flattened(values, kernel.kinds)
 
 
-def _check_timed(kernel: Kernel) -> None:
-    """Raise ValueError for what has no modelled time: prints, and loops in a function for the elements of a block."""
+def _check_modelled(kernel: Kernel) -> None:
+    """Raise ValueError for a kernel of which no time can be told.
+
+    That is for one that prints, for a loop whose turns are not counted, in a function for the elements of a block, and
+    for a loop that may wait for another program: programs run here one after the other, and none is seen to wait.
+    """
+    reason = ""
+    if kernel.waits:
+        reason = (
+            "a while loop has atomic operations (or volatile loads, or a function that is called) in it. Programs may "
+            "wait there for one another, and how long cannot be modelled: leave the loop out, or take two launches"
+        )
     for op in kernel.module.ops:
         if op.name == "tt.print":
-            error = ValueError(
-                "a kernel that prints is not timed: take out device_print, which takes far longer than the rest"
-            )
-            error.kernel = kernel.name
-            raise error
+            reason = "a kernel that prints is not timed: take out device_print, which takes far longer than the rest"
         if op.name in PER_ELEMENT and any(len(region) > 1 or _loops_in(region) for region in op.regions):
-            error = ValueError("a function for single elements (of tl.map_elementwise, tl.reduce or a scan) has a loop")
-            error.kernel = kernel.name
-            raise error
+            reason = "a function for single elements (of tl.map_elementwise, tl.reduce or a scan) has a loop"
+    if reason:
+        error = ValueError(reason)
+        error.kernel = kernel.name
+        raise error
 
 
 def _loops_in(region: list[Block]) -> bool:
@@ -429,8 +437,9 @@ class _Launch:
             if counter is not None:
                 beside = {rng.randrange(self.programs) for _ in range(BESIDE)} if rng and not whole else set()
                 ran = {0, middle, self.programs - 1, *beside}
+                turns.counter = counter
                 self._run(sorted(beside - {0, middle, self.programs - 1}), races, turns)
-                counter = counter if turns.alike() else None
+                counter = counter if turns.alike(middle) else None
         counter = counter or count(chosen, all(n <= per_axis for n in grid))
         counter.unwritten |= seen
         if whole:

@@ -33,3 +33,18 @@ def test_the_cache_holds_what_was_touched_and_not_the_rest_of_its_storage():
     assert l2.bytes_moved({0: 9e6}, {}, {0: (100, 199)})[1] == 9e6
     assert l2.bytes_moved({0: 9e6}, {}, {0: (150, 249)})[1] == 4.5e6
     assert l2.bytes_moved({0: 18e6}, {})[1] == 0
+
+
+def test_a_touch_of_one_number_brings_no_more_than_that_into_the_cache():
+    l2 = L2(50e6, foreign=0.7)
+    l2.bytes_moved({0: 2.0}, {})
+    assert l2.bytes_moved({0: 200e6}, {})[1] == pytest.approx(200e6)
+    l2.bytes_moved({0: 2.0}, {})
+    assert l2.bytes_moved({0: 200e6}, {})[1] == pytest.approx(200e6)
+
+
+def test_rows_that_were_touched_launch_by_launch_are_all_held():
+    l2 = L2(50e6, foreign=0.7)
+    for row in range(1000):
+        assert l2.bytes_moved({0: 9e3}, {}, {0: (row, row)})[1] == 9e3
+    assert l2.bytes_moved({0: 9e6}, {}, {0: (0, 999)})[1] == pytest.approx(0.0)

@@ -103,3 +103,30 @@ def test_the_table_explains_each_step(modelled):
     (row,) = modelled("fast").table()
     assert row["distinct_bytes"] == row["issued_bytes"] == FLOOR.bytes
     assert row["bound"] == "DRAM" and row["load_widths"] == {"16": 4} and row["spill_bytes"] == 0
+
+
+def test_a_program_that_counts_who_came_and_waits_for_nobody_has_a_time(workers):
+    cell = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def total_kernel(x_ptr, part_ptr, count_ptr, out_ptr, BLOCK: tl.constexpr):
+    part, parts = tl.program_id(0), tl.num_programs(0)
+    tl.store(part_ptr + part, tl.sum(tl.load(x_ptr + part * BLOCK + tl.arange(0, BLOCK))))
+    if tl.atomic_add(count_ptr, 1) == parts - 1:
+        total = 0.0
+        for other in range(parts):
+            total += tl.load(part_ptr + other)
+        tl.store(out_ptr, total)
+
+def total(x):
+    out, count = torch.empty(1), torch.zeros(1, dtype=torch.int32)
+    parts = x.numel() // 1024
+    total_kernel[(parts,)](x, torch.empty(parts), count, out, BLOCK=1024)
+    return out
+"""
+    x = torch.empty(1 << 15, device="meta")
+    found = model_call(workers, [Cell("kernels", cell, required=True)], "total", {"x": x}, Cost(4 << 15, 0))
+    assert found.seconds > found.floor

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -127,6 +128,13 @@ def test_a_modelled_time_is_the_same_in_every_run():
     found = json.loads(seen.pop())
     assert found["how"] == "modelled" and found["device"] == DEVICES["h100"].name
     assert 0.5 < found["fraction"] <= 1 and found["ratio"] > 1
+
+
+def test_a_time_below_the_floor_is_the_models_fault_and_earns_nothing(monkeypatch):
+    too_fast = SimpleNamespace(device="h100", seconds=1e-5, floor=1e-4)
+    monkeypatch.setattr(speed, "model_call", lambda *_: too_fast)
+    verdict = speed.judge_speed(TIMED, program(FULL), None)
+    assert verdict.outcome is Outcome.FAULT and "less than any kernel takes" in verdict.reason
 
 
 def test_a_pass_on_the_host_costs_time(workers):
