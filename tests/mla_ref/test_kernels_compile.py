@@ -28,6 +28,7 @@ POINTEES |= {"block_table_ptr": "i32", "words_ptr": "i32", "packed_ptr": "u8"}
 POINTEES |= {"users_ptr": "i32", "work_ptr": "i32", "counts_ptr": "i32", "rest_lse_ptr": "fp32"}
 PREFIX_DESCRIPTORS = "k_nope_desc", "k_rope_desc", "v_desc"
 DESCRIPTORS = {"c_kv_desc": "R", "k_rope_desc": "DR", "k_nope_desc": "DN", "v_desc": "DV"}
+TARGETS = [("cuda", sm, 32) for sm in (75, 80, 89, 90, 100)] + [("hip", "gfx942", 64)]
 SHARED_KIB = {75: 64, 80: 163, 89: 99, 90: 227, 100: 227, "gfx942": 64}
 
 def compile(module, kernel, dtype, target, constants, contiguous=True, **options):
@@ -85,8 +86,7 @@ def product_tiles(target, M, K, N, dtype):
         options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
         yield ("_many_rows" if tile.dot else "_one_row") + suffix, "reconstruct" + suffix, blocks, options
 
-for target in ("cuda", 75, 32), ("cuda", 80, 32), ("cuda", 89, 32), ("cuda", 90, 32), ("cuda", 100, 32), \\
-        ("hip", "gfx942", 64):
+for target in [TARGETS[int(sys.argv[1])]]:
     for dtype, contiguous in ("fp16", False), ("bf16", True):
         compile("rms_norm", "_rms_norm", dtype, target, {"BLOCK_D": 512}, contiguous)
         compile("rms_norm_rows", "_rms_norm_rows", dtype, target, {"BLOCK_M": 4, "BLOCK_D": 512}, contiguous)
@@ -110,7 +110,7 @@ for target in ("cuda", 75, 32), ("cuda", 80, 32), ("cuda", 89, 32), ("cuda", 90,
         compile("combine", "_combine", dtype, target, combining, contiguous)
         half = torch.float16 if dtype == "fp16" else torch.bfloat16
         widths = {"K": 128, "stride_wn": 1} if contiguous else {"K": 512}
-        for M in 1, 16, 32, 64, 128:
+        for M in (1, 16, 64) if contiguous else (1, 32, 128):
             for kernel, module, blocks, options in product_tiles(target, M, widths["K"], 640 - widths["K"], half):
                 blocks |= {"OVERLAP": target[1] in (90, 100), "GROUP": 128 if contiguous else 32, **widths}
                 compile(module, kernel, dtype, target, blocks, contiguous, **options)
@@ -135,11 +135,14 @@ for target in ("cuda", 75, 32), ("cuda", 80, 32), ("cuda", 89, 32), ("cuda", 90,
 """
 
 
-def test_every_kernel_compiles_for_every_gpu(tmp_path):
+@pytest.mark.parametrize("target", range(6), ids=["sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "gfx942"])
+def test_every_kernel_compiles_for_every_gpu(target, tmp_path):
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     script = tmp_path / "compile_kernels.py"
     script.write_text(COMPILE)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(script), str(target)], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert len(done.stdout.splitlines()) == 6
+    assert len(done.stdout.splitlines()) == 1
