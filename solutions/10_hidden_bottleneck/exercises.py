@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, Speed, randn
+from autograder.judging.exercise import Arguments, Exercise, Part, Speed, randn
 from mla_ref.hardware.cost import Cost
 from mla_ref.hardware.devices import DEVICES
 
@@ -728,4 +729,111 @@ CLOCK = Exercise(
     ),
 )  # fmt: skip
 
-EXERCISES = (BYTES, QUANTIZE, DEQUANTIZE, ABSORB, CLOCK)
+# --- l2_knee ----------------------------------------------------------------------------------------------------------
+
+
+def _sweep(
+    _: torch.Generator | None, mib: Sequence[float], knee: int, fixed: float, l2: float, dram: float, copy: float
+) -> Arguments:
+    """Return a table [bytes, us] of reads that the L2 serves up to row `knee`, and DRAM from there on.
+
+    l2 and dram are in TB/s, and so is copy, which is given. No line is quite straight.
+    """
+    rows = []
+    for n, size in enumerate(mib):
+        nbytes = int(size * 2**20)
+        rows.append([nbytes, fixed + nbytes / (l2 if n <= knee else dram) / 1e6 + 0.02 * (n % 3)])
+    return {"rows": rows, "bandwidth": 1e12 * copy}
+
+
+def _knee(
+    rows: Sequence[Sequence[float]],
+    bandwidth: float,
+    *,
+    found: Any = lambda steps, rows, bandwidth: next(n for n, step in enumerate(steps) if step < bandwidth),
+    beyond: bool = False,
+    by_size: bool = False,
+    transition: bool = False,
+    giga: float = 1e9,
+    fixed: Any = lambda nbytes, us, rate: us - 1e6 * nbytes / rate,
+) -> dict[str, float]:
+    """Return what the sweep says. Each keyword makes a mistake."""
+    steps = [_rate(*pair) for pair in itertools.pairwise(rows)]
+    knee = found(steps, rows, bandwidth)
+    origin = [0, 0.0]
+    l2 = _rate(origin if by_size else rows[0], rows[knee])
+    dram = _rate(origin if by_size else rows[knee + (not transition)], rows[-1])
+    return {
+        "knee_bytes": rows[knee + beyond][0],
+        "l2_gb_per_s": l2 / giga,
+        "dram_gb_per_s": dram / giga,
+        "fixed_us": fixed(*rows[0], l2),
+    }
+
+
+def _rate(low: Sequence[float], high: Sequence[float]) -> float:
+    return (high[0] - low[0]) / (high[1] - low[1]) * 1e6
+
+
+def _drawn_sweep(r: Random, knee: int) -> dict[str, Any]:
+    mib = [4.0 * r.randint(1, 3)]
+    for _ in range(knee + r.randint(2, 5)):
+        mib.append(mib[-1] + 4 * r.randint(1, 6))
+    dram = r.uniform(1, 4)
+    copy = dram * r.uniform(1.05, 1.2)
+    return dict(mib=mib, knee=knee, fixed=r.uniform(1, 4), l2=copy * r.uniform(1.6, 3), dram=dram, copy=copy)
+
+
+_knee_slip = slips(_knee)
+
+KNEE = Exercise(
+    name="l2_knee",
+    title="where a sweep leaves the L2",
+    parts=(
+        Part(
+            "an L2 of some rows",
+            2,
+            visible=[dict(mib=(8, 16, 24, 32, 40, 48, 64, 96, 128), knee=3, fixed=2.0, l2=7.0, dram=4.0, copy=4.2)],
+            hidden=lambda r: [_drawn_sweep(r, r.randint(2, 4)) for _ in range(3)],
+        ),
+        Part(
+            "a large one and a small one",
+            1,
+            visible=[dict(mib=(1, 2, 4, 8, 16, 32, 40), knee=4, fixed=3.0, l2=2.5, dram=0.9, copy=1.0)],
+            hidden=lambda r: [_drawn_sweep(r, n) for n in (1, 5, 6)],
+        ),
+    ),
+    inputs=_sweep,
+    oracle=_knee,
+    returns=("the reading",),
+    mistakes=(
+        _knee_slip(
+            "row beyond the knee",
+            "knee_bytes is the first size that the L2 no longer holds: asked is the last one before the step",
+            beyond=True,
+        ),
+        _knee_slip(
+            "last slow step",
+            "the knee is the last row before a slow step: beyond the L2 every step is slow, so take the first",
+            found=lambda steps, rows, bandwidth: max(n for n, step in enumerate(steps[:-1]) if step < bandwidth),
+        ),
+        _knee_slip(
+            "rates by size",
+            "the rates are bytes over time of one row: that holds the fixed time of a call; take differences of rows",
+            by_size=True,
+        ),
+        _knee_slip(
+            "step within DRAM's rate",
+            "dram_gb_per_s begins at the knee, and so holds the step from L2 to DRAM: begin at the row behind it",
+            transition=True,
+        ),
+        _knee_slip("GiB", "the rates are in GiB/s: a GB is 10^9 bytes", giga=2**30),
+        _knee_slip(
+            "time of the first row",
+            "fixed_us is the whole time of the first row: subtract what its bytes take at the L2's rate",
+            fixed=lambda nbytes, us, rate: us,
+        ),
+    ),
+)
+
+EXERCISES = (BYTES, QUANTIZE, DEQUANTIZE, ABSORB, CLOCK, KNEE)

@@ -14,6 +14,7 @@
 # | `dequantize_int4` | the way back | 3 | |
 # | `absorb_query_int4` | the kernel that multiplies with packed weights | 5 | 3 |
 # | `which_clock` | what each of four clocks says | 3 | |
+# | `l2_knee` | where a sweep of sizes leaves the L2 | 3 | |
 #
 # Each exercise may take 10 s and 512 MiB for all its cases; hidden cases have odd sizes. Speed is that of an H100.
 #
@@ -146,7 +147,8 @@ for B in (1, 16, 64, 128, 256):
 
 article_us = 35.6  # both products, B = 1
 one = reconstruction_bytes(1, 4096, **layer, **ceilings["H100"])
-print(f"\nthe article's {article_us} µs: {one['bytes'] / article_us / 1e3:.0f} GB/s; your floor: {one['floor_us']:.1f} µs")
+reached = one["bytes"] / article_us / 1e3
+print(f"\nthe article's {article_us} µs: {reached:.0f} GB/s; your floor: {one['floor_us']:.1f} µs")
 
 # %% [markdown]
 # Three things can be read off before anybody measures.
@@ -457,7 +459,73 @@ check("absorb_query_int4")
 check_speed("absorb_query_int4")
 
 # %% [markdown]
+# On an H200, with the L2 emptied before each call, the INT4 kernel of `mla_ref`, which works like yours, is
+# {{graded_gain}} times as fast as cuBLAS in this case. The article's took twice cuBLAS's time. Before you believe
+# either, look at the clock.
+#
+# ## Four clocks
+#
+# The time of one call can be taken in at least four ways:
+#
+# | clock | what is timed | the L2 |
+# |---|---|---|
+# | **wall** | Python's clock, from the call until Python knows that the GPU is done | warm |
+# | **events** | between two CUDA events around a call that starts on an idle GPU | warm |
+# | **graph** | a call among 20 in a CUDA graph, which the GPU starts without Python | warm |
+# | **flushed** | the same, each call behind a write that empties the L2; the write's time is subtracted | empty |
+#
+# *Warm* means that the call before has left its 16 MiB of weights in the L2. Here is what the clocks say on an
+# {{reconstruction_h200.device}} about one request (`benchmarks/reconstruction_h200.json`): the two products by cuBLAS
+# (`torch.bmm`), float16, and the attention of `mla_ref`.
+
+# %%
+# microseconds
+H200_PRODUCTS = "{{products}}"
+H200_ATTENTION = "{{attention}}"  # by tokens of context
+
+names = {"wall": "wall", "events": "events", "graph": "graph, L2 warm", "flushed": "graph, L2 flushed"}
+bars = {
+    label: {name: times[clock] for name, times in H200_PRODUCTS.items()} | {"attention": H200_ATTENTION[4096][clock]}
+    for clock, label in names.items()
+}
+plots.stacked(bars, unit="µs on an H200, measured", title="One request, T = 4096: one layer by four clocks")
+
+# %% [markdown]
+# Wall and events say {{wall_one}} µs for a product that the GPU does in {{graph_one}}{{!four_times}}. That wall and
+# events agree{{!events_as_wall}} is no confirmation. The first event is due as soon as the GPU is idle, which it is;
+# then the GPU waits for Python, PyTorch and the driver to start the kernel, and the second event counts that wait.
+#
 # ## Exercise: which_clock
+#
+# Two clocks say something when they differ in *one* thing. Turn a table like the one above into numbers:
+#
+# - the **share** of the products in the layer by each clock: products over products and attention;
+# - `launch_share`: wall and graph differ in who starts the kernel. What part of the products' wall time does the
+#   device not need?
+# - `l2_share`: the two graphs differ in where the weights come from. What part of the flushed time does a warm L2
+#   save?
+# - `of_floor`: only in the flushed graph all weights come from DRAM. What part of that time would DRAM need for the
+#   weights at its full bandwidth?
+#
+# The products run one after the other, so their times add. There may be any number of them.
+#
+# <details><summary>Hint 1</summary>
+#
+# Add up the products first, one sum for each clock.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# "What part of the wall time does the device not need" is 1 minus what it needs over the wall time. What it needs while
+# the L2 is warm is the warm graph, because repeated calls by the wall clock have a warm L2 too.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `1 - graph / wall`, `1 - graph / flushed`, and `1e6 * weight_bytes / bandwidth / flushed`, all of sums. About nine
+# lines.
+#
+# </details>
 
 # %% solution="which_clock"
 def which_clock(products, attention, weight_bytes, bandwidth):
@@ -488,3 +556,219 @@ def which_clock(products, attention, weight_bytes, bandwidth):
 
 # %% check="which_clock"
 check("which_clock")
+
+# %% [markdown]
+# ## Measure: is it 61 %?
+
+# %%
+weight_bytes = reconstruction_bytes(1, 0, **layer, **ceilings["H200"])["weight_bytes"]
+print("    T     wall   events    graph   flushed   by bytes alone")
+for T, attention in H200_ATTENTION.items():
+    said = which_clock(list(H200_PRODUCTS.values()), attention, weight_bytes, h200.bandwidth())
+    shares = "".join(f"{said[f'{clock}_share']:9.0%}" for clock in names)
+    print(f"{T:5}{shares}{reconstruction_bytes(1, T, **layer, **ceilings['H200'])['share']:17.0%}")
+print(f"\nof the products' wall time the device does not need {said['launch_share']:.0%}")
+print(f"of their flushed time a warm L2 saves {said['l2_share']:.0%}; DRAM's floor is {said['of_floor']:.0%} of it")
+print(f"the article: {article_us / (article_us + 23.0):.0%}")
+
+# %% [markdown]
+# Four clocks, four answers, for the same kernels.
+#
+# - **Wall and events: {{wall_share}} %.** That compares how long Python takes to start things. Our attention takes
+#   {{wall_attention}} µs to start and {{graph_attention}} µs to run. The wall clock gives the products their smallest
+#   share here{{!wall_lowest}}; with an attention that starts as fast as `torch.bmm` it would give them two
+#   thirds.
+# - **Warm graph: {{graph_share}} %.** This is the device's time, as long as nothing else uses the L2.
+# - **Flushed graph: {{flushed_share}} %.** This is nearest to serving. An engine decodes in CUDA graphs, so it does
+#   not pay Python for each kernel. And before a layer's turn comes again, the weights of all other layers have passed
+#   through the L2.
+#
+# So about half{{!about_half}}: {{flushed_short}} % at 1024 tokens and {{flushed_long}} % at 8192, less with more
+# context{{!falls_with_context}}. The article's main point stands. **With one request the two products cost about as
+# much as attention, and whoever times attention alone does not see them.** Its 35.6 µs do not stand as the time of a
+# GPU. Over 61 layers it says 2.17 ms a token; here it is {{model_ms}} ms flushed.
+#
+# Where may 61 % come from? The article does not say which clock it used, nor how long its context was. Three things
+# point at launches. Its time does not change from B = 1 to B = 64, where your count has 1.6 times the bytes. It is 3.5
+# times your floor for an H100. And half of it, for one product, is near what the wall clock says here for one `bmm`,
+# {{wall_again}} µs. If one takes our products by the wall clock and our attention by the flushed graph, the share is
+# {{mixed_share}} %. Both times are right, and their quotient means nothing.
+#
+# ## Measure: INT4 against cuBLAS
+#
+# The product into the query, by both graphs. The INT4 kernel is `mla_ref.kernels.absorb_query`, groups of 128:
+
+# %%
+BATCHES = "{{batches}}"
+H200_LINES = "{{lines}}"  # microseconds
+panels = {
+    title: {label.rpartition(",")[0]: (BATCHES, us) for label, us in H200_LINES.items() if label.endswith(clock)}
+    for clock, title in (("graph", "L2 warm"), ("flushed", "L2 flushed"))
+}
+plots.curves(panels, xlabel="batch B", ylabel="µs on an H200, measured", log="x")
+
+# %% [markdown]
+# With one request INT4 is {{warm_gain}} times as fast with a warm L2 and {{flushed_gain}} times with an empty
+# one{{!int4_faster}}{{!more_when_flushed}}. That is far from the 3.9 times fewer bytes: at 3 to 5 µs a kernel is
+# mostly start, one trip to memory, and end. With an empty L2 INT4 wins up to B = {{wins_up_to}}. At B = 256 it
+# loses{{!loses_at_256}}: your table says why. The rows are most of the bytes there, INT4 saves little, and each
+# integer still has to be turned into a float, once for every block of requests.
+#
+# So INT4 is not slower here than cuBLAS in 16 bits. The article's kernel was, and its profiler said why: it computed.
+# What helps against that is in the appendix. With INT4 in both products their share of the layer, flushed and at T =
+# 4096, falls from {{flushed_share}} to {{int4_flushed_share}} %, and 61 layers take {{int4_model_ms}} ms instead of
+# {{model_ms}}. The price is the error of the weights. For normally distributed ones the product is off by
+# {{error_32}} % with groups of 32 and by {{error}} % with groups of 128.
+#
+# ## The L2 sweep
+#
+# The article explains its result by the L2: 16 MB stay there, so fewer bytes from DRAM gain nothing. To test it, it
+# let the weights grow from 8 to 128 MB, by R from 256 to 4096, and found a knee at 40 to 48 MB on its H100. This is a
+# good experiment: it changes one thing. The same sweep in a warm graph, one request:
+
+# %%
+# [bytes of the weights in 16 bits, microseconds]
+H200_HALF = "{{sweep_16}}"
+H200_INT4 = "{{sweep_4}}"
+
+lines = {}
+for label, rows in (("16 bits, ours", H200_HALF), ("INT4, ours", H200_INT4)):
+    lines[label] = [row[0] / 2**20 for row in H200_HALF], [row[1] for row in rows]
+limit = {"L2 of an H200, {{l2_mib}} MiB": float("{{l2_mib_again}}")}
+plots.curves({"warm graph, B = 1": lines}, xlabel="MiB of weights in 16 bits", ylabel="µs, measured", verticals=limit)
+
+# %% [markdown]
+# ## Exercise: l2_knee
+#
+# Bytes over time is a poor measure of a small call: the time holds a **fixed** part, for starting and ending. What one
+# more row of the table adds says more. The **step bandwidth** between two neighbouring rows is bytes added over time
+# added. While the L2 serves the reads it is above what DRAM can give; the knee is where it first falls below.
+#
+# | | |
+# |---|---|
+# | `rows` | list of [bytes, µs], ascending; a step below `bandwidth` is among them, with two rows or more behind it |
+# | `bandwidth` | bytes/s that a plain copy gets from DRAM |
+# | `knee_bytes` | bytes of the row in front of the first step below `bandwidth` |
+# | `l2_gb_per_s` | step bandwidth from the first row to the knee's, in 10⁹ bytes/s |
+# | `dram_gb_per_s` | step bandwidth from the row *behind* the knee's to the last one: the step itself is a mixture |
+# | `fixed_us` | time of the first row, less what its bytes take at the L2's bandwidth |
+#
+# <details><summary>Hint 1</summary>
+#
+# A helper that takes two rows and returns bytes per second does all three jobs.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `next(n for n in range(len(rows) - 1) if rate(rows[n], rows[n + 1]) < bandwidth)` is the knee's row.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `rate(rows[0], rows[n])` and `rate(rows[n + 1], rows[-1])`, over 1e9. The fixed time is `rows[0][1] - 1e6 *
+# rows[0][0] / l2`, with the L2's bandwidth in bytes/s. About eight lines.
+#
+# </details>
+
+# %% solution="l2_knee"
+def l2_knee(rows, bandwidth):
+    """Find where a sweep of sizes leaves the L2, and what serves it on both sides.
+
+    rows: list of [bytes, us], ascending, of calls that read so many bytes; bandwidth: bytes/s of a copy from DRAM.
+
+    Returns a dict of numbers:
+      knee_bytes     the last size before a step whose bandwidth is below that of DRAM
+      l2_gb_per_s    from the first row to the knee's
+      dram_gb_per_s  from the row behind the knee's to the last
+      fixed_us       what a call takes besides its bytes
+
+    The trap: the time of a small call is not that of its bytes.
+    """
+    ### BEGIN SOLUTION
+    def rate(low, high):
+        return 1e6 * (high[0] - low[0]) / (high[1] - low[1])
+
+    knee = next(n for n in range(len(rows) - 1) if rate(rows[n], rows[n + 1]) < bandwidth)
+    l2 = rate(rows[0], rows[knee])
+    return {
+        "knee_bytes": rows[knee][0],
+        "l2_gb_per_s": l2 / 1e9,
+        "dram_gb_per_s": rate(rows[knee + 1], rows[-1]) / 1e9,
+        "fixed_us": rows[0][1] - 1e6 * rows[0][0] / l2,
+    }
+    ### END SOLUTION
+
+
+# %% check="l2_knee"
+check("l2_knee")
+
+# %%
+copy = "{{copy_tb}}" * 1e12  # bytes/s, of 1 GiB, in the same run
+said = l2_knee(H200_HALF, copy)
+behind = next(size for size, _ in H200_HALF if size > said["knee_bytes"])
+print(f"the knee: after {said['knee_bytes'] / 2**20:.0f} MiB, before {behind / 2**20:.0f} MiB")
+print(f"L2 {said['l2_gb_per_s']:,.0f} GB/s, DRAM {said['dram_gb_per_s']:,.0f} GB/s, a copy {copy / 1e9:,.0f} GB/s")
+print(f"fixed: {said['fixed_us']:.1f} µs a call")
+
+ratios = "{{ratios}}"  # time of INT4 over cuBLAS's, by MiB of 16-bit weights
+print("\nINT4 over cuBLAS:", ", ".join(f"{mib:.0f} MiB {ratio:.2f}" for mib, ratio in ratios.items()))
+
+# %% [markdown]
+# There is a knee, and beyond it the 16-bit weights come at DRAM's pace ({{copy}} GB/s in a copy). INT4 weights are a
+# quarter as large and stay in the L2 for longer. So the ratio falls: from {{ratio_16}} at 16 MiB to {{ratio_128}} at
+# 128, by a factor of {{fall}}{{!falls_too}}. The article's falls from 1.86 to 1.08, by {{article_fall}}. The article
+# saw the right thing, at another height: its ratios are above 1 because its kernel computed for too long, not because
+# of the L2.
+#
+# ## In the field: how a measurement misleads
+#
+# The article names its shapes, publishes a table, changes one thing in its sweep, and states what it did not measure.
+# That is why it can be checked. What stands of it, and what does not:
+#
+# | the article | here |
+# |---|---|
+# | the products are a bottleneck at one request that nobody profiles | stands: about half of the layer |
+# | 35.6 µs, 61 %, 2.17 ms a token | not the GPU's time: mostly launches; {{model_ms}} ms a token |
+# | memory decides, at every batch | stands: your intensity stays below 103 FLOP per byte |
+# | INT4 in these weights costs little quality: +0.051 perplexity | not measured here; it is the article's figure |
+# | INT4 is twice as slow as cuBLAS | true of its kernel; one that computes less is faster |
+# | the L2 hides the cost of 16-bit weights | stands for repeated calls; in serving the L2 holds other layers' |
+# | a knee where the weights leave the L2 | stands |
+#
+# Four habits follow.
+#
+# - **Ask of every figure which clock it is from.** A time that stays when the work grows is not the work's.
+# - **Compare clocks that differ in one thing**, and never take a quotient across two clocks.
+# - **Warm or cold is a choice.** Say which, and which of them production has.
+# - **A slow kernel does not show that an idea is slow.** Hold it against the floor first.
+#
+# Figures: {{records}}.
+
+# %% [markdown]
+# <details><summary>Appendix: traps elsewhere, and what made the kernel fast</summary>
+#
+# **The profiler has a clock of its own.** The article's profiler found DRAM busy at 35 % with 8 MB of weights, which
+# would lie in the L2 if they were read twice. Nsight Compute empties all caches before each kernel that it replays,
+# unless told otherwise (`--cache-control all` is its default). So its counters describe the flushed case, and the
+# article's times the warm one: two clocks again.
+#
+# **`do_bench` and small kernels.** `triton.testing.do_bench` times between events. For a call of a few microseconds
+# these hold more than the kernel. Lesson 00 has the same product both ways on an H100: {{do_bench}} µs by `do_bench`,
+# with the L2 flushed, and {{in_graph}} µs in a graph.
+#
+# **Turning integers into floats.** `mla_ref`'s kernel does not shift and convert. It puts the nibble where it is into
+# the mantissa of a float whose unit is 1 there, and subtracts a constant: two bit operations and one subtraction for
+# each weight (`nibble_to_float`). For one request it leaves the tensor cores out, reads four bytes at a time, and has
+# all of its loads on the way before it waits for the first.
+#
+# **Transposing a packed weight.** It takes quantising again, from the source: groups along one axis are no groups
+# along the other. Where an engine transposed packed weights on loading, its tokens changed (mlx-lm #1509). That is why
+# `quantize_int4` takes the axis.
+#
+# **Absorbing beforehand.** One could multiply W_UQ by W_UK once and store the result, to save a product. It undoes the
+# low rank: the result is larger than both (flashinfer #551).
+#
+# **Peak figures.** The ridge of an H100 is 295 FLOP per byte with the dense rate. Data sheets also print a rate with
+# sparsity, which is twice that (FlashMLA #75).
+#
+# </details>

@@ -33,6 +33,7 @@ SHARE = "total[clock] / (total[clock] + attention[clock])"
 LAUNCH = '1 - total["graph"] / total["wall"]'
 RESIDENT = '1 - total["graph"] / total["flushed"]'
 OF_FLOOR = '1e6 * weight_bytes / bandwidth / total["flushed"]'
+KNEE = "next(n for n in range(len(rows) - 1) if rate(rows[n], rows[n + 1]) < bandwidth)"
 SUM = "sum(each[clock] for each in products)"
 
 SUBMISSIONS = (
@@ -96,7 +97,8 @@ def one_row(q_ptr, packed_ptr, scales_ptr, out_ptr, H, R, DN: tl.constexpr, GROU
     acc = tl.zeros([BLOCK], tl.float32)
     for g in range(DN // GROUP):
         i = tl.arange(0, GROUP // 2)
-        w = tl.load(packed_ptr + (h * R + r)[:, None] * (DN // 2) + g * (GROUP // 2) + i, mask=(r < R)[:, None], other=0)
+        rows = packed_ptr + (h * R + r)[:, None] * (DN // 2)
+        w = tl.load(rows + g * (GROUP // 2) + i, mask=(r < R)[:, None], other=0)
         s = tl.load(scales_ptr + (h * R + r) * (DN // GROUP) + g, mask=r < R, other=0.0).to(tl.float32)
         n = tl.interleave(w.to(tl.int32) & 15, w.to(tl.int32) >> 4)
         n = tl.where(n > 7, n - 16, n).to(tl.float32)
@@ -130,6 +132,21 @@ def which_clock(products, attention, weight_bytes, bandwidth):
         "l2_share": (flushed - graph) / flushed,
         "of_floor": weight_bytes / bandwidth / (flushed * 1e-6),
     }
+""",
+            ),
+            rewrite(
+                "l2_knee",
+                """
+def l2_knee(rows, bandwidth):
+    sizes, us = (torch.tensor(column, dtype=torch.float64) for column in zip(*rows))
+    slow = sizes.diff() / us.diff() * 1e6 < bandwidth
+    n = int(slow.int().argmax())
+    l2 = (sizes[n] - sizes[0]) / (us[n] - us[0])
+    dram = (sizes[-1] - sizes[n + 1]) / (us[-1] - us[n + 1])
+    return dict(
+        knee_bytes=sizes[n].item(), l2_gb_per_s=(l2 / 1e3).item(), dram_gb_per_s=(dram / 1e3).item(),
+        fixed_us=(us[0] - sizes[0] / l2).item(),
+    )
 """,
             ),
         ),
@@ -181,6 +198,7 @@ def with_sign(nibble):
             replace("dequantize_int4", "(nibble ^ 8) - 8", "nibble"),
             replace("absorb_query_int4", IN_KERNEL, "low, high = words & 0xF, words >> 4"),
             replace("which_clock", SHARE, "attention[clock] / (total[clock] + attention[clock])"),
+            replace("l2_knee", '"knee_bytes": rows[knee]', '"knee_bytes": rows[knee + 1]'),
         ),
         expect={
             **says("reconstruction_bytes", "one multiply-accumulate is two FLOPs"),
@@ -188,6 +206,7 @@ def with_sign(nibble):
             **says("dequantize_int4", "the integers have no sign"),
             **not_right("absorb_query_int4", "the integers have no sign"),
             **says("which_clock", "asked are those of the products"),
+            **says("l2_knee", "the first size that the L2 no longer holds"),
         },
     ),
     Submission(
@@ -203,6 +222,7 @@ def with_sign(nibble):
             ),
             replace("absorb_query_int4", "((words >> 4) ^ 8) - 8", "words >> 4"),
             replace("which_clock", SUM, "products[0][clock]"),
+            replace("l2_knee", KNEE, KNEE.replace("next(n", "max(n").replace("len(rows) - 1", "len(rows) - 2")),
         ),
         expect={
             **says("reconstruction_bytes", "the bytes are words"),
@@ -210,6 +230,7 @@ def with_sign(nibble):
             **says("dequantize_int4", "the high nibbles have no sign"),
             **not_right("absorb_query_int4", "the high nibbles have no sign"),
             **says("which_clock", "only the first product counts"),
+            **says("l2_knee", "beyond the L2 every step is slow"),
         },
     ),
     Submission(
@@ -235,6 +256,8 @@ def with_sign(nibble):
             replace("dequantize_int4", "(nibble ^ 8) - 8", "nibble - 8"),
             replace("absorb_query_int4", IN_KERNEL, "low, high = (words & 0xF) - 8, (words >> 4) - 8"),
             replace("which_clock", SUM, "sum(each[clock] for each in products) / len(products)"),
+            replace("l2_knee", "rate(rows[0], rows[knee])", "rate([0, 0], rows[knee])"),
+            replace("l2_knee", "rate(rows[knee + 1], rows[-1])", "rate([0, 0], rows[-1])"),
         ),
         expect={
             **says("reconstruction_bytes", "they are read once", 1),
@@ -242,6 +265,7 @@ def with_sign(nibble):
             **says("dequantize_int4", "8 is subtracted"),
             **not_right("absorb_query_int4", "8 is subtracted"),
             **says("which_clock", "the products' times are averaged"),
+            **says("l2_knee", "bytes over time of one row"),
         },
     ),
     Submission(
@@ -258,6 +282,7 @@ def with_sign(nibble):
             replace("absorb_query_int4", ODD, "g * (GROUP // 2) + DN // 2 + offs_i[None, :], mask"),
             replace("absorb_query_int4", EVEN, "g * (GROUP // 2) + offs_i[None, :], mask"),
             replace("which_clock", LAUNCH, '1 - total["graph"] / total["events"]'),
+            replace("l2_knee", "rate(rows[knee + 1], rows[-1])", "rate(rows[knee], rows[-1])"),
         ),
         expect={
             **says("reconstruction_bytes", "lack the results"),
@@ -265,6 +290,7 @@ def with_sign(nibble):
             **says("dequantize_int4", "low nibbles fill the first half"),
             **not_right("absorb_query_int4", "low nibbles fill the first half"),
             **says("which_clock", "compares the graph with the events"),
+            **says("l2_knee", "holds the step from L2 to DRAM"),
         },
     ),
     Submission(
@@ -272,8 +298,11 @@ def with_sign(nibble):
         "the rows' intensity, one scale for all, tiled scales, launches by the flushed graph",
         patches=(
             replace("reconstruction_bytes", "flops / size", "flops / rows"),
-            replace("quantize_int4", "largest = groups.abs().amax(-1)", "largest = groups.abs().amax(-1)\n    "
-                    "largest = largest.max().expand_as(largest).clone()"),
+            replace(
+                "quantize_int4",
+                "largest = groups.abs().amax(-1)",
+                "largest = groups.abs().amax(-1)\n    largest = largest.max().expand_as(largest).clone()",
+            ),
             replace("dequantize_int4", SPREAD, "values * scales.repeat(1, 1, group)"),
             replace("absorb_query_int4", ADDED, "acc += sums"),
             replace(
@@ -287,6 +316,7 @@ def with_sign(nibble):
                 "\n        low, high = low * first, high * second",
             ),
             replace("which_clock", LAUNCH, '1 - total["flushed"] / total["wall"]'),
+            replace("l2_knee", "/ 1e9", "/ 2**30"),
         ),
         expect={
             **says("reconstruction_bytes", "divides by the bytes of the rows"),
@@ -294,6 +324,7 @@ def with_sign(nibble):
             **says("dequantize_int4", "k % groups", 1),
             **not_right("absorb_query_int4", "k % groups", 1),
             **says("which_clock", "a clock whose L2 is warm"),
+            **says("l2_knee", "a GB is 10^9"),
         },
     ),
     Submission(
@@ -305,6 +336,7 @@ def with_sign(nibble):
             replace("dequantize_int4", "* scales[..., None])", "* scales[..., :1, None])"),
             replace("absorb_query_int4", SCALE, "scales_ptr + rows * (DN // GROUP), mask"),
             replace("which_clock", LAUNCH, 'total["graph"] / total["wall"]'),
+            replace("l2_knee", " - 1e6 * rows[0][0] / l2", ""),
         ),
         expect={
             **says("reconstruction_bytes", "the time of the bytes alone", 1),
@@ -312,6 +344,7 @@ def with_sign(nibble):
             **says("dequantize_int4", "the scale of its first group", 1),
             **not_right("absorb_query_int4", "the scale of the first", 1),
             **says("which_clock", "the part in which the kernels run"),
+            **says("l2_knee", "the whole time of the first row"),
         },
     ),
     Submission(
