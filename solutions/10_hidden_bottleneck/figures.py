@@ -13,7 +13,7 @@ ARTICLE = {"products": 35.6, "attention": 23.0, "ratio_16": 1.86, "ratio_128": 1
 
 def clocked(times):
     """Return a call's times by the lesson's names for the clocks."""
-    return {name: round(times[key], 1) for name, key in CLOCKS.items()}
+    return {name: round(times[key], 2) for name, key in CLOCKS.items()}
 
 
 class Record:
@@ -82,7 +82,7 @@ def figures(record):
         "copy": f"{found.record['copy_bytes_per_s'] / 1e9:,.0f}",
         "copy_tb": round(found.record["copy_bytes_per_s"] / 1e12, 2),
         "l2_mib": f"{found.record['l2_bytes'] / MIB:.0f}",
-        "l2_mib_again": f"{found.record['l2_bytes'] / MIB:.0f}",
+        "l2_mib_again": round(found.record["l2_bytes"] / MIB),
         "wall_one": f"{one['wall_us']:.0f}",
         "graph_one": f"{one['graph_us']:.1f}",
         "wall_attention": f"{found.attention(4096)['wall_us']:.0f}",

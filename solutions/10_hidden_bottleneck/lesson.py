@@ -609,8 +609,8 @@ plots.curves(panels, xlabel="batch B", ylabel="µs on an H200, measured", log="x
 
 # %% [markdown]
 # With one request INT4 is {{warm_gain}} times as fast with a warm L2 and {{flushed_gain}} times with an empty
-# one{{!int4_faster}}{{!more_when_flushed}}. That is far from the 3.9 times fewer bytes: at 3 to 5 µs a kernel is
-# mostly start, one trip to memory, and end. With an empty L2 INT4 wins up to B = {{wins_up_to}}. At B = 256 it
+# one{{!int4_faster}}{{!more_when_flushed}}. That is far from the 3.8 times fewer bytes of your table: at 3 to 5 µs
+# a kernel is mostly start, one trip to memory, and end. With an empty L2 INT4 wins up to B = {{wins_up_to}}. At B = 256 it
 # loses{{!loses_at_256}}: your table says why. The rows are most of the bytes there, INT4 saves little, and each
 # integer still has to be turned into a float, once for every block of requests.
 #
@@ -634,7 +634,7 @@ H200_INT4 = "{{sweep_4}}"
 lines = {}
 for label, rows in (("16 bits, ours", H200_HALF), ("INT4, ours", H200_INT4)):
     lines[label] = [row[0] / 2**20 for row in H200_HALF], [row[1] for row in rows]
-limit = {"L2 of an H200, {{l2_mib}} MiB": float("{{l2_mib_again}}")}
+limit = {"L2 of an H200, {{l2_mib}} MiB": "{{l2_mib_again}}"}
 plots.curves({"warm graph, B = 1": lines}, xlabel="MiB of weights in 16 bits", ylabel="µs, measured", verticals=limit)
 
 # %% [markdown]
@@ -716,9 +716,9 @@ print("\nINT4 over cuBLAS:", ", ".join(f"{mib:.0f} MiB {ratio:.2f}" for mib, rat
 # %% [markdown]
 # There is a knee, and beyond it the 16-bit weights come at DRAM's pace ({{copy}} GB/s in a copy). INT4 weights are a
 # quarter as large and stay in the L2 for longer. So the ratio falls: from {{ratio_16}} at 16 MiB to {{ratio_128}} at
-# 128, by a factor of {{fall}}{{!falls_too}}. The article's falls from 1.86 to 1.08, by {{article_fall}}. The article
-# saw the right thing, at another height: its ratios are above 1 because its kernel computed for too long, not because
-# of the L2.
+# 128, by a factor of {{fall}}{{!falls_too}}. (In between it is uneven, because cuBLAS's own times are.) The article's
+# falls from 1.86 to 1.08, by {{article_fall}}. The article saw the right thing, at another height: its ratios are
+# above 1 because its kernel computed for too long, not because of the L2.
 #
 # ## In the field: how a measurement misleads
 #
