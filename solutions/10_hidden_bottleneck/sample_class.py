@@ -17,13 +17,13 @@ from autograder.judging.verdict import Outcome
 ROWS = "rows = 2 * B * H * (Dn + R + R + Dv)"
 FLOPS = "flops = 2 * weights + rows, 2 * B * weights"
 VALUES = "(groups / scales[..., None]).round()"
-NIBBLES = "low, high = values[..., 0::2] & 0xF, values[..., 1::2] & 0xF"
+NIBBLES = "low, high = values[..., ::2] & 0xF, values[..., 1::2] & 0xF"
 SCALES = "scales = torch.where(largest > 0, largest / 7, torch.ones_like(largest))"
 EXTENDED = "low, high = ((nibble ^ 8) - 8 for nibble in (packed.int() & 0xF, packed.int() >> 4))"
 SPREAD = "(values.unflatten(-1, (-1, group)) * scales[..., None]).flatten(-2)"
 STACKED = "torch.stack((low, high), -1).flatten(-2)"
 IN_KERNEL = "low, high = ((words & 0xF) ^ 8) - 8, ((words >> 4) ^ 8) - 8"
-ADDED = "acc += sums * scale[None, :].to(tl.float32)"
+ADDED = "acc += sums * scale[None, :]"
 SCALE = "scales_ptr + rows * (DN // GROUP) + g, mask"
 EVEN, ODD = "g * GROUP + 2 * offs_i[None, :], mask", "g * GROUP + 2 * offs_i[None, :] + 1, mask"
 LAST = """last = tl.load(scales_ptr + rows * (DN // GROUP) + DN // GROUP - 1, mask=offs_r < R, other=0.0)
@@ -194,7 +194,7 @@ def with_sign(nibble):
         "MACs, sign bits that run over, no signs, the attention's share",
         patches=(
             replace("reconstruction_bytes", FLOPS, "flops = 2 * weights + rows, B * weights"),
-            replace("quantize_int4", "values[..., 0::2] & 0xF", "values[..., 0::2] & 0xFF"),
+            replace("quantize_int4", "values[..., ::2] & 0xF", "values[..., ::2] & 0xFF"),
             replace("dequantize_int4", "(nibble ^ 8) - 8", "nibble"),
             replace("absorb_query_int4", IN_KERNEL, "low, high = words & 0xF, words >> 4"),
             replace("which_clock", SHARE, "attention[clock] / (total[clock] + attention[clock])"),
@@ -216,7 +216,7 @@ def with_sign(nibble):
             replace("reconstruction_bytes", ROWS, "rows = B * H * (Dn + R + R + Dv)"),
             replace("reconstruction_bytes", FLOPS, "flops = weights + rows, 2 * B * weights"),
             replace("reconstruction_bytes", '"weight_bytes": 2 * weights', '"weight_bytes": weights'),
-            replace("quantize_int4", NIBBLES, "low, high = values[..., 0::2] + 8, values[..., 1::2] + 8"),
+            replace("quantize_int4", NIBBLES, "low, high = values[..., ::2] + 8, values[..., 1::2] + 8"),
             replace(
                 "dequantize_int4", EXTENDED, "low, high = ((packed.int() & 0xF) ^ 8) - 8, (packed >> 4).to(torch.int8)"
             ),
@@ -393,7 +393,7 @@ def with_sign(nibble):
             replace("quantize_int4", SCALES, "scales = largest / 7"),
             replace("quantize_int4", VALUES, f"{VALUES}.nan_to_num()"),
             replace("dequantize_int4", "rows.mT if axis == 1", "rows.reshape(rows.mT.shape) if axis == 1"),
-            replace("absorb_query_int4", "(h * R + offs_r)", "offs_r"),
+            replace("absorb_query_int4", "rows = h * R + offs_r", "rows = offs_r"),
             replace("which_clock", OF_FLOOR, 'total["flushed"] / (1e6 * weight_bytes / bandwidth)'),
         ),
         expect={
