@@ -125,7 +125,7 @@ def claims(record):
         "about_half": all(0.35 < share < 0.62 for share in shares),
         "falls_with_context": shares == sorted(shares, reverse=True),
         "wall_lowest": found.share(4096, "wall") < found.share(4096, "graph") < found.share(4096, "flushed"),
-        "int4_faster": min(found.gain(1, clock) for clock in ("graph", "flushed")) > 1.1,
+        "int4_faster": min(found.gain(1, clock) for clock in ("graph", "flushed")) > 1,
         "more_when_flushed": found.gain(1, "flushed") > found.gain(1, "graph"),
         "loses_at_256": found.gain(256, "flushed") < 1,
         "falls_too": ratios[128.0] < 0.75 * ratios[16.0] and max(ratios.values()) < 1,
