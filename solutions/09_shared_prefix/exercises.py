@@ -380,13 +380,13 @@ def _form(
     width, absorb_macs = itemsize if width is None else width, absorb_macs or 2 * R + Dr
     words, queries = Dn + Dr + Dv, S if queries is None else queries
     point = width * words / bandwidth / (flops * queries * absorb_macs / rate)
-    naive_s = max(width * H * words / bandwidth, flops * B * queries * H * words / rate) * L
-    absorb_s = max(width * (R + Dr) / bandwidth, flops * B * queries * H * absorb_macs / rate) * L
+    naive_s = max(width * H * words / bandwidth, flops * B * queries * H * words / rate)
+    absorb_s = max(width * (R + Dr) / bandwidth, flops * B * queries * H * absorb_macs / rate)
     form = pick(point, B) if pick else "naive" if L and point <= B else "absorb"
     return {
         "switch_point": point,
         "form": form,
-        "gain": gain(naive_s, absorb_s) if form == "naive" and L else 1.0,
+        "gain": gain(naive_s, absorb_s) if form == "naive" else 1.0,
     }
 
 
@@ -444,7 +444,8 @@ CHOOSE = Exercise(
     mistakes=(
         _form_slip(
             "sparse rate",
-            "switch_point takes the rate with structured sparsity: a dense product reaches half of it at best",
+            "switch_point is twice as large: a dense product reaches half of the rate with structured sparsity, at "
+            "best; or MACs are counted for FLOPs, and one is two",
             rate=1.0,
         ),
         _form_slip(
@@ -453,21 +454,20 @@ CHOOSE = Exercise(
             queries=1,
         ),
         _form_slip("words for bytes", "words are counted for bytes: a cached word has itemsize bytes", width=1),
-        _form_slip("MACs for FLOPs", "MACs are counted for FLOPs: a multiply-accumulate is two", flops=1),
         _form_slip(
             "key of 576 only",
             "absorb's arithmetic counts the key alone, R+Dr: the value, R wide, is multiplied as well",
             lambda sizes, **_: dict(absorb_macs=sizes["R"] + sizes["Dr"]),
         ),
         _form_slip(
-            "no fall-back",
-            "naive is chosen where too few sequences share: below switch_point, and without a prefix, it is absorb",
-            pick=lambda point, B: "naive",
-        ),
-        _form_slip(
             "no prefix",
             "there is no prefix, and naive is chosen: with L = 0 there is nothing to expand",
             pick=lambda point, B: "naive" if point <= B else "absorb",
+        ),
+        _form_slip(
+            "no fall-back",
+            "naive is chosen where too few sequences share: below switch_point, and without a prefix, it is absorb",
+            pick=lambda point, B: "naive",
         ),
         _form_slip(
             "upside down",
@@ -529,7 +529,11 @@ FOOTPRINT = Exercise(
             "a cluster, as in Figure 5",
             1,
             visible=[dict(B=4096, T=32768, L=26472, **CLOUD), dict(B=4096, T=32768, L=0, **CLOUD)],
-            hidden=lambda r: [_drawn_footprint(r), _drawn_footprint(r, sequence=1), _drawn_footprint(r, L=0)],
+            hidden=lambda r: [
+                _drawn_footprint(r, itemsize=2),
+                _drawn_footprint(r, sequence=1),
+                _drawn_footprint(r, L=0),
+            ],
         ),
     ),
     inputs=as_given,
@@ -700,7 +704,7 @@ SHARED = Exercise(
             "one user, one token",
             1,
             visible=[dict(B=1, H=2, L=50), dict(B=19, H=2, L=1)],
-            hidden=lambda r: [dict(B=1, H=r.randint(1, 4), L=1), dict(B=2, H=1, L=r.choice([15, 17, 63, 65]))],
+            hidden=lambda r: [dict(B=1, H=r.randint(1, 4), L=1), dict(B=2, H=1, L=r.choice([65, 129]))],
         ),
     ),
     inputs=_shared_step,
@@ -754,13 +758,13 @@ SHARED = Exercise(
     kernel=True,
     speed=Speed(
         points=3,
-        case=dict(B=256, H=128, L=4096, **WIDE),
+        case=dict(B=1024, H=16, L=2048, **WIDE),
         small=dict(B=128, H=2, L=256),
         axes=dict(q_nope="bh", q_rope="bh", k="_h", v="_h", out="bh", lse="bh"),
         floor=_shared_floor,
-        bars=((0.2, 0.5), (0.35, 1.0)),
+        bars=((0.15, 0.5), (0.22, 1.0)),
         baseline=_eager_shared,
-        ratio=2.0,
+        ratio=4.0,
     ),
 )
 
@@ -850,9 +854,9 @@ _branches = _tree()
 
 
 def _beside(parents: list[int], lengths: list[int], node: int) -> list[int]:
-    """Nodes whose parent is on the path, or root: what counts a node for the users of its siblings."""
+    """The root, and all children of nodes before the last: what counts a node for the users of its siblings."""
     path = _path(parents, node)
-    return [each for each, parent in enumerate(parents) if path and (parent == -1 or parent in path[:-1])]
+    return path[:1] + [each for each, parent in enumerate(parents) if parent in path[:-1]]
 
 
 def _from_last_gap(parents: list[int], lengths: list[int], node: int) -> list[int]:
@@ -894,16 +898,17 @@ def _nan_without_own(**given: Any) -> tuple[Tensor, Tensor]:
 
 
 def _packed_cost(q, k, v, parents, lengths, last, own_out, own_lse) -> Cost:
-    """A third more than the FLOPs of each node with its users: all users with every node take more."""
+    """Half more than the FLOPs of each node with its users: in a tree of many branches all users take more."""
     (B, H, D), Dv, slots = q.shape, v.shape[-1], 1
     pairs = 0
     for node in last:
         path = _path(parents, node)
         pairs, slots = pairs + sum(lengths[each] for each in path), max(slots, len(path) + 1)
     made = H * (4 * pairs + (len(k) + B * len(parents)) * (D + Dv)) + 4 * (slots + len(parents) + 1) * B * H * (Dv + 1)
-    return Cost(bytes=16 * 4 * made + 4096, flops=1.34 * 2 * pairs * H * (D + Dv))
+    return Cost(bytes=16 * 4 * made + 4096, flops=1.5 * 2 * pairs * H * (D + Dv))
 
 
+FAN = dict(parents=(-1, *[0] * 8), lengths=(4, *range(3, 19, 2)), last=range(1, 9))
 TWO_LEVELS = dict(parents=(-1, 0, 0), lengths=(9, 5, 7), last=(1, 2, 1, 2, 2, 0))
 
 
@@ -922,6 +927,8 @@ def _drawn_tree(r: Random, nodes: int, B: int, empty: int = 0, shuffled: bool = 
     return dict(parents=renamed, lengths=lengths, last=r.sample(last, len(last)), H=r.randint(1, 3))
 
 
+AVERAGED = "the parts are averaged: weigh each by exp(its lse − the lse of all)"
+
 TREE = Exercise(
     name="tree_decode",
     title="a tree of prefixes: each node once, for its users",
@@ -938,7 +945,7 @@ TREE = Exercise(
         Part(
             "branches",
             2,
-            visible=[TWO_LEVELS, dict(parents=(2, 2, -1, 0), lengths=(5, 7, 9, 4), last=(3, 1, -1, 0, 2, 3))],
+            visible=[TWO_LEVELS, dict(parents=(2, 2, -1, 0), lengths=(5, 7, 9, 4), last=(3, 1, -1, 0, 2, 3)), FAN],
             hidden=lambda r: [
                 _drawn_tree(r, r.randint(4, 9), 12),
                 _drawn_tree(r, 4, 8) | dict(level=80.0),
@@ -964,6 +971,11 @@ TREE = Exercise(
     tolerance=2e-5,
     mistakes=(
         Mistake(
+            "path cut at an empty node",
+            "a node without tokens ends the path: what stands before it counts all the same",
+            _tree(path=_from_last_gap),
+        ),
+        Mistake(
             "parents forgotten",
             "a request sees its last node alone: the nodes before it, up to a root, are part of its context",
             _tree(path=lambda parents, lengths, node: _path(parents, node)[-1:]),
@@ -987,26 +999,13 @@ TREE = Exercise(
         Mistake(
             "own part left out", "the own tokens are missing: own_out and own_lse are a part too", _tree(own=False)
         ),
-        Mistake(
-            "plain mean",
-            "out is the mean of the parts: weigh each by exp(its lse − the lse of all)",
-            _tree(merge=_plain),
-        ),
-        Mistake(
-            "merged by halves",
-            "the parts are merged one by one with half of the weight each: weigh by the lse",
-            _tree(merge=_one_by_one),
-        ),
+        Mistake("plain mean", AVERAGED, _tree(merge=_plain)),
+        Mistake("plain mean", AVERAGED, _tree(merge=_one_by_one)),
         Mistake(
             "lse not carried on",
             "the parts are merged one by one, and the lse stays that of the first: after each merge it is that of all "
             "so far",
             _tree(merge=_lse_not_carried),
-        ),
-        Mistake(
-            "path cut at an empty node",
-            "a node without tokens ends the path: what stands before it counts all the same",
-            _tree(path=_from_last_gap),
         ),
         Mistake(
             "NaN of no own tokens",

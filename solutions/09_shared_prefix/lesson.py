@@ -692,9 +692,9 @@ plots.flow(
 # | `own_out`, `own_lse` | [B, H, Dv], [B, H] | own tokens, done by absorb; NaN and −inf for none |
 # | returns `out`, `lse` | [B, H, Dv], [B, H] | over the whole context; 0 and −inf where there is none |
 #
-# Floats are float32, the lists are Python's. The work is counted: your products may take a third more than all
-# nodes with their users. Every node with every query, and a mask behind it, takes more. `merge_two` is there for
-# you.
+# Floats are float32, the lists are Python's. The work is counted: your products may take half more than all nodes with
+# their users. In a tree of many branches every node with every query, and a mask behind it, takes more. `merge_two` is
+# there for you.
 #
 # <details><summary>Hint 1</summary>
 #
