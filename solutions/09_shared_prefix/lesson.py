@@ -442,16 +442,19 @@ for B in (4096, 8192, 16384, 32768):
 small = prefix_footprint(4096, 32768, 26472, **cloud)
 for name in ("weights", "latent", "expanded"):
     print(f"B = 4096, 32K tokens: {name:8} {small[name] / 1e9:6.1f} GB a device")
+full = small["expanded"] / (64e9 - small["expanded"])
+print(f"where it all fills 64 GB a device, the overhead is {full:.0%}")
 fill = small["expanded"] / 0.03 / 1e9
 print(f"the overhead is 3 % where weights and latents take {fill:.0f} GB a device, {384 * fill / 1e3:.0f} TB in all")
 lines["3 %"] = contexts, [3.0] * 4
 plots.curves({"prompt A, 384 devices, FP8": lines}, xlabel="context", ylabel="overhead, %", log="xy", dotted=["3 %"])
 
 # %% [markdown]
-# The paper says "approximately 3 % across a wide range". In this model that holds where latents fill a memory, and
-# the expanded prefix is a fixed price: it does not grow with the users or with their contexts. For a small
-# deployment it is a third of what there is. Before you expand, ask what else the memory could hold: another user's
-# 4096 own tokens take 4096 · 576 words a layer, as many as 58 expanded tokens.
+# The paper says "approximately 3 % across a wide range". Its NPU has 64 GB. In this simple model the overhead is
+# larger on devices of that size, even when they are full, and 3 % takes the last line's memory. What holds in any
+# model: the price is fixed. It grows neither with the users nor with their contexts, so it fades where these fill
+# the memory. Before you expand, ask what else the memory could hold: another user's 4096 own tokens take 4096 · 576
+# words a layer, as many as 58 expanded tokens.
 #
 # ## Exercise: shared_attention
 #
@@ -487,10 +490,10 @@ plots.matrices(
 # head read the same keys. Number them so that they run side by side, the block of users in axis 0 of the grid: then
 # the L2 serves all but the first.
 #
-# **Points for speed.** The case is B = 256, H = 128, L = 4096, DeepSeek-V3's widths, bfloat16. The floor counts 87
-# µs for the arithmetic and 107 µs for the bytes, so both matter. Half of the points: 0.2 of the floor's speed. All:
-# 0.35 of it, and 2 times the speed of eager PyTorch. Blocks of 16 users read the keys 16 times, from the L2 at
-# best.
+# **Points for speed.** The case is B = 1024, H = 16, L = 2048, bfloat16, DeepSeek-V3's widths: the paper's largest
+# batch, and the heads of one of 8 GPUs. The floor counts 22 µs for the arithmetic and 9 µs for the bytes. Half of
+# the points: 0.15 of the floor's speed. All: 0.22 of it, and 4 times the speed of eager PyTorch. Blocks of 16 or 32
+# users load the same keys too often, from the L2 at best, and do not reach the first bar.
 #
 # `block_sizes(B)` chooses users and tokens of a block, warps and stages by the shared memory there is.
 
@@ -654,10 +657,10 @@ draw_one_level("Kimi K2, prompt A", "Kimi K2, prompt C")
 # and FlashInfer, on a GPU of 3.3 TB/s. Here the mixed step has {{work}} times less arithmetic than absorb at Kimi
 # K2, prompt A, B = 1024. Over our own absorb it is {{absorb_gain}} times as fast. What is left of it over FlashMLA
 # is {{gain}}, because the two do not compute at one rate: FlashMLA reaches {{flash_rate}} TFLOP/s, and the mixed
-# step {{prefix_rate}}{{!flash_rate_higher}}. The gain is {{work}} times the quotient of the rates, {{rates}}.
-# Absorb's products are 512 and 576 wide and feed the tensor cores well; naive's are 128 and 192 wide, with an
-# exponential for every 320 MACs instead of every 1088. **A better baseline leaves less to gain.** Ask of every
-# speed-up: over what, and how near to the ceiling is that?
+# step {{prefix_rate}}{{!flash_rate_higher}}. The gain is {{work}} times the quotient of the rates, {{rates}}. Two
+# reasons that the shapes show: the accumulator of absorb is 512 wide and naive's 128, so naive loads more operands
+# for each product; and naive needs an exponential for every 320 MACs, absorb for every 1088. **A better baseline
+# leaves less to gain.** Ask of every speed-up: over what, and how near to the ceiling is that?
 #
 # ## Exercise: tree_decode
 #
@@ -692,9 +695,9 @@ plots.flow(
 # | `own_out`, `own_lse` | [B, H, Dv], [B, H] | own tokens, done by absorb; NaN and −inf for none |
 # | returns `out`, `lse` | [B, H, Dv], [B, H] | over the whole context; 0 and −inf where there is none |
 #
-# Floats are float32, the lists are Python's. The work is counted: your products may take half more than all nodes with
-# their users. In a tree of many branches every node with every query, and a mask behind it, takes more. `merge_two` is
-# there for you.
+# Floats are float32, the lists are Python's. The work is counted: your products may take half more than all nodes
+# with their users. In a tree of many branches every node with every query, and a mask behind it, takes more.
+# `merge_two` is there for you.
 #
 # <details><summary>Hint 1</summary>
 #
