@@ -411,6 +411,10 @@ def _drawn_form(r: Random, form: str, **fixed: Any) -> dict[str, Any]:
             return case
 
 
+AT_THE_POINT = dict(  # which is 64, to the last bit
+    B=64, S=1, L=1000, sizes=dict(H=16, Dn=32, Dr=16, Dv=16, R=56), itemsize=2, sparse_tflops=256.0, tb_per_s=1.0
+)  # fmt: skip
+
 CHOOSE = Exercise(
     name="choose_form",
     title="the switch point, and the fall-back below it",
@@ -418,7 +422,11 @@ CHOOSE = Exercise(
         Part(
             "enough sequences",
             1,
-            visible=[dict(B=128, S=1, L=26472, sizes=V3, **_on("h200"))],
+            visible=[
+                dict(B=128, S=1, L=26472, sizes=V3, **_on("h200")),
+                dict(B=80, S=1, L=4759, sizes=V3 | dict(H=1), **_on("h200")),
+                AT_THE_POINT,
+            ],
             hidden=lambda r: [_drawn_form(r, "naive", S=1, itemsize=2), _drawn_form(r, "naive", S=1)],
         ),
         Part(
@@ -601,10 +609,14 @@ def _shared_step(
     Dr: int = 16,
     Dv: int = 16,
     sharp: float = 1.0,
+    level: float = 0.0,
     dtype: torch.dtype = HALF,
 ) -> Arguments:
+    """Return a step; `level` is added to all scores."""
     q_nope, q_rope = (randn(g, B, H, width, scale=sharp, dtype=dtype) for width in (Dn, Dr))
     k, v = randn(g, L, H, Dn + Dr, dtype=dtype), randn(g, L, H, Dv, dtype=dtype)
+    if level:
+        q_nope[..., 0], k[..., 0] = 32.0, level * (Dn + Dr) ** 0.5 / 32
     return {"q_nope": q_nope, "q_rope": q_rope, "k": k, "v": v, "scale": (Dn + Dr) ** -0.5}
 
 
@@ -693,7 +705,7 @@ SHARED = Exercise(
         Part(
             "tails of users and tokens, also with scores of a hundred and more",
             2,
-            visible=[dict(B=5, H=3, L=37), dict(B=70, H=2, L=201, sharp=40.0)],
+            visible=[dict(B=5, H=3, L=37), dict(B=70, H=2, L=201, sharp=40.0), dict(B=9, H=2, L=70, level=-250.0)],
             hidden=lambda r: [
                 dict(B=r.randint(129, 150), H=1, L=r.randint(3, 30)),
                 dict(B=r.randint(17, 31), H=2, L=128 + 2 * r.randint(1, 60) + 1, Dv=64),

@@ -78,7 +78,7 @@ plots.flow(
 # From how many users on is the mixed step faster than absorb alone?
 
 # %%
-guess = 61  # users: put your own number here
+guess = 50  # users: put your own number here
 
 # %% [markdown]
 # ## Exercise: merge_two
@@ -657,10 +657,10 @@ draw_one_level("Kimi K2, prompt A", "Kimi K2, prompt C")
 # and FlashInfer, on a GPU of 3.3 TB/s. Here the mixed step has {{work}} times less arithmetic than absorb at Kimi
 # K2, prompt A, B = 1024. Over our own absorb it is {{absorb_gain}} times as fast. What is left of it over FlashMLA
 # is {{gain}}, because the two do not compute at one rate: FlashMLA reaches {{flash_rate}} TFLOP/s, and the mixed
-# step {{prefix_rate}}{{!flash_rate_higher}}. The gain is {{work}} times the quotient of the rates, {{rates}}. Two
-# reasons that the shapes show: the accumulator of absorb is 512 wide and naive's 128, so naive loads more operands
-# for each product; and naive needs an exponential for every 320 MACs, absorb for every 1088. **A better baseline
-# leaves less to gain.** Ask of every speed-up: over what, and how near to the ceiling is that?
+# step {{prefix_rate}}{{!flash_rate_higher}}. The gain is {{work}} times the quotient of the rates, {{rates}}. The
+# shapes point to two reasons. Absorb's accumulator is 512 wide and naive's 128, so naive loads more operands for
+# each product. And naive needs an exponential for every 320 MACs, absorb for every 1088. **A better baseline leaves
+# less to gain.** Ask of every speed-up: over what, and how near to the ceiling is that?
 #
 # ## Exercise: tree_decode
 #

@@ -82,7 +82,8 @@ def choose_form(B, S, L, sizes, itemsize, sparse_tflops, tb_per_s):
     point = ridge * itemsize * wide / (2 * S * latent)
     if L and point <= B:
         read, computed = itemsize * wide * ridge, 2 * B * S * wide
-        return dict(switch_point=point, form="naive", gain=2 * B * S * latent / max(read, computed))
+        absorb = max(2 * B * S * latent, itemsize * (sizes["R"] + sizes["Dr"]) / sizes["H"] * ridge)
+        return dict(switch_point=point, form="naive", gain=absorb / max(read, computed))
     return dict(switch_point=point, form="absorb", gain=1)
 """,
             ),
