@@ -1,0 +1,175 @@
+"""The figures of this lesson: prefixes and trees of prefixes, measured on an H200."""
+
+from mla_ref.hardware.devices import DEVICES
+
+from ..records import pick, rounded, table
+
+MODELS = {"kimi_k2": ("Kimi K2", 64), "deepseek_v3": ("DeepSeek-V3", 128)}  # and their heads
+NAIVE, ABSORB = 320, 1088  # MACs of a pair of query head and token
+PROMPTS = {"A": 26472, "B": 7069, "C": 4759}
+TABLE_3 = {"A": (99.1, 58.1), "B": (34.5, 25.9), "C": (26.9, 22.0)}  # the paper's attention, ms: FlashMLA, TyphoonMLA
+OTHER_MS, LAYERS = 28.1, 61
+
+
+class Prefix:
+    """The record of the H200."""
+
+    def __init__(self, record):
+        self.record = record("prefix_h200")
+
+    def one(self, model, prompt, B, data="mmlu"):
+        return pick(self.record["one_level"], model=model, prompt=prompt, data=data, B=B)
+
+    def us(self, call, *size):
+        return self.one(*size)["calls"][call]["cold_us"]
+
+    def work(self, model, prompt, B):
+        """FLOPs of attention by absorb alone, and with the prefix naive."""
+        row = self.one(model, prompt, B)
+        tokens, shared = row["prefix_tokens"] + row["own_tokens_mean"], row["naive_tokens"]
+        pairs = 2 * B * MODELS[model][1]
+        return pairs * tokens * ABSORB, pairs * (shared * NAIVE + (tokens - shared) * ABSORB)
+
+    def rates(self, model, prompt, B):
+        """FLOP/s of FlashMLA, and of the prefix kernel with its merge."""
+        absorb, mixed = self.work(model, prompt, B)
+        return (
+            absorb / self.us("FlashMLA", model, prompt, B) * 1e6,
+            mixed / self.us("prefix", model, prompt, B) * 1e6,
+        )
+
+
+def switch(found):
+    """A table: predicted and measured switch points."""
+    rows = [
+        (
+            MODELS[each["model"]][0],
+            f"{each['tokens']:,}",
+            f"{each['predicted']['data sheet']:.0f}",
+            f"{each['predicted']['measured ceilings']:.0f}",
+            f"**{each['crossing']:.0f}**",
+        )
+        for each in found.record["switch"]
+    ]
+    return table(("model", "tokens of the prefix", "B_θ, data sheet", "B_θ, measured ceilings", "lines cross at"), rows)
+
+
+def levels(found):
+    """A table: a tree of prefixes."""
+    rows = [
+        (
+            f"{each['B']:,}",
+            f"{each['root']:,}",
+            f"{each['branches']} × {each['branch']:,}",
+            f"{each['own']}",
+            *(f"{each['calls'][call]['cold_us']:,.0f}" for call in ("tree", "root alone", "absorb", "FlashMLA")),
+            f"{each['speedups']['FlashMLA']:.1f}",
+            f"{each['speedups']['root alone']:.2f}",
+        )
+        for each in found.record["levels"]
+    ]
+    head = (
+        "B",
+        "root",
+        "branches",
+        "own",
+        "tree, µs",
+        "root alone",
+        "absorb",
+        "FlashMLA",
+        "over FlashMLA",
+        "over the root alone",
+    )
+    return table(head, rows)
+
+
+def token_rates(found):
+    """Table 3: the paper's, and what this record gives with the same time besides attention."""
+    rows = []
+    for prompt, (flash, typhoon) in TABLE_3.items():
+        mine = (LAYERS / 1e3 * found.us(call, "deepseek_v3", prompt, 128) for call in ("FlashMLA", "prefix"))
+        for where, (old, new) in (("paper", (flash, typhoon)), ("H200", tuple(mine))):
+            rates = (128 / (ms + OTHER_MS) for ms in (old, new))
+            gain = (old + OTHER_MS) / (new + OTHER_MS)
+            rows.append((prompt, where, f"{old:.1f}", f"{new:.1f}", *(f"{rate:.2f}" for rate in rates), f"{gain:.2f}"))
+    head = (
+        "prompt",
+        "measured",
+        "FlashMLA, ms",
+        "shared prefix, ms",
+        "FlashMLA, kToken/s",
+        "shared prefix, kToken/s",
+        "gain",
+    )
+    return table(head, rows)
+
+
+def least(found):
+    """The row of the smallest gain."""
+    return min(found.record["one_level"], key=lambda row: row["speedup"])
+
+
+def figures(record):
+    found = Prefix(record)
+    best, lowest, trees = found.one("kimi_k2", "A", 1024), least(found), found.record["random_trees"]
+    absorb, mixed = found.work("kimi_k2", "A", 1024)
+    flash_rate, prefix_rate = found.rates("kimi_k2", "A", 1024)
+    rows = lambda model, prompt: [
+        [row["B"], *(row["calls"][call]["cold_us"] for call in ("prefix", "absorb", "FlashMLA"))]
+        for row in found.record["one_level"]
+        if (row["model"], row["prompt"], row["data"]) == (model, prompt, "mmlu")
+    ]
+    device = DEVICES["h200"]
+    return {
+        "switch": switch(found),
+        "switch_rows": rounded(
+            {
+                f"{MODELS[each['model']][0]}, {each['tokens']} tokens": [list(row.values()) for row in each["rows"]]
+                for each in found.record["switch"]
+                if each["tokens"] == PROMPTS["A"]
+            },
+            0,
+        ),
+        "rate": f"{device.rate(measured=True) / 1e12:.0f}",
+        "bandwidth": f"{device.bandwidth(measured=True) / 1e12:.2f}",
+        "one_level": rounded(
+            {f"{MODELS[model][0]}, prompt {prompt}": rows(model, prompt) for model in MODELS for prompt in PROMPTS}, 0
+        ),
+        "gain": f"{best['speedup']:.1f}",
+        "gain_in_graphs": f"{best['speedup_in_graphs']:.1f}",
+        "absorb_gain": f"{best['calls']['absorb']['cold_us'] / best['calls']['prefix']['cold_us']:.1f}",
+        "work": f"{absorb / mixed:.1f}",
+        "flash_rate": f"{flash_rate / 1e12:.0f}",
+        "prefix_rate": f"{prefix_rate / 1e12:.0f}",
+        "rates": f"{prefix_rate / flash_rate:.2f}",
+        "least_gain": f"{lowest['speedup']:.2f}",
+        "least_where": f"{MODELS[lowest['model']][0]}, prompt {lowest['prompt']}, B = {lowest['B']}",
+        "expanded_gb": f"{found.one('deepseek_v3', 'A', 128)['expanded_bytes'] / 1e9:.1f}",
+        "all_layers_gb": f"{LAYERS * found.one('deepseek_v3', 'A', 128)['expanded_bytes'] / 1e9:.0f}",
+        "levels": levels(found),
+        "trees": f"{trees['trees']}",
+        "planned": f"{trees['with_naive_parts']}",
+        "worst_tree": f"{trees['least_ratio']:.2f}",
+        "median_tree": f"{trees['median_ratio_with_naive_parts']:.1f}",
+        "best_tree": f"{trees['most']:.1f}",
+        "other": f"{OTHER_MS}",
+        "token_rates": token_rates(found),
+    }
+
+
+def claims(record):
+    found = Prefix(record)
+    switches = {(each["model"], each["tokens"]): each for each in found.record["switch"]}
+    gain = lambda model, prompt: found.one(model, prompt, 1024)["speedup"]
+    flash_rate, prefix_rate = found.rates("kimi_k2", "A", 1024)
+    return {
+        "below_both": all(each["crossing"] < min(each["predicted"].values()) for each in switches.values()),
+        "longer_is_sooner": all(
+            switches[m, PROMPTS["A"]]["crossing"] < switches[m, PROMPTS["C"]]["crossing"] for m in MODELS
+        ),
+        "flash_is_fastest": all(row["fastest_other"] == "FlashMLA" for row in found.record["one_level"]),
+        "longer_gains": all(gain(m, "A") > gain(m, "B") > gain(m, "C") for m in MODELS),
+        "flash_rate_higher": flash_rate > prefix_rate,
+        "tree_wins": all(min(each["speedups"].values()) > 1.1 for each in found.record["levels"]),
+        "trees_hold": found.record["random_trees"]["least_ratio"] > 0.95,
+    }
