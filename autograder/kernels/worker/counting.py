@@ -18,7 +18,7 @@ from autograder.isolation.worker.layout import blank
 from autograder.kernels.worker.generated import Generated
 from mla_ref.hardware.emulator.access import KINDS
 from mla_ref.hardware.emulator.machine import Machine, Touched, Watch
-from mla_ref.hardware.emulator.ttir import Block, Module, Op
+from mla_ref.hardware.emulator.ttir import Block, Op
 
 SECTOR = 32  # bytes that an L2 cache moves at least; four to a line
 LINE = 4 * SECTOR
@@ -117,7 +117,6 @@ class Counter(Watch):
         self.gone: dict[tuple[int, int], int] = {}
         self.branched = any(_branches(block) for op in loops for block in op.regions[-1])
         self.main = machine.kernel.module.main
-        self.needs = _needs(machine.kernel.module)
 
     def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
         site, itemsize = self._site(op), _itemsize(op)
@@ -227,19 +226,16 @@ class Counter(Watch):
     def _begin(self, weight: int) -> None:
         self.memory.clock += 1
         self.weight, self.started = weight, self.memory.clock
-        self.round: dict[int, int] = {}
-        self.waits: dict[int, int] = {}  # how many loads have waited for one another when one of the round is done
-        self.now = 0  # loads that the latest one waits for
-        self.levels: list[int] = []  # by that number, where values of the round lie at most
+        self.round: dict[Any, int] = {}
+        self.level = -1
         self.signature: list[tuple] = []
         self.passed: list[tuple] = []
 
     def _close(self) -> None:
-        """End a round: loads that are under way together, but for those that wait for others of it."""
-        for level in self.levels:
-            if level >= 0:
-                self.rounds[level] += self.weight
-        self.round, self.waits, self.levels, self.now = {}, {}, [], 0
+        """End a round: loads that are under way together."""
+        if self.level >= 0:
+            self.rounds[self.level] += self.weight
+        self.round, self.level = {}, -1
 
     def _access(self, op: Op, site: Any, itemsize: int, active: int, found: list[tuple[int, int, Pattern]]) -> None:
         kind, weight, line = KINDS[op.name], self.weight, op.key
@@ -270,10 +266,6 @@ class Counter(Watch):
         if self.round.get(op.number, 0) >= self.layouts.depth(site, stages):
             self._close()
         self.round[op.number] = self.round.get(op.number, 0) + 1
-        ahead = site is not None and site["async"]  # its addresses are loaded turns before
-        self.now = 0 if ahead else max((self.waits.get(load, 0) for load in self.needs.get(op.number, ())), default=0)
-        self.waits[op.number] = max(self.waits.get(op.number, 0), self.now + 1)
-        self.levels += [-1] * (self.now + 1 - len(self.levels))
 
     def _pattern(
         self, op: Op, site: Any, number: int, index: np.ndarray, mask: np.ndarray | None, itemsize: int
@@ -320,8 +312,7 @@ class Counter(Watch):
         if len(where):
             self.fetched["sectors"][level] += len(where) * self.weight
             self.fetched["requests"][level] += len(np.unique(where >> 2)) * self.weight
-            self.levels += [-1] * (self.now + 1 - len(self.levels))
-            self.levels[self.now] = max(self.levels[self.now], level)
+            self.level = max(self.level, level)
 
     def _mark(self, number: int, mark: str, where: np.ndarray) -> None:
         key = (number, mark)
@@ -389,55 +380,6 @@ class Counter(Watch):
             "spans": spans,
             "unwritten": sorted(self.unwritten),
         }
-
-
-def _needs(module: Module) -> dict[int, set[int]]:
-    """Return of each load the loads from which its address, its mask or whether it runs come, with none between."""
-    made: dict[str, set[str]] = {}  # of each value those that it is made of
-    loads: dict[str, int] = {}
-    wanted: list[tuple[int, list[str]]] = []
-
-    def join(names: Sequence[str], of: Sequence[str]) -> None:
-        for name, each in zip(names, of, strict=False):
-            made.setdefault(name, set()).add(each)
-
-    def visit(block: Block, around: list[str], into: list[str]) -> None:
-        for op in block.ops:
-            if KINDS.get(op.name) == "load":
-                wanted.append((op.number, [*around, *(op.operands[:2] if op.name == "tt.load" else op.operands)]))
-                loads.update(dict.fromkeys(op.results, op.number))
-                continue
-            bodies = [each for region in op.regions for each in region]
-            args = [[name for name, _ in each.args] for each in bodies]
-            inner, targets = around, [op.results for _ in bodies]
-            if op.name == "scf.for":
-                inner, targets = [*around, *op.operands[:3]], [args[0][1:]]
-                join(args[0][1:], op.operands[3:])
-                join(op.results, args[0][1:])
-            elif op.name == "scf.while":
-                targets = [args[1], args[0]]
-                join(args[0], op.operands)
-                join(op.results, args[1])
-            else:  # of a branch's results one part is what decides
-                inner = [*around, *op.operands] if op.name == "scf.if" else around
-                for name in op.results:
-                    made.setdefault(name, set()).update(op.operands)
-            join(into, op.operands[op.name == "scf.condition" :] if op.name in ("scf.yield", "scf.condition") else ())
-            for each, target in zip(bodies, targets, strict=True):
-                visit(each, inner, target)
-
-    for block in module.main.blocks:
-        visit(block, [], [])
-    found = {}
-    for number, names in wanted:
-        waiting, seen = list(names), set(names)
-        while waiting:
-            name = waiting.pop()
-            new = set() if name in loads else made.get(name, set()) - seen
-            seen |= new
-            waiting += new
-        found[number] = {loads[name] for name in seen if name in loads}
-    return found
 
 
 def _inside(block: Block) -> Iterator[Op]:
