@@ -20,6 +20,7 @@ from autograder.course.lesson import without_marks
 from autograder.course.sample import Submission, find_cell, render, rewrite, submissions
 from autograder.judging.verdict import Outcome
 
+pytestmark = pytest.mark.xdist_group("other solutions")  # which are judged once, all together
 FULL_SIZE = "; at full size"
 FOLDER = Path(__file__).parent
 COURSE = Course.at(FOLDER.parent)
