@@ -78,9 +78,8 @@ def prefix(
 
     Parameters and results are those of :func:`mla_ref.naive`. What is shared is read off the block table at each call,
     and expanded for it: :func:`mla_ref.plan_prefixes` and :class:`mla_ref.ExpandedPrefixes` do both once for many
-    calls. Without a block table, and under `torch.compile`, this is
-    :func:`mla_ref.absorb`. The switch point is equation 1's for the GPU in use,
-    and an H100's elsewhere.
+    calls. Without a block table, and under `torch.compile`, this is :func:`mla_ref.absorb`. The switch point is
+    equation 1's by the data sheet of the GPU in use, and by an H100's elsewhere.
 
     Raises
     ------

@@ -174,8 +174,8 @@ def prefix_attention(
 ) -> tuple[Tensor, Tensor]:
     """MLA over pages, naive over the shared parts of a plan: :func:`mla_ref.prefix_attention` in a few launches.
 
-    A single large part that all sequences share goes to cuDNN's attention where there is one, which is faster than
-    this kernel there; all others go to one launch. Without a part to compute naively this is absorb.
+    A part whose users fill the GPU goes to cuDNN's attention where there is one, which is faster than this kernel
+    there; all others go to one launch. Without a part to compute naively this is absorb.
 
     Parameters
     ----------
@@ -228,13 +228,16 @@ def prefix_attention(
             found = decode(*queries, c_kv, k_rope, **where, **options)
             for whole, each in zip((o_latent, rest_lse), found, strict=True):
                 whole.index_copy_(0, long, each)
-        torch.bmm(_heads_first(o_latent), w_uv.mT, out=_heads_first(rest))
+        dense = rest if rest.is_contiguous() else rest.new_empty(rest.shape)
+        torch.bmm(_heads_first(o_latent), w_uv.mT, out=_heads_first(dense))
+        if dense is not rest:
+            rest.copy_(dense)
 
     with on_device_of(q_nope):
         if not plan.nodes:
             absorbed(out, lse)
             return out, lse
-        rest, rest_lse = torch.empty_like(out), torch.empty_like(lse)
+        rest, rest_lse = out.new_empty(out.shape), lse.new_empty(lse.shape)
         with _beside(q_nope.device, first=_crowded(q_nope, q_rope, plan, expanded.v.shape[2])) as join:
             absorbed(rest, rest_lse)
         parts, part_lses, counts = naive_parts(q_nope, q_rope, plan, expanded, scale)
@@ -244,8 +247,8 @@ def prefix_attention(
 
 
 def _heads_first(x):
-    """Return ``[B, S, H, D]`` as ``[H, B*S, D]``, a view."""
-    return x.flatten(0, 1).transpose(0, 1)
+    """Return contiguous ``[B, S, H, D]`` as ``[H, B*S, D]``, a view."""
+    return x.view(-1, *x.shape[2:]).transpose(0, 1)
 
 
 @contextmanager
@@ -287,15 +290,15 @@ def naive_parts(
     B, S, H = q_nope.shape[:3]
     Dv = expanded.v.shape[2]
     device = q_nope.device
-    single = [node for node in plan.nodes if prefers_cudnn(q_nope, q_rope, Dv, len(node.users))]
-    if single and len(plan.nodes) == 1 and len(single[0].users) == B:
-        parts, part_lses = cudnn_part(q_nope, q_rope, expanded, single[0], scale)
+    large = [node for node in plan.nodes if prefers_cudnn(q_nope, q_rope, Dv, len(node.users))]
+    if large and len(plan.nodes) == 1 and len(large[0].users) == B:
+        parts, part_lses = cudnn_part(q_nope, q_rope, expanded, large[0], scale)
         return parts, part_lses, _counts(plan, (), device)
     tile = choose_tile(q_nope, q_rope, Dv, max(len(node.users) for node in plan.nodes))
-    work, users, splits = _work(plan, tuple(single), H, S, tile, device)
+    work, users, splits = _work(plan, tuple(large), H, S, tile, device)
     slots = max((base + split for base, split in splits.values()), default=0)
     parts, part_lses = q_nope.new_empty(slots, B, S, H, Dv), q_nope.new_empty(slots, B, S, H, dtype=torch.float32)
-    for node in single:
+    for node in large:
         out, node_lse = cudnn_part(q_nope, q_rope, expanded, node, scale)
         where = slice(None) if len(node.users) == B else _indices(node.users, device)
         parts[splits[node][0], where], part_lses[splits[node][0], where] = out[0], node_lse[0]

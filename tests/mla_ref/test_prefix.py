@@ -291,10 +291,12 @@ def test_another_batchs_plan_is_refused(attend):
 
 
 def test_results_go_where_they_are_wanted():
-    batch = small(dtype=torch.float32)
+    batch = small(S=2, dtype=torch.float32)
     B, S, H = batch.operands["q_nope"].shape[:3]
-    out, lse = torch.full((B, S, H, 12), math.nan, device=DEVICE), torch.full((B, S, H), math.nan, device=DEVICE)
-    for switch_point in (2, 100):
+    for switch_point, order in itertools.product((2, 100), ((0, 1, 2, 3), (1, 0, 2, 3), (3, 2, 1, 0))):
+        places = [torch.full([(B, S, H, 12)[axis] for axis in order], math.nan, device=DEVICE) for _ in range(2)]
+        out, lse = (x.permute([order.index(axis) for axis in range(4)]) for x in places)
+        lse = lse[..., 0]
         found = batch.run(kernels.prefix_attention, batch.plan(switch_point), out=out, lse=lse)
         assert found[0] is out and found[1] is lse
         batch.check(found)
