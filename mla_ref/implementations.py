@@ -3,6 +3,7 @@
 To add a form is to write its function, in a file of its own, and to add its line to :data:`IMPLEMENTATIONS`.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import torch
@@ -10,9 +11,18 @@ from torch import Tensor
 
 from ._operands import check_mla
 from .attention import absorb, default_scale, naive
+from .config import MLAConfig
 from .hardware.devices import DEVICES, find_device
 from .prefix import plan_prefixes, prefix_attention
+from .roofline import break_even_batch
 
+WIDTHS = {
+    "num_attention_heads": "H",
+    "kv_lora_rank": "R",
+    "qk_nope_head_dim": "Dn",
+    "qk_rope_head_dim": "Dr",
+    "v_head_dim": "Dv",
+}
 Implementation = Callable[..., tuple[Tensor, Tensor]]
 
 
@@ -96,9 +106,10 @@ def prefix(
     size = check_mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, seq_lens=seq_lens, block_table=block_table)
     key = find_device(torch.cuda.get_device_name(q_nope.device)) if q_nope.is_cuda else None
     device = DEVICES[key or "h100"]
-    words, macs = size["Dn"] + size["Dr"] + size["Dv"], size["S"] * (2 * size["R"] + size["Dr"])
-    switch_point = words / max(macs, 1) * device.ridge() * q_nope.element_size() / 2
-    plan = plan_prefixes(**where, page_size=size["page_size"], switch_point=switch_point, q_len=max(size["S"], 1))
+    shapes = {name: size[symbol] for name, symbol in WIDTHS.items()}
+    config, q_len = dataclasses.replace(MLAConfig.preset("tiny"), **shapes), max(size["S"], 1)
+    switch_point = break_even_batch(config, device, q_len=q_len, dtype_bytes=q_nope.element_size())
+    plan = plan_prefixes(**where, page_size=size["page_size"], switch_point=switch_point, q_len=q_len)
     attend = prefix_attention
     if q_nope.is_cuda and not torch.is_grad_enabled():  # there is no backward pass
         from . import kernels  # needs Triton, and PyTorch alone does not

@@ -200,9 +200,8 @@ class L2:
             left, hits = left - again, hits + again * held
             if held and touched > again:
                 kept.insert(0, (before, seen, touched - again))
-        if (
-            kept and started - kept[-1][0] < self.size / NEAR
-        ):  # hardly earlier, and a call may launch thousands of times
+        # What came hardly earlier is one with it: a call may launch thousands of times.
+        if kept and started - kept[-1][0] < self.size / NEAR:
             before, seen, touched = kept.pop()
             kept.append((before, (min(seen[0], span[0]), max(seen[1], span[1])), touched + size))
         else:
