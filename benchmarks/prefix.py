@@ -13,7 +13,7 @@ the first and the last sequence are compared with `mla_ref.naive` in float64.
 - `levels`: a system prompt, documents under branches, own tokens.
 - `random_trees`: `ratio` is the time of absorb over that of the plan, both ours.
 
-Times are those of `timings.py`; `graph_us` is a call among several in a CUDA graph, where a GPU gets hot and slows.
+Times are those of `timings.py`; `graph_us` is a call among several in a CUDA graph, without a pause between them.
 """
 
 from __future__ import annotations

@@ -650,8 +650,8 @@ draw_one_level("Kimi K2, prompt A", "Kimi K2, prompt C")
 # %% [markdown]
 # FlashMLA is the faster of the two others everywhere{{!flash_is_fastest}}. At B = 1024 the gain over it grows with
 # the prompt{{!longer_gains}}: {{gain}} for Kimi K2 and prompt A ({{gain_in_graphs}} in CUDA graphs, where calls
-# follow each other and the GPU gets hot). The least gain of all is {{least_gain}} ({{least_where}}): with a short
-# prefix or few users the merge and the second launch eat what naive saves.
+# follow each other without a pause). The least gain of all is {{least_gain}} ({{least_where}}): with few users naive
+# saves little, and the merge and a second launch come on top.
 #
 # **Where the paper's 3.24 stands.** TyphoonMLA reports up to 3.24 times the throughput of the better of FlashMLA
 # and FlashInfer, on a GPU of 3.3 TB/s. Here the mixed step has {{work}} times less arithmetic than absorb at Kimi
