@@ -442,8 +442,8 @@ def prefix_attention(
 
     References
     ----------
-    TyphoonMLA, algorithm 1. Its public ``combine_lse`` takes the LSEs for base 2, which they are not, and its outputs
-    are wrong by about a tenth.
+    TyphoonMLA, algorithm 1. Its public ``combine_lse`` takes base-2 LSEs for natural ones, which shifts the weights of
+    the parts.
     """
     size = check_mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, seq_lens=seq_lens, block_table=block_table)
     check_plan(plan, size)
