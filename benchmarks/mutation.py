@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import record
 
 from autograder.course.lesson import without_marks
+from autograder.judging.program import parse
 from autograder.judging.verdict import Outcome
 from tests.attacks.test_attacks import COURSE, Entry
 
@@ -81,7 +82,7 @@ class Mutant:
 
 def mutants(exercise: str, cell: str) -> list[Mutant]:
     """Return the mutants of a solution, in the order of its lines."""
-    tree = ast.parse(cell)
+    tree = parse(cell)
     whole = ast.unparse(tree)
     found = {}
     for statement, parent, field, index, new in changes(tree):

@@ -13,7 +13,7 @@ import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from autograder.judging.program import parsed
+from autograder.judging.program import parse, parsed
 
 OWN = ("autograder", "mla_ref")
 
@@ -42,7 +42,7 @@ def transitive(files: Iterable[Path], packages: Sequence[str] = OWN) -> set[Path
 def _content(path: Path, _modified: int) -> str:
     """Return a digest of one file's content."""
     text = path.read_text()
-    return hashlib.sha256((ast.dump(ast.parse(text)) if path.suffix == ".py" else text).encode()).hexdigest()
+    return hashlib.sha256((ast.dump(parse(text)) if path.suffix == ".py" else text).encode()).hexdigest()
 
 
 @functools.cache
@@ -56,7 +56,7 @@ def imported(source: str, packages: tuple[str, ...], path: Path | None = None) -
 
     What does not parse imports nothing if it is from outside. SyntaxError for a file of ours.
     """
-    tree = ast.parse(source) if path else parsed(source)
+    tree = parse(source) if path else parsed(source)
     if tree is None:
         return ()
     found: list[Path] = []

@@ -12,11 +12,12 @@ import ast
 import builtins
 import functools
 import re
+import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 MAX_CODE = 1 << 17  # characters of a cell; what is longer is not parsed, and counts as broken
 DEFINING = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -33,6 +34,7 @@ MAX_PARTS = 100  # of a dotted name; the parser takes as long as the square of t
 PARTS = re.compile(r"(?:\.(?:[ \t\f]|\\\r?\n)*\w+(?:[ \t\f]|\\\r?\n)*)+")
 PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 OUTSIDE = "<code from outside>"
+_PARSING = threading.Lock()
 # The parser's warnings quote the code as it is. By the name of the file: to mute all of them meanwhile would mute, and
 # could leave muted, what other threads warn of.
 warnings.filterwarnings("ignore", module=re.escape(OUTSIDE))
@@ -149,6 +151,16 @@ def _code(source: str) -> _Code:
     return _Code(plain, _statements(plain))
 
 
+def parse(source: str, filename: str = "<unknown>", mode: Literal["exec", "eval"] = "exec") -> Any:
+    """Return what `ast.parse` does, one thread at a time.
+
+    CPython 3.11 counts the depth of the tree that it builds once for all threads: where two build one at a time, and
+    the collector of garbage lets one in amid the other's, it raises SystemError.
+    """
+    with _PARSING:
+        return ast.parse(source, filename, mode)  # noqa: TID251
+
+
 def parsed(source: str) -> ast.Module | None:
     """Return the tree of code from outside; None if it does not parse, or it or a name in it is too long to be parsed.
 
@@ -157,7 +169,7 @@ def parsed(source: str) -> ast.Module | None:
     try:
         if len(source) > MAX_CODE or any(found[0].count(".") > MAX_PARTS for found in PARTS.finditer(source)):
             return None
-        return ast.parse(source, OUTSIDE)
+        return parse(source, OUTSIDE)
     except PARSE_ERRORS:
         return None
 

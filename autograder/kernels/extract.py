@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autograder.judging.program import MAX_CODE, Cell, parsed
+from autograder.judging.program import MAX_CODE, Cell, parse, parsed
 from autograder.kernels.bindings import (
     MAX_BITS,
     MAX_TEXT,
@@ -428,7 +428,7 @@ class _Writer:
 
 
 def _expression(text: str, at: ast.AST) -> ast.expr:
-    node = ast.parse(text, mode="eval").body
+    node = parse(text, mode="eval").body
     for each in ast.walk(node):
         ast.copy_location(each, at)
     return node

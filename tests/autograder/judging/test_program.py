@@ -257,3 +257,23 @@ warnings.warn("ours")
     assert "ours" in done.stderr
     assert "code from outside" not in done.stderr
     assert "Warning: invalid" not in done.stderr
+
+
+def test_threads_parse_beside_one_another():
+    source = """
+import gc, pathlib, sys
+from concurrent.futures import ThreadPoolExecutor
+from autograder.judging import program
+class Collected:
+    def __init__(self): self.itself = self
+    def __del__(self): sum(range(20))
+def work(source):
+    for _ in range(20):
+        Collected()
+        assert program.parsed(source)
+text = pathlib.Path(program.__file__).read_text()
+gc.set_threshold(10)
+sys.setswitchinterval(1e-6)
+with ThreadPoolExecutor(4) as pool: list(pool.map(work, [text, text[: text.index("def ")]] * 4))
+"""
+    subprocess.run([sys.executable, "-c", source], check=True)
