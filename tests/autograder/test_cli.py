@@ -15,6 +15,7 @@ from traitlets.config import Config
 
 from autograder import cli
 from autograder.classroom.config import configure
+from autograder.cli import terminal
 from autograder.course.course import Course
 from autograder.course.sample import render, submissions
 
@@ -131,7 +132,7 @@ def test_doctor_reports_every_part(tmp_path):
 
 def test_ctrl_c_says_what_happens_next(capsys):
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), cli.stoppable("; rest"):
+    with pytest.raises(KeyboardInterrupt), terminal.stoppable("; rest"):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(1)
     assert "stopping after what is under way; again to stop at once; rest" in capsys.readouterr().err
@@ -141,7 +142,7 @@ def test_ctrl_c_says_what_happens_next(capsys):
 def test_a_second_ctrl_c_stops_at_once():
     code = """
 import os, signal
-from autograder.cli import stoppable
+from autograder.cli.terminal import stoppable
 with stoppable():
     try:
         os.kill(os.getpid(), signal.SIGINT)
@@ -156,15 +157,15 @@ with stoppable():
 
 
 def test_threads_that_report_at_once_share_a_bar(monkeypatch):
-    added, real = [], cli.Progress.add_task
+    added, real = [], terminal.Progress.add_task
 
     def slow(self, stage, **keys):
         added.append(stage)
         time.sleep(0.05)
         return real(self, stage, **keys)
 
-    monkeypatch.setattr(cli.Progress, "add_task", slow)
-    with cli.bars(True) as update:
+    monkeypatch.setattr(terminal.Progress, "add_task", slow)
+    with terminal.bars(True) as update:
         threads = [threading.Thread(target=update, args=("judging", n, 4)) for n in range(4)]
         for thread in threads:
             thread.start()

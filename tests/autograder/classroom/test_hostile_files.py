@@ -17,7 +17,7 @@ from autograder.classroom.feedback import write_feedback
 from autograder.classroom.grade import Classroom
 from autograder.classroom.record import submissions_of
 from autograder.classroom.scoreboard import print_scoreboard
-from autograder.cli import Terminal
+from autograder.cli.terminal import Terminal
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
 
 from ..tiny_course import NAME, RIGHT, hand_in, notebook

@@ -1,0 +1,121 @@
+"""Commands on the course itself: its lessons, a notebook, this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autograder.cli.terminal import Jobs, Json, Modelled, Seconds, app, bars, err, out, steps, stoppable
+from autograder.course.course import find_course
+from autograder.course.lesson import LessonError
+
+
+@app.command()
+def build(
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if course/ is out of date.")] = False,
+    to: Annotated[
+        Path | None, typer.Option(help="Where the notebooks go.", show_default="course/ beside the lessons")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Turn the scripts in solutions/ into the students' notebooks in course/."""
+    from autograder.classroom.build import build as write
+    from autograder.classroom.build import find_drift
+
+    course = find_course()
+    names, target = course.lesson_names(), to or course.home / "course"
+    with steps("checking" if check else "building", len(names), as_json) as step:
+        drift = find_drift(course, target, step) if check else write(course, target, step) or []
+    if as_json:
+        print(json.dumps({"lessons": names, "drift": drift}))
+    else:
+        for line in drift:
+            out.print(line, highlight=False)
+        out.print("course/ is out of date: run `mla-course build`" if drift else f"{len(names)} lessons are up to date")
+    raise typer.Exit(1 if drift else 0)
+
+
+@app.command()
+def check(
+    notebooks: Annotated[list[Path], typer.Argument(help="Notebooks of lessons, solved or in part.")],
+    lesson: Annotated[str | None, typer.Option(help="The lesson, if the files have other names.")] = None,
+    seconds: Seconds = None,
+    jobs: Jobs = None,
+    modelled: Modelled = False,
+    as_json: Json = False,
+) -> None:
+    """Judge notebooks as the instructor's grader would, on data drawn afresh, and print the verdicts."""
+    from autograder.classroom import report
+    from autograder.classroom.grader import Grader
+    from autograder.classroom.restore import read_cells, restore
+    from autograder.judging.verdict import Outcome
+
+    course, plans = find_course(), {}
+    for path in notebooks:
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no notebook {path}")
+        if lesson is None and path.stem not in course.lesson_names():
+            example = course.lesson_names()[0]
+            raise LessonError(f"{path.name} is not named after a lesson: say which with --lesson {example}")
+        plans[path] = course.lesson(lesson or path.stem)
+    restored = {path: restore(plan, read_cells(path.resolve())) for path, plan in plans.items()}
+    with Grader(course, None, seconds, modelled=modelled) as grader, bars(as_json) as progress, stoppable():
+        cut = {path: grader.jobs(plan, restored[path]) for path, plan in plans.items()}
+        work = [(plans[path], job) for path in plans for job in cut[path]]
+        at_once = min(jobs or grader.place.seats, 1 + len(work) // 8)  # each takes seconds to start
+        faults = grader.judge_all(work, lambda done: progress("judging", done, len(work)), at_once)
+        found = {path: [faults.get(job.key) or grader.verdict(plans[path], job) for job in cut[path]] for path in plans}
+    if as_json:
+        print(json.dumps({str(path): [each.to_json() for each in verdicts] for path, verdicts in found.items()}))
+    for path, verdicts in {} if as_json else found.items():
+        for verdict in verdicts:
+            out.print(report.as_text(verdict), highlight=False, markup=False, soft_wrap=True)
+        score, points = (report.number(sum(v)) for v in zip(*((v.score or 0, v.points) for v in verdicts), strict=True))
+        name = f"{path}, {plans[path].name}" if len(found) > 1 else plans[path].name
+        out.print(f"{name}: {score} of {points} points", soft_wrap=True)
+    passed = all(verdict.outcome is Outcome.PASSED for verdicts in found.values() for verdict in verdicts)
+    raise typer.Exit(0 if passed else 1)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine has, what is missing, and what to do about it."""
+    from autograder.doctor import examine
+
+    findings = examine()
+    if as_json:
+        print(json.dumps([vars(finding) for finding in findings]))
+    else:
+        for finding in findings:
+            line = f"{finding.status:8} {finding.subject}: {finding.detail}"
+            out.print(line, highlight=False, markup=False, soft_wrap=True)
+    raise typer.Exit(1 if any(finding.status == "missing" for finding in findings) else 0)
+
+
+@app.command()
+def bench(as_json: Json = False) -> None:
+    """Measure an MLA layer on this GPU, each kernel fusion alone and all together, beside the report's figures."""
+    import torch
+
+    folder = find_course().root / "benchmarks"
+    if not (folder / "ablation.py").is_file():
+        raise FileNotFoundError(f"there is no {folder}/ablation.py: run this command from a copy of the repository")
+    sys.path.insert(0, str(folder))
+    import ablation
+    import record
+
+    if torch.cuda.is_available():
+        with steps("measuring", len(ablation.SIZES) + len(ablation.DECODES), as_json) as step:
+            found = {"device": record.device(), **ablation.measure(step, everything=False)}
+    else:
+        found = json.loads((folder / "ablation_h100.json").read_text())
+        line = f"this needs a GPU, and there is none: here is what an {found['device']} gave on {found['date']}"
+        err.print(line, soft_wrap=True)
+    if as_json:
+        print(json.dumps(found))
+    else:
+        ablation.show(found, lambda what: out.print(what, highlight=False))
