@@ -21,7 +21,7 @@ from importlib import import_module
 HELPER_MODULES = ("_validate", "_from_hf", "config", "hardware", "roofline", "serving", "plots")
 ANSWER_MODULES = (
     *("_operands", "norm", "rope", "attention", "scores", "ragged", "cache", "paged", "prefix", "implementations"),
-    *("quantize", "reconstruction", "mha", "mla", "fused", "kernels", "testing"),
+    *("float8", "prefill", "quantize", "reconstruction", "mha", "mla", "fused", "kernels", "testing"),
 )
 
 _EXPORTS = {
@@ -56,6 +56,8 @@ _EXPORTS = {
     ),
     "implementations": ("IMPLEMENTATIONS",),
     "ragged": ("attend_ragged",),
+    "float8": ("Float8Latent", "pack_kv", "quantize_latent", "to_float8"),
+    "prefill": ("ragged_attention",),
     "cache": ("KVCache", "LatentCache"),
     "paged": ("OutOfPages", "PagePool", "PagedCache", "check_table", "paged_gather", "paged_update"),
     "prefix": ("ExpandedPrefixes", "PrefixNode", "PrefixPlan", "PrefixTree", "plan_prefixes", "prefix_attention"),

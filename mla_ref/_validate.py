@@ -7,11 +7,13 @@ FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGER = (torch.int32, torch.int64)
 
 
-def check_tensors(**named: tuple[Tensor, str]) -> dict[str, int]:
+def check_tensors(dtypes: tuple[torch.dtype, ...] = FLOATING, /, **named: tuple[Tensor, str]) -> dict[str, int]:
     """Check tensors that meet in one computation: shapes by pattern, one floating dtype, one device.
 
     Parameters
     ----------
+    dtypes
+        Those that are supported.
     **named
         ``name=(tensor, pattern)``. A pattern lists one symbol or integer per dimension, ``"B S H 64"``. A
         symbol has the size that the first tensor gives it, ``_`` matches any size, and a leading ``...`` any
@@ -35,8 +37,8 @@ def check_tensors(**named: tuple[Tensor, str]) -> dict[str, int]:
     for name, (tensor, pattern) in named.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} is a {type(tensor).__name__}, expected a torch.Tensor [{listed(pattern)}]")
-        if tensor.dtype not in FLOATING:
-            raise TypeError(f"{name} has dtype {tensor.dtype}, expected one of {listed(FLOATING)}: convert it first")
+        if tensor.dtype not in dtypes:
+            raise TypeError(f"{name} has dtype {tensor.dtype}, expected one of {listed(dtypes)}: convert it first")
         if first is None:
             first, reference = name, tensor
         if tensor.dtype != reference.dtype:

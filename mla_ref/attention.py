@@ -336,10 +336,17 @@ def attention_mask(
 
 
 def _attend(q, k, v, seq_lens, scale, causal):
-    """q [B, S, H, D], k [B, T, G, D], v [B, T, G, Dv]: all float32, or all float64; k and v cut."""
-    groups = k.shape[2]
-    q = q.unflatten(2, (groups, -1))  # [B, S, G, H/G, D]
     seen = attention_mask(q.shape[1], k.shape[1], seq_lens=seq_lens, causal=causal, device=q.device)
+    return attend(q, k, v, seen, scale)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Attend to what is seen: the sum behind every form here.
+
+    ``q`` is ``[B, S, H, D]``, ``k`` ``[B, T, G, D]``, ``v`` ``[B, T, G, Dv]``, all float32 or all float64 and without
+    NaN in what nobody sees, ``seen`` bool ``[B, S, T]``; out ``[B, S, H, Dv]`` and lse ``[B, S, H]``.
+    """
+    q = q.unflatten(2, (k.shape[2], -1))  # [B, S, G, H/G, D]
     scores = torch.einsum("bsghd,btgd->bsght", q, k) * scale
     scores = scores.masked_fill(~seen[:, :, None, None], -math.inf)
     weights, lse = softmax(scores, -1)

@@ -14,6 +14,8 @@ kernel                    PyTorch twin                            faster variant
 `paged_latent_attention`  :func:`mla_ref.paged_latent_attention`  `paged_latent_attention_tma`
 `combine`                 :func:`mla_ref.combine`
 `prefix_attention`        :func:`mla_ref.prefix_attention`
+`ragged_attention`        :func:`mla_ref.ragged_attention`
+`pack_kv`                 :func:`mla_ref.pack_kv`
 `absorb_query`            :func:`mla_ref.absorb_query`
 `reconstruct_value`       :func:`mla_ref.reconstruct_value`
 ========================  ======================================  ============================
@@ -38,9 +40,11 @@ from .decode import latent_attention, paged_latent_attention  # noqa: E402
 from .decode_tma import latent_attention_tma, paged_latent_attention_tma  # noqa: E402
 from .decoders import DECODERS, FASTEST, Decoder  # noqa: E402
 from .masked_softmax import masked_softmax  # noqa: E402
+from .pack_kv import pack_kv  # noqa: E402
 from .paged_gather import paged_gather  # noqa: E402
 from .paged_update import paged_update  # noqa: E402
 from .prefix_attention import prefix_attention  # noqa: E402
+from .ragged_attention import ragged_attention  # noqa: E402
 from .reconstruct import absorb_query, reconstruct_value  # noqa: E402
 from .rms_norm import rms_norm  # noqa: E402
 from .rms_norm_rows import rms_norm_rows  # noqa: E402
@@ -66,11 +70,13 @@ __all__ = [
     "latent_attention",
     "latent_attention_tma",
     "masked_softmax",
+    "pack_kv",
     "paged_gather",
     "paged_latent_attention",
     "paged_latent_attention_tma",
     "paged_update",
     "prefix_attention",
+    "ragged_attention",
     "reconstruct_value",
     "rms_norm",
     "rms_norm_rows",

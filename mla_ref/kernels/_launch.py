@@ -13,13 +13,15 @@ from ..hardware import emulator
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def check_operands(twin: str, **tensors: Tensor) -> None:
+def check_operands(twin: str, dtypes: Sequence[torch.dtype] = DTYPES, /, **tensors: Tensor) -> None:
     """Raise unless a kernel can read the tensors and nobody waits for their gradients.
 
     Parameters
     ----------
     twin
         PyTorch function to name as the way out.
+    dtypes
+        Those that the kernel takes.
 
     Raises
     ------
@@ -31,8 +33,8 @@ def check_operands(twin: str, **tensors: Tensor) -> None:
         A tensor that wants a gradient.
     """
     for name, tensor in tensors.items():
-        if tensor.dtype not in DTYPES:
-            raise TypeError(f"{name} has dtype {tensor.dtype}, expected one of {listed(DTYPES)}: use {twin} for others")
+        if tensor.dtype not in dtypes:
+            raise TypeError(f"{name} has dtype {tensor.dtype}, expected one of {listed(dtypes)}: use {twin} for others")
         if not tensor.is_cuda and not emulator.active():
             raise ValueError(
                 f"{name} is on {tensor.device}, expected a GPU: move it with .cuda(), use {twin}, "

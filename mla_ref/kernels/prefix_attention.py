@@ -23,31 +23,14 @@ from ._launch import check_operands, check_scale, on_device_of, result_for
 from ._sizes import ceil_div, power_of_2
 from .decoders import DECODERS, FASTEST
 from .masked_softmax import finite, nonzero
+from .ragged_attention import LOG2_E, MANY, attend_block, choose_tile
 
-LOG2_E = 1.4426950408889634
-# The first that fits is the fastest: for parts whose users fill its rows, and for others.
-MANY = Tile(128, 64, 8, 3), Tile(128, 64, 8, 2), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(16, 32, 4, 1)
-FEW = Tile(64, 64, 4, 3), *MANY[2:]
 MERGED, ROWS = 16, 64  # rows of a program that merges, and of one of absorb
 # By rows of a program, microseconds of a block of tokens, and what a program takes besides, in blocks.
 BLOCK, START = {128: 1.3, 64: 0.87, 16: 0.5}, {128: 6, 64: 2, 16: 2}
 # Microseconds: reading a block, for each multiprocessor that does; absorb's products of a query, a token and a head on
 # one multiprocessor, and what absorb takes at least; writing and merging a share.
 READ, ABSORB, LATENCY, MERGE = 0.01, 8.7e-4, 10.0, 2.0
-
-
-@triton.jit
-def _step(q_nope, q_rope, k_nope, k_rope, v, inside, acc, m_i, l_i, scale, MASKED: tl.constexpr):
-    """Take a block of tokens into the softmax, base 2: k [BLOCK_N, ...], v [BLOCK_N, Dv], inside [BLOCK_N]."""
-    qk = tl.dot(q_nope, tl.trans(k_nope), input_precision="ieee")
-    qk = tl.dot(q_rope, tl.trans(k_rope), qk, input_precision="ieee") * scale
-    if MASKED:
-        qk = tl.where(inside[None, :], qk, float("-inf"))
-    m_ij = tl.maximum(m_i, tl.max(qk, 1))
-    p, alpha = tl.exp2(qk - m_ij[:, None]), tl.exp2(m_i - m_ij)
-    l_i = l_i * alpha + tl.sum(p, 1)
-    acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
-    return acc, m_ij, l_i
 
 
 @triton.jit
@@ -97,7 +80,7 @@ def _prefix_attention(
             k_ptrs = k_ptr + tokens * stride_kt + DN + offs_dr[None, :]
             k_rope = tl.load(k_ptrs, mask=(offs_dr < DR)[None, :], other=0.0)
             v = tl.load(v_ptr + tokens * stride_vt + offs_dv[None, :], mask=(offs_dv < DV)[None, :], other=0.0)
-        acc, m_i, l_i = _step(q_nope, q_rope, k_nope, k_rope, v, offs_n, acc, m_i, l_i, scale, False)
+        acc, m_i, l_i = attend_block(q_nope, q_rope, k_nope, k_rope, v, offs_n, acc, m_i, l_i, scale, False, True, 0)
     if tail < end:
         inside = tail + offs_n < end
         tokens = (tail + offs_n).to(tl.int64)[:, None]
@@ -105,7 +88,8 @@ def _prefix_attention(
         k_nope = tl.load(k_ptr + tokens * stride_kt + offs_dn[None, :], mask=column & (offs_dn < DN), other=0.0)
         k_rope = tl.load(k_ptr + tokens * stride_kt + DN + offs_dr[None, :], mask=column & (offs_dr < DR), other=0.0)
         v = tl.load(v_ptr + tokens * stride_vt + offs_dv[None, :], mask=column & (offs_dv < DV), other=0.0)
-        acc, m_i, l_i = _step(q_nope, q_rope, k_nope, k_rope, v, inside, acc, m_i, l_i, scale, True)
+        seen = inside[None, :]
+        acc, m_i, l_i = attend_block(q_nope, q_rope, k_nope, k_rope, v, seen, acc, m_i, l_i, scale, True, True, 0)
 
     slot = slot.to(tl.int64)
     out = (acc / l_i[:, None]).to(out_ptr.dtype.element_ty)
@@ -276,7 +260,7 @@ def _crowded(q_nope, q_rope, plan, Dv):
     S, H = q_nope.shape[1:3]
     if any(prefers_cudnn(q_nope, q_rope, Dv, len(node.users)) for node in plan.nodes):
         return True
-    tile = choose_tile(q_nope, q_rope, Dv, max(len(node.users) for node in plan.nodes))
+    tile = tile_for(q_nope, q_rope, Dv, max(len(node.users) for node in plan.nodes))
     return len(_work(plan, (), H, S, tile, q_nope.device)[0]) > limits(q_nope.device).multiprocessors
 
 
@@ -294,7 +278,7 @@ def naive_parts(
     if large and len(plan.nodes) == 1 and len(large[0].users) == B:
         parts, part_lses = cudnn_part(q_nope, q_rope, expanded, large[0], scale)
         return parts, part_lses, _counts(plan, (), device)
-    tile = choose_tile(q_nope, q_rope, Dv, max(len(node.users) for node in plan.nodes))
+    tile = tile_for(q_nope, q_rope, Dv, max(len(node.users) for node in plan.nodes))
     work, users, splits = _work(plan, tuple(large), H, S, tile, device)
     slots = max((base + split for base, split in splits.values()), default=0)
     parts, part_lses = q_nope.new_empty(slots, B, S, H, Dv), q_nope.new_empty(slots, B, S, H, dtype=torch.float32)
@@ -348,28 +332,10 @@ def _whole(q_nope, q_rope):
     return torch.cat((q_nope, q_rope), -1)
 
 
-def choose_tile(q_nope: Tensor, q_rope: Tensor, Dv: int, users: int) -> Tile:
-    """Return the block sizes for parts of at most so many users: the fastest that leave room for the blocks ahead.
-
-    Raises
-    ------
-    ValueError
-        Heads so wide that none does.
-    """
-    limit, S, Dn, Dr = limits(q_nope.device), q_nope.shape[1], q_nope.shape[3], q_rope.shape[3]
-    key, value, size = block_width(Dn) + block_width(Dr), block_width(Dv), q_nope.element_size()
-    tiles = MANY if users * S > FEW[0].block_m else FEW
-    for tile in tiles:
-        if limit.shared_bytes > 64 * 2**10:
-            needed = (tile.block_m * key + tile.num_stages * tile.block_n * (key + value)) * size
-        else:  # a T4, whose operands lie there as float32, or an MI300X, where one block does
-            needed = (tile.block_m * key + tile.block_n * (key + value)) * 4
-        if needed <= limit.shared_bytes:
-            return tile
-    raise ValueError(
-        f"Dn = {Dn}, Dr = {Dr} and Dv = {Dv}, expected blocks that fit into {limit.shared_bytes // 2**10} KiB of "
-        f"shared memory: use mla_ref.prefix_attention"
-    )
+def tile_for(q_nope: Tensor, q_rope: Tensor, Dv: int, users: int) -> Tile:
+    """Return the block sizes for parts of at most so many users. Raises ValueError as :func:`choose_tile`."""
+    key = block_width(q_nope.shape[3]) + block_width(q_rope.shape[3])
+    return choose_tile(q_nope, key, block_width(Dv), users * q_nope.shape[1])
 
 
 def launch(

@@ -26,12 +26,15 @@ POINTEES = {"cos_ptr": "fp32", "sin_ptr": "fp32", "table_ptr": "i32", "starts_pt
 POINTEES |= {"seq_lens_ptr": "i32", "lse_ptr": "fp32", "part_lses_ptr": "fp32", "parts_ptr": "fp32"}
 POINTEES |= {"block_table_ptr": "i32", "words_ptr": "i32", "packed_ptr": "u8"}
 POINTEES |= {"users_ptr": "i32", "work_ptr": "i32", "counts_ptr": "i32", "rest_lse_ptr": "fp32"}
+POINTEES |= {"cu_q_ptr": "i32", "cu_kv_ptr": "i32", "packed_v_ptr": "fp8e4nv"}
 PREFIX_DESCRIPTORS = "k_nope_desc", "k_rope_desc", "v_desc"
+RAGGED_DESCRIPTORS = "k_desc", "k_rest_desc", "v_desc"
 DESCRIPTORS = {"c_kv_desc": "R", "k_rope_desc": "DR", "k_nope_desc": "DN", "v_desc": "DV"}
+DESCRIPTORS |= {"k_desc": "D", "k_rest_desc": "REST"}
 TARGETS = [("cuda", sm, 32) for sm in (75, 80, 89, 90, 100)] + [("hip", "gfx942", 64)]
 SHARED_KIB = {75: 64, 80: 163, 89: 99, 90: 227, 100: 227, "gfx942": 64}
 
-def compile(module, kernel, dtype, target, constants, contiguous=True, **options):
+def compile(module, kernel, dtype, target, constants, contiguous=True, pointees=POINTEES, **options):
     kernel = getattr(sys.modules["mla_ref.kernels." + module], kernel)
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     signature, attributes = {}, {}
@@ -42,12 +45,12 @@ def compile(module, kernel, dtype, target, constants, contiguous=True, **options
             signature[name], constants = "constexpr", {**constants, name: 1}
         elif name == "zero":
             signature[name] = "i32"
-        elif name in ("eps", "scale"):
+        elif name in ("eps", "scale", "v_scale", "k_inverse", "v_inverse"):
             signature[name] = "fp32"
         elif name in DESCRIPTORS:
             signature[name] = f"tensordesc<{dtype}[{constants['BLOCK_N']}, {constants[DESCRIPTORS[name]]}]>"
         else:
-            signature[name] = "*" + POINTEES.get(name, dtype) if name.endswith("_ptr") else "i64"
+            signature[name] = "*" + pointees.get(name, dtype) if name.endswith("_ptr") else "i64"
             if contiguous:
                 attributes[(i,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, {(kernel.arg_names.index(n),): c for n, c in constants.items()}, attributes)
@@ -65,12 +68,11 @@ def tile_for(module, target, heads, R, paged):
     blocks = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n}
     return blocks, {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
 
-def tile_for_prefix(target, users):
-    module, nvidia = sys.modules["mla_ref.kernels.prefix_attention"], target[0] == "cuda"
+def tile_for_prefill(target, rows, dtype=torch.float16):
+    module, nvidia = sys.modules["mla_ref.kernels.ragged_attention"], target[0] == "cuda"
     capability = divmod(target[1], 10) if nvidia else (9, 4)
     module.limits = lambda device: Limits(1, SHARED_KIB[target[1]] * 1024, nvidia, capability)
-    q = torch.empty(1, 1, 1, 128).half()
-    tile = module.choose_tile(q, q[..., :64], 128, users)
+    tile = module.choose_tile(torch.empty(1, dtype=dtype), 192, 128, rows)
     return {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n}, {
         "num_warps": tile.num_warps, "num_stages": tile.num_stages
     }
@@ -125,12 +127,28 @@ for target in [TARGETS[int(sys.argv[1])]]:
             blocks |= {"PAGE_SIZE": 0 if contiguous else 64, "BLOCK_R": 512 if R == 512 else 1024, "BLOCK_DR": 64}
             blocks |= {"FOLD": not contiguous, **({"block_table_ptr": None} if contiguous else {})}
             compile(module, kernel, dtype, target, blocks, contiguous, **tile[1])
-        tile, options = tile_for_prefix(target, 1024 if contiguous else 2)
+        tile, options = tile_for_prefill(target, 1024 if contiguous else 2)
         widths = {"DN": 128, "DR": 64, "DV": 128, "BLOCK_DN": 128, "BLOCK_DR": 64, "BLOCK_DV": 128}
         tma = contiguous and target[1] in (90, 100)
         blocks = {**widths, **tile, "TMA": tma, **({} if tma else dict.fromkeys(PREFIX_DESCRIPTORS))}
         compile("prefix_attention", "_prefix_attention", dtype, target, blocks, contiguous, **options)
         compile("prefix_attention", "_merge", dtype, target, {"DV": 128, "BLOCK_R": 16, "BLOCK_DV": 128}, contiguous)
+        widths = {"D": 128, "REST": 64, "DV": 128, "BLOCK_D": 128, "BLOCK_REST": 64, "BLOCK_DV": 128, "BLOCK_B": 8}
+        blocks = {**widths, **tile, "CAUSAL": True, "BOTTOM_RIGHT": contiguous, "SHIFT": 0, "TMA": tma}
+        blocks |= {} if tma else dict.fromkeys(RAGGED_DESCRIPTORS)
+        compile("ragged_attention", "_ragged_attention", dtype, target, blocks, contiguous, **options)
+        if target[1] in (75, 80):  # which have no FP8
+            continue
+        widths = {"DN": 128, "DR": 64, "DV": 128, "BLOCK_DN": 128, "BLOCK_DR": 64, "BLOCK_DV": 128}
+        packed = {**POINTEES, "k_ptr": "fp8e4nv"}
+        blocks = {**widths, "BLOCK_H": 16, "LARGEST": 448.0}
+        compile("pack_kv", "_pack_kv", dtype, target, blocks, contiguous, packed)
+        tile, options = tile_for_prefill(target, 1024 if contiguous else 2, torch.float8_e4m3fn)
+        blocks = {**widths, **tile, "CAUSAL": True, "BOTTOM_RIGHT": contiguous, "SHIFT": 8, "TMA": tma}
+        blocks |= {"D": 128, "REST": 64, "BLOCK_D": 128, "BLOCK_REST": 64, "BLOCK_B": 8}
+        blocks |= {} if tma else dict.fromkeys(RAGGED_DESCRIPTORS)
+        narrow = {**POINTEES, "out_ptr": dtype}
+        compile("ragged_attention", "_ragged_attention", "fp8e4nv", target, blocks, contiguous, narrow, **options)
     print(*target)
 """
 

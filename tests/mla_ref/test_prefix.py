@@ -135,9 +135,8 @@ def test_each_switch_point_gives_what_plain_mla_gives(attend, switch_point):
 
 
 def test_parts_are_split_over_programs_and_merged(monkeypatch):
-    module = kernels.prefix_attention.__globals__
-    monkeypatch.setitem(module, "_choose_split", lambda *_: 3)
-    monkeypatch.setitem(module, "FEW", [kernels._decode.Tile(16, 16, 4, 2)])
+    monkeypatch.setitem(kernels.prefix_attention.__globals__, "_choose_split", lambda *_: 3)
+    monkeypatch.setitem(kernels.ragged_attention.__globals__, "FEW", [kernels._decode.Tile(16, 16, 4, 2)])
     batch = small(page_size=16, S=2, dtype=torch.float32)
     batch.check(batch.run(kernels.prefix_attention, batch.plan(2)))
 
