@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from ._validate import by_rank, check_counts, check_integers, check_pair, check_tensors
+from .float8 import Float8Latent
 
 
 def check_causal(size: dict[str, int], causal: bool) -> None:
@@ -58,9 +59,11 @@ def check_lengths(name: str, lengths: Tensor, *, batch: int, high: int, device: 
 
 
 def check_latent(
-    q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, *, paged: bool = False
+    q_latent: Tensor, q_rope: Tensor, c_kv: Tensor | Float8Latent, k_rope: Tensor, *, paged: bool = False
 ) -> dict[str, int]:
     """Check absorbed queries and the context that they meet; return the sizes, without T where it is in pages."""
+    if isinstance(c_kv, Float8Latent):  # whose dtype is its own
+        c_kv = torch.empty((), dtype=q_latent.dtype, device=c_kv.values.device).expand(c_kv.values.shape)
     tokens = "num_pages page_size" if paged else "B T"
     return check_tensors(
         q_latent=(q_latent, "B S H R"),

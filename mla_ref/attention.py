@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ._operands import check_context, check_latent, check_mla, check_pages
 from ._validate import check_tensors
+from .float8 import Float8Latent
 from .paged import paged_gather
 
 
@@ -172,7 +173,7 @@ def absorb(
 def latent_attention(
     q_latent: Tensor,
     q_rope: Tensor,
-    c_kv: Tensor,
+    c_kv: Tensor | Float8Latent,
     k_rope: Tensor,
     *,
     scale: float,
@@ -186,7 +187,7 @@ def latent_attention(
     q_latent, q_rope
         ``[B, S, H, R]`` absorbed query and ``[B, S, H, Dr]``, rotated.
     c_kv, k_rope
-        ``[B, T, R]`` and ``[B, T, Dr]``.
+        ``[B, T, R]`` and ``[B, T, Dr]``. ``c_kv`` may be in FP8, as :func:`mla_ref.quantize_latent` makes it.
     scale
         Required: 1/√(Dn+Dr), and Dn cannot be read off these shapes. It is never 1/√(R+Dr).
     seq_lens, causal
@@ -203,15 +204,16 @@ def latent_attention(
         As in :func:`sdpa`.
     """
     size = check_latent(q_latent, q_rope, c_kv, k_rope)
+    dtype, (q_latent, q_rope, c_kv, k_rope) = q_latent.dtype, _dequantized(q_latent, q_rope, c_kv, k_rope)
     c_kv, k_rope, seq_lens = _contiguous(c_kv, k_rope, size, seq_lens, causal, None)
     out, lse = _attend_latent(*_widen(q_latent, q_rope, c_kv, k_rope), seq_lens, scale, causal)
-    return out.to(q_latent.dtype), lse
+    return out.to(dtype), lse
 
 
 def paged_latent_attention(
     q_latent: Tensor,
     q_rope: Tensor,
-    c_kv: Tensor,
+    c_kv: Tensor | Float8Latent,
     k_rope: Tensor,
     block_table: Tensor,
     *,
@@ -226,7 +228,7 @@ def paged_latent_attention(
     q_latent, q_rope, scale, causal
         As in :func:`latent_attention`.
     c_kv, k_rope
-        ``[num_pages, page_size, R]`` and ``[num_pages, page_size, Dr]``.
+        ``[num_pages, page_size, R]``, or that in FP8, and ``[num_pages, page_size, Dr]``.
     block_table
         int32 or int64 ``[B, max_pages]``: position ``t`` of sequence ``b`` is in slot ``t % page_size`` of page
         ``block_table[b, t // page_size]``, and T is max_pages × page_size. Entries beyond a sequence's length are
@@ -250,9 +252,10 @@ def paged_latent_attention(
     """
     size = check_latent(q_latent, q_rope, c_kv, k_rope, paged=True)
     size = check_pages(size, block_table, seq_lens, q_latent)
+    dtype, (q_latent, q_rope, c_kv, k_rope) = q_latent.dtype, _dequantized(q_latent, q_rope, c_kv, k_rope)
     c_kv, k_rope, seq_lens = _contiguous(c_kv, k_rope, size, seq_lens, causal, block_table)
     out, lse = _attend_latent(*_widen(q_latent, q_rope, c_kv, k_rope), seq_lens, scale, causal)
-    return out.to(q_latent.dtype), lse
+    return out.to(dtype), lse
 
 
 def combine(outs: Iterable[Tensor], lses: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
@@ -382,6 +385,14 @@ def _cut(seq_lens, *context):
 def default_scale(size: dict[str, int]) -> float:
     """Return 1/√(Dn+Dr)."""
     return (size["Dn"] + size["Dr"]) ** -0.5
+
+
+def _dequantized(q_latent, q_rope, c_kv, k_rope):
+    """Return the operands; all in the dtype of the computation where the latents are in FP8."""
+    if isinstance(c_kv, Tensor):
+        return q_latent, q_rope, c_kv, k_rope
+    q_latent, q_rope, k_rope = _widen(q_latent, q_rope, k_rope)
+    return q_latent, q_rope, c_kv.dequantize(q_latent.dtype), k_rope
 
 
 def _widen(*tensors):

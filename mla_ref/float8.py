@@ -107,9 +107,10 @@ class Float8Latent:
         """Bytes of values and scales."""
         return self.values.nbytes + self.scales.nbytes
 
-    def dequantize(self) -> Tensor:
-        """Return values times scales in float32."""
-        return (self.values.float().unflatten(-1, (-1, self.tile)) * self.scales[..., None]).flatten(-2)
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return values times scales; in float64 they are exact."""
+        tiles = self.values.to(dtype).unflatten(-1, (-1, self.tile))
+        return (tiles * self.scales[..., None].to(dtype)).flatten(-2)
 
 
 def quantize_latent(c_kv: Tensor, *, tile: int | None = None) -> Float8Latent:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .._operands import check_causal, check_latent, check_pages
 from .._validate import check_integers, check_positive
+from ..float8 import Float8Latent
 from ..hardware import emulator
 from ..paged import check_table
 from ._launch import check_operands, check_scale, check_width, on_device_of, result_for
@@ -23,7 +24,10 @@ PROGRAM, MERGING, PARTIAL = 1.5, 1.0, 0.015
 
 @dataclass(frozen=True)
 class Decode:
-    """Checked operands of one decode, paged where ``block_table`` is not None; T is what the cache has room for."""
+    """Checked operands of one decode, paged where ``block_table`` is not None; T is what the cache has room for.
+
+    ``scales`` are those of latents in FP8, whose values ``c_kv`` then holds.
+    """
 
     q_latent: Tensor
     q_rope: Tensor
@@ -39,6 +43,7 @@ class Decode:
     R: int
     Dr: int
     T: int
+    scales: Tensor | None = None
 
     @property
     def twin(self) -> str:
@@ -90,6 +95,13 @@ def limits(device: torch.device) -> Limits:
     )
 
 
+def check_converts(x: Tensor) -> None:
+    """Raise ValueError where the GPU has no E4M3."""
+    limit = limits(x.device)
+    if limit.nvidia and limit.capability < (8, 9):
+        raise ValueError(f"{x.device} has compute capability {limit.capability}, expected 8.9 or more, which has FP8")
+
+
 def overlaps(device: torch.device) -> bool:
     """Return whether a kernel there may start before the one before it has ended."""
     return limits(device).hopper and not emulator.active()
@@ -120,7 +132,7 @@ def block_width(width: int) -> int:
 def check_decode(
     q_latent: Tensor,
     q_rope: Tensor,
-    c_kv: Tensor,
+    c_kv: Tensor | Float8Latent,
     k_rope: Tensor,
     seq_lens: Tensor | None,
     block_table: Tensor | None,
@@ -137,7 +149,12 @@ def check_decode(
         As :func:`mla_ref.kernels.latent_attention` says.
     """
     size = check_latent(q_latent, q_rope, c_kv, k_rope, paged=paged)
-    check_operands(twin_of(paged=paged), q_latent=q_latent, q_rope=q_rope, c_kv=c_kv, k_rope=k_rope)
+    scales = None
+    if isinstance(c_kv, Float8Latent):
+        check_converts(q_latent)
+        c_kv, scales = c_kv.values, c_kv.scales
+    cache = {} if scales is not None else {"c_kv": c_kv}
+    check_operands(twin_of(paged=paged), q_latent=q_latent, q_rope=q_rope, **cache, k_rope=k_rope)
     check_width("q_latent", q_latent)
     B, S, H, R = q_latent.shape
     if paged:
@@ -150,7 +167,7 @@ def check_decode(
     if paged and not q_latent.is_cuda:
         check_table(block_table, seq_lens=seq_lens, num_pages=size["num_pages"], page_size=size["page_size"])
     operands = q_latent, q_rope, c_kv, k_rope, seq_lens, block_table, check_scale(scale), causal
-    return Decode(*operands, B, S, H, R, size["Dr"], size["T"])
+    return Decode(*operands, B, S, H, R, size["Dr"], size["T"], scales)
 
 
 def run(

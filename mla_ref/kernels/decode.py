@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..float8 import Float8Latent
 from ._decode import Decode, Tile, block_width, check_decode, limits, overlaps, run
 from ._sizes import ceil_div
 from .masked_softmax import finite, nonzero
@@ -21,14 +22,15 @@ FLOAT32, T4, MI300X = (Tile(16, 16, 4, 2),), (Tile(8, 16, 8, 1),), (Tile(16, 32,
 
 @triton.jit
 def _latent_attention(
-    q_latent_ptr, q_rope_ptr, c_kv_ptr, k_rope_ptr, seq_lens_ptr, block_table_ptr, out_ptr, lse_ptr,
+    q_latent_ptr, q_rope_ptr, c_kv_ptr, k_rope_ptr, scales_ptr, seq_lens_ptr, block_table_ptr, out_ptr, lse_ptr,
     scale, S, H, T, page_size, num_splits,
     stride_qb, stride_qs, stride_qh, stride_qd, stride_rb, stride_rs, stride_rh, stride_rd,
-    stride_cb, stride_ct, stride_cd, stride_kb, stride_kt, stride_kd, stride_tb, stride_tp,
+    stride_cb, stride_ct, stride_cd, stride_kb, stride_kt, stride_kd, stride_xb, stride_xt, stride_xn,
+    stride_tb, stride_tp,
     stride_op, stride_ob, stride_os, stride_oh, stride_od, stride_lp, stride_lb, stride_ls, stride_lh,
     CAUSAL: tl.constexpr, R: tl.constexpr, DR: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_DR: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    TILE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
@@ -69,6 +71,11 @@ def _latent_attention(
         c_kv = tl.load(c_kv_ptrs, mask=(offs_n < end)[:, None] & (offs_r < R), other=0.0)
         k_rope_ptrs = k_rope_ptr + k_rope_rows[:, None] + offs_d * stride_kd
         k_rope = tl.load(k_rope_ptrs, mask=(offs_n < end)[:, None] & (offs_d < DR), other=0.0)
+        if TILE > 0:  # FP8
+            scales_rows = page * stride_xb + slot * stride_xt
+            scales_ptrs = scales_ptr + scales_rows[:, None] + offs_r // TILE * stride_xn
+            scales = tl.load(scales_ptrs, mask=(offs_n < end)[:, None] & (offs_r < R), other=0.0)
+            c_kv = (c_kv.to(tl.float32) * scales).to(q_latent.dtype)
 
         qk = tl.dot(q_latent, tl.trans(c_kv), input_precision="ieee")
         qk = tl.dot(q_rope, tl.trans(k_rope), qk, input_precision="ieee") * scale
@@ -92,7 +99,7 @@ def _latent_attention(
 def latent_attention(
     q_latent: Tensor,
     q_rope: Tensor,
-    c_kv: Tensor,
+    c_kv: Tensor | Float8Latent,
     k_rope: Tensor,
     *,
     scale: float,
@@ -109,7 +116,8 @@ def latent_attention(
     q_latent, q_rope
         ``[B, S, H, R]`` absorbed query and ``[B, S, H, Dr]``, rotated. Any layout.
     c_kv, k_rope
-        ``[B, T, R]`` and ``[B, T, Dr]``, any layout: they may be views of one buffer ``[B, T, R+Dr]``.
+        ``[B, T, R]`` and ``[B, T, Dr]``, any layout: they may be views of one buffer ``[B, T, R+Dr]``. ``c_kv`` may be
+        in FP8, as :func:`mla_ref.quantize_latent` makes it: it is multiplied out to the dtype of the query.
     scale
         1/√(Dn+Dr), never 1/√(R+Dr).
     seq_lens
@@ -147,7 +155,7 @@ def latent_attention(
 def paged_latent_attention(
     q_latent: Tensor,
     q_rope: Tensor,
-    c_kv: Tensor,
+    c_kv: Tensor | Float8Latent,
     k_rope: Tensor,
     block_table: Tensor,
     *,
@@ -166,7 +174,7 @@ def paged_latent_attention(
     Parameters
     ----------
     c_kv, k_rope
-        ``[num_pages, page_size, R]`` and ``[num_pages, page_size, Dr]``, any layout and page size.
+        ``[num_pages, page_size, R]``, or that in FP8, and ``[num_pages, page_size, Dr]``, any layout and page size.
     block_table
         int32 or int64 ``[B, max_pages]``: position ``t`` of sequence ``b`` is on page ``block_table[b, t //
         page_size]``, in slot ``t % page_size``. Entries beyond a sequence's length are never read. Warning: on a GPU
@@ -188,14 +196,16 @@ def paged_latent_attention(
 def launch(decode: Decode, tile: Tile, outs: Tensor, lses: Tensor) -> None:
     """Start the kernel, a program for each block of rows, split and sequence."""
     d, operands = decode, (decode.q_latent, decode.q_rope, decode.c_kv, decode.k_rope)
+    scales, tile_width = d.scales, 0 if d.scales is None else d.R // d.scales.shape[2]
     num_splits = outs.shape[0]
     _latent_attention[(d.B * num_splits * ceil_div(d.S * d.H, tile.block_m),)](
-        *operands, d.seq_lens, d.block_table, outs, lses,
+        *operands, scales, d.seq_lens, d.block_table, outs, lses,
         d.scale, d.S, d.H, d.T, d.c_kv.shape[1], num_splits,
         *(stride for x in operands for stride in x.stride()),
+        *((0, 0, 0) if scales is None else scales.stride()),
         *((0, 0) if d.block_table is None else d.block_table.stride()), *outs.stride(), *lses.stride(),
         d.causal, d.R, d.Dr, tile.block_m, tile.block_n, block_width(d.R), block_width(d.Dr),
-        num_splits > 1 and overlaps(outs.device),
+        tile_width, num_splits > 1 and overlaps(outs.device),
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
 
@@ -208,7 +218,7 @@ def choose_tile(decode: Decode) -> Tile:
     ValueError
         Not even the smallest do.
     """
-    limit, size = limits(decode.c_kv.device), decode.c_kv.element_size()
+    limit, size = limits(decode.c_kv.device), decode.k_rope.element_size()
     block_r, width = block_width(decode.R), block_width(decode.R) + block_width(decode.Dr)
     if limit.shared_bytes <= 64 * 2**10:
         tiles = T4 if limit.nvidia else MI300X

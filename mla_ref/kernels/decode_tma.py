@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from ..float8 import Float8Latent
 from . import decode as pointers
 from ._decode import Decode, Tile, check_decode, limits, overlaps, run
 from ._sizes import ceil_div, power_of_2
@@ -25,24 +26,50 @@ def _page(block_table_ptr, position, end, stride_tp, PAGE_SIZE: tl.constexpr):
 
 
 @triton.jit
-def _step(qk, c_kv, acc, m_i, l_i):
-    """Take a block of tokens into the softmax: qk, base 2, and l_i [BLOCK_M, BLOCK_N], c_kv [BLOCK_N, R]."""
+def _step(qk, c_kv, factors, acc, m_i, l_i, WHOLE: tl.constexpr):
+    """Take a block of tokens into the softmax: qk, base 2, and l_i [BLOCK_M, BLOCK_N], c_kv [BLOCK_N, R].
+
+    With ``WHOLE``, latents in FP8 with a factor a token [BLOCK_N], these meet the weights.
+    """
     m_ij = tl.maximum(m_i, tl.max(qk, 1))
     base = finite(m_ij)
     p, alpha = tl.exp2(qk - base[:, None]), tl.exp2(m_i - base)
-    acc = tl.dot(p.to(c_kv.dtype), c_kv, acc * alpha[:, None])
+    weights = p * factors[None, :] if WHOLE else p
+    acc = tl.dot(weights.to(c_kv.dtype), c_kv, acc * alpha[:, None])
     return acc, m_ij, l_i * alpha[:, None] + p
 
 
 @triton.jit
+def _scores(q_latent, q_rope, c_kv, k_rope, factors, scale, WHOLE: tl.constexpr):
+    # Scaled apart and with a branch behind them, these products are no chain with the next. In a chain Triton
+    # has each warpgroup compute all scores instead of half of them: 280 TFLOP/s at 128 heads instead of 355.
+    factor = (factors * scale)[None, :] if WHOLE else scale
+    return tl.dot(q_latent, tl.trans(c_kv)) * factor + tl.dot(q_rope, tl.trans(k_rope)) * scale
+
+
+@triton.jit
+def _widened(c_kv, factors_ptrs, inside, dtype, R: tl.constexpr, TILE: tl.constexpr):
+    """Return latents [BLOCK_N, R] in 16 bits, and what each token is still to be multiplied by, where that is one."""
+    factors = 0.0
+    if TILE == R:
+        c_kv, factors = c_kv.to(dtype), tl.load(factors_ptrs, mask=inside, other=0.0)
+    elif TILE > 0:
+        tiles: tl.constexpr = R // TILE
+        tile_factors = tl.load(factors_ptrs[:, None] + tl.arange(0, tiles), mask=inside[:, None], other=0.0)
+        wide = tl.reshape(c_kv.to(tl.float32), [c_kv.shape[0], tiles, TILE]) * tile_factors[:, :, None]
+        c_kv = tl.reshape(wide, [c_kv.shape[0], R]).to(dtype)
+    return c_kv, factors
+
+
+@triton.jit
 def _latent_attention_tma(
-    q_latent_ptr, q_rope_ptr, c_kv_desc, k_rope_desc, c_kv_ptr, k_rope_ptr, seq_lens_ptr, block_table_ptr,
-    out_ptr, lse_ptr, scale, S, H, T, c_kv_rows, k_rope_rows, num_splits,
+    q_latent_ptr, q_rope_ptr, c_kv_desc, k_rope_desc, c_kv_ptr, k_rope_ptr, scales_ptr, seq_lens_ptr,
+    block_table_ptr, out_ptr, lse_ptr, scale, S, H, T, c_kv_rows, k_rope_rows, scales_rows, num_splits,
     stride_qb, stride_qs, stride_qh, stride_qd, stride_rb, stride_rs, stride_rh, stride_rd,
-    stride_ct, stride_kt, stride_tb, stride_tp,
+    stride_ct, stride_kt, stride_xt, stride_tb, stride_tp,
     stride_op, stride_ob, stride_os, stride_oh, stride_od, stride_lp, stride_lb, stride_ls, stride_lh,
     CAUSAL: tl.constexpr, FOLD: tl.constexpr, R: tl.constexpr, DR: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PAGE_SIZE: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PAGE_SIZE: tl.constexpr, TILE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
@@ -81,14 +108,17 @@ def _latent_attention_tma(
             # [BLOCK_N, R] and [BLOCK_N, DR]
             c_kv = c_kv_desc.load([(page * c_kv_rows + slot).to(tl.int32), 0])
             k_rope = k_rope_desc.load([(page * k_rope_rows + slot).to(tl.int32), 0])
+            factors_ptrs = scales_ptr
+            if TILE > 0:
+                tokens = page.to(tl.int64) * scales_rows + slot + tl.arange(0, BLOCK_N)
+                factors_ptrs = scales_ptr + tokens * stride_xt
+            c_kv, factors = _widened(c_kv, factors_ptrs, tl.full([BLOCK_N], True, tl.int1), k_rope.dtype, R, TILE)
             if PAGE_SIZE > 0:  # the next page, a block ahead of its use
                 page = _page(block_table_ptr, start_n + BLOCK_N, end, stride_tp, PAGE_SIZE)
-            # Scaled apart and with a branch behind them, these products are no chain with the next. In a chain Triton
-            # has each warpgroup compute all scores instead of half of them: 280 TFLOP/s at 128 heads instead of 355.
-            qk = tl.dot(q_latent, tl.trans(c_kv)) * scale + tl.dot(q_rope, tl.trans(k_rope)) * scale
+            qk = _scores(q_latent, q_rope, c_kv, k_rope, factors, scale, TILE == R)
             if start_n + BLOCK_N > seen_by_all:
                 qk = tl.where(start_n + tl.arange(0, BLOCK_N) < seen[:, None], qk, float("-inf"))
-            acc, m_i, l_i = _step(qk, c_kv, acc, m_i, l_i)
+            acc, m_i, l_i = _step(qk, c_kv, factors, acc, m_i, l_i, TILE == R)
     if tail < end:
         offs_n = tl.arange(0, BLOCK_N)
         inside = (tail + offs_n < end)[:, None]  # beyond the end the cache may hold NaN
@@ -97,9 +127,14 @@ def _latent_attention_tma(
         c_kv = tl.load(c_kv_ptrs, mask=inside, other=0.0)
         k_rope_ptrs = k_rope_ptr + (page.to(tl.int64) * k_rope_rows + slot) * stride_kt + offs_d
         k_rope = tl.load(k_rope_ptrs, mask=inside, other=0.0)
-        qk = tl.dot(q_latent, tl.trans(c_kv)) * scale + tl.dot(q_rope, tl.trans(k_rope)) * scale
+        factors_ptrs = scales_ptr
+        if TILE > 0:
+            tokens = page.to(tl.int64) * scales_rows + (tail % PAGE_SIZE if PAGE_SIZE > 0 else tail) + offs_n
+            factors_ptrs = scales_ptr + tokens * stride_xt
+        c_kv, factors = _widened(c_kv, factors_ptrs, tail + offs_n < end, k_rope.dtype, R, TILE)
+        qk = _scores(q_latent, q_rope, c_kv, k_rope, factors, scale, TILE == R)
         qk = tl.where((tail + offs_n < end) & (tail + offs_n < seen[:, None]), qk, float("-inf"))
-        acc, m_i, l_i = _step(qk, c_kv, acc, m_i, l_i)
+        acc, m_i, l_i = _step(qk, c_kv, factors, acc, m_i, l_i, TILE == R)
 
     l_i = nonzero(tl.sum(l_i, 1))
     out = (acc / l_i[:, None]).to(out_ptr.dtype.element_ty)
@@ -113,7 +148,7 @@ def _latent_attention_tma(
 def latent_attention_tma(
     q_latent: Tensor,
     q_rope: Tensor,
-    c_kv: Tensor,
+    c_kv: Tensor | Float8Latent,
     k_rope: Tensor,
     *,
     scale: float,
@@ -135,7 +170,7 @@ def latent_attention_tma(
 def paged_latent_attention_tma(
     q_latent: Tensor,
     q_rope: Tensor,
-    c_kv: Tensor,
+    c_kv: Tensor | Float8Latent,
     k_rope: Tensor,
     block_table: Tensor,
     *,
@@ -171,15 +206,19 @@ def choose_tile(decode: Decode) -> Tile:
 
 def fits(decode: Decode, tile: Tile) -> bool:
     """Return whether TMA can read this cache in blocks of this size."""
-    caches, table, size = (decode.c_kv, decode.k_rope), decode.block_table, decode.c_kv.element_size()
-    limit, rows = limits(decode.c_kv.device), tile.block_m + tile.num_stages * tile.block_n
+    caches, table, limit = (decode.c_kv, decode.k_rope), decode.block_table, limits(decode.c_kv.device)
+    token = sum(x.shape[2] * x.element_size() for x in caches)
+    widened = 0 if decode.scales is None else tile.block_n * decode.R * 2  # FP8, once more in 16 bits
+    rows_bytes = tile.block_m * (decode.R + decode.Dr) * 2 + tile.num_stages * tile.block_n * token + widened
     return (
         limit.hopper
-        and size == 2
-        and rows * (decode.R + decode.Dr) * size <= limit.shared_bytes
+        and decode.k_rope.element_size() == 2
+        and rows_bytes <= limit.shared_bytes
         and all(x.shape[2] == max(power_of_2(x.shape[2]), 16) for x in caches)
-        and all(x.stride(2) == 1 and x.data_ptr() % 16 == x.stride(1) * size % 16 == 0 < x.stride(1) for x in caches)
+        and all(x.stride(2) == 1 and x.data_ptr() % 16 == 0 for x in caches)
+        and all(x.stride(1) * x.element_size() % 16 == 0 < x.stride(1) for x in caches)
         and all(x.numel() > 0 and x.stride(0) % x.stride(1) == 0 and _rows(x) * x.shape[0] < 2**31 for x in caches)
+        and (decode.scales is None or decode.scales.is_contiguous())
         and (table is None or (decode.c_kv.shape[1] % tile.block_n == 0 and table.stride(1) * decode.T < 2**31))
     )
 
@@ -197,14 +236,16 @@ def _descriptor(cache, block_n):
 
 def launch(decode: Decode, tile: Tile, outs: Tensor, lses: Tensor) -> None:
     """Start the kernel, a program for each block of rows, split and sequence."""
-    d, table, num_splits = decode, decode.block_table, outs.shape[0]
+    d, table, scales, num_splits = decode, decode.block_table, decode.scales, outs.shape[0]
+    scales_rows, stride_xt = (0, 0) if scales is None else scales.shape[1:]
     overlap = num_splits > 1 and overlaps(outs.device)
     _latent_attention_tma[(d.B * num_splits * ceil_div(d.S * d.H, tile.block_m),)](
         d.q_latent, d.q_rope, _descriptor(d.c_kv, tile.block_n), _descriptor(d.k_rope, tile.block_n),
-        d.c_kv, d.k_rope, d.seq_lens, table, outs, lses,
-        d.scale * LOG2_E, d.S, d.H, d.T, _rows(d.c_kv), _rows(d.k_rope), num_splits,
-        *d.q_latent.stride(), *d.q_rope.stride(), d.c_kv.stride(1), d.k_rope.stride(1),
+        d.c_kv, d.k_rope, scales, d.seq_lens, table, outs, lses,
+        d.scale * LOG2_E, d.S, d.H, d.T, _rows(d.c_kv), _rows(d.k_rope), scales_rows, num_splits,
+        *d.q_latent.stride(), *d.q_rope.stride(), d.c_kv.stride(1), d.k_rope.stride(1), stride_xt,
         *((0, 0) if table is None else table.stride()), *outs.stride(), *lses.stride(),
-        d.causal, d.S > 1, d.R, d.Dr, tile.block_m, tile.block_n, 0 if table is None else d.c_kv.shape[1], overlap,
+        d.causal, d.S > 1, d.R, d.Dr, tile.block_m, tile.block_n, 0 if table is None else d.c_kv.shape[1],
+        0 if scales is None else d.R // stride_xt, overlap,
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip

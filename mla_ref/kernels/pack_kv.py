@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .._validate import check_pair
 from ..float8 import DTYPE, LARGEST, check_pack
-from ._decode import limits
+from ._decode import check_converts
 from ._launch import check_operands, on_device_of, result_for
 from ._sizes import ceil_div, power_of_2
 
@@ -103,10 +103,3 @@ def pack_kv(
             Dn, Dr, Dv, block_h, power_of_2(Dn), power_of_2(Dr), power_of_2(Dv), LARGEST, num_warps=4,
         )  # fmt: skip
     return k_out, v_out
-
-
-def check_converts(x: Tensor) -> None:
-    """Raise ValueError where the GPU has no E4M3."""
-    limit = limits(x.device)
-    if limit.nvidia and limit.capability < (8, 9):
-        raise ValueError(f"{x.device} has compute capability {limit.capability}, expected 8.9 or more, which has FP8")

@@ -12,11 +12,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .._validate import check_numbers
 from ..prefill import NARROW, check_offsets, check_ragged
-from ._decode import Tile, limits
+from ._decode import Tile, check_converts, limits
 from ._launch import DTYPES, check_operands, check_scale, check_width, on_device_of, result_for
 from ._sizes import ceil_div, power_of_2
 from .masked_softmax import finite, nonzero
-from .pack_kv import check_converts
 
 LOG2_E = 1.4426950408889634
 # The first that fits is the fastest: for sequences whose queries fill its rows, and for others.

@@ -24,7 +24,7 @@ from mla_ref.kernels._decode import Limits
 
 POINTEES = {"cos_ptr": "fp32", "sin_ptr": "fp32", "table_ptr": "i32", "starts_ptr": "i32", "lengths_ptr": "i32"}
 POINTEES |= {"seq_lens_ptr": "i32", "lse_ptr": "fp32", "part_lses_ptr": "fp32", "parts_ptr": "fp32"}
-POINTEES |= {"block_table_ptr": "i32", "words_ptr": "i32", "packed_ptr": "u8"}
+POINTEES |= {"scales_ptr": "fp32", "block_table_ptr": "i32", "words_ptr": "i32", "packed_ptr": "u8"}
 POINTEES |= {"users_ptr": "i32", "work_ptr": "i32", "counts_ptr": "i32", "rest_lse_ptr": "fp32"}
 POINTEES |= {"cu_q_ptr": "i32", "cu_kv_ptr": "i32", "packed_v_ptr": "fp8e4nv"}
 PREFIX_DESCRIPTORS = "k_nope_desc", "k_rope_desc", "v_desc"
@@ -48,7 +48,8 @@ def compile(module, kernel, dtype, target, constants, contiguous=True, pointees=
         elif name in ("eps", "scale", "v_scale", "k_inverse", "v_inverse"):
             signature[name] = "fp32"
         elif name in DESCRIPTORS:
-            signature[name] = f"tensordesc<{dtype}[{constants['BLOCK_N']}, {constants[DESCRIPTORS[name]]}]>"
+            of = pointees.get(name.replace("_desc", "_ptr"), dtype)
+            signature[name] = f"tensordesc<{of}[{constants['BLOCK_N']}, {constants[DESCRIPTORS[name]]}]>"
         else:
             signature[name] = "*" + pointees.get(name, dtype) if name.endswith("_ptr") else "i64"
             if contiguous:
@@ -126,7 +127,11 @@ for target in [TARGETS[int(sys.argv[1])]]:
             blocks = {"CAUSAL": contiguous, "R": R, "DR": 64, "OVERLAP": target[1] in (90, 100), **tile[0]}
             blocks |= {"PAGE_SIZE": 0 if contiguous else 64, "BLOCK_R": 512 if R == 512 else 1024, "BLOCK_DR": 64}
             blocks |= {"FOLD": not contiguous, **({"block_table_ptr": None} if contiguous else {})}
-            compile(module, kernel, dtype, target, blocks, contiguous, **tile[1])
+            compile(module, kernel, dtype, target, {**blocks, "TILE": 0, "scales_ptr": None}, contiguous, **tile[1])
+            if target[1] not in (75, 80):  # which have no FP8
+                blocks["TILE"] = R if contiguous else R // 4
+                narrow = {**POINTEES, "c_kv_ptr": "fp8e4nv"}
+                compile(module, kernel, dtype, target, blocks, contiguous, narrow, **tile[1])
         tile, options = tile_for_prefill(target, 1024 if contiguous else 2)
         widths = {"DN": 128, "DR": 64, "DV": 128, "BLOCK_DN": 128, "BLOCK_DR": 64, "BLOCK_DV": 128}
         tma = contiguous and target[1] in (90, 100)

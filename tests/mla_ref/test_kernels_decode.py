@@ -27,10 +27,15 @@ def through_pages(kernel, page_size):
 
     @functools.wraps(kernel)
     def paged(q_latent, q_rope, c_kv, k_rope, *, seq_lens=None, **kwargs):
-        B, T = c_kv.shape[:2]
+        B, T = k_rope.shape[:2]
         lengths = [T] * B if seq_lens is None else seq_lens.tolist()
-        pages, table = scatter((c_kv, k_rope), lengths, page_size)
-        seq_lens = torch.tensor(lengths, dtype=torch.int64, device=c_kv.device)
+        if isinstance(c_kv, mla_ref.Float8Latent):
+            parts = c_kv.values.to(q_latent.dtype), c_kv.scales, k_rope  # E4M3 to more bits is exact
+            (values, scales, *pages), table = scatter(parts, lengths, page_size)
+            pages = mla_ref.Float8Latent(values.to(torch.float8_e4m3fn), scales), *pages
+        else:
+            pages, table = scatter((c_kv, k_rope), lengths, page_size)
+        seq_lens = torch.tensor(lengths, dtype=torch.int64, device=q_latent.device)
         return kernel(q_latent, q_rope, *pages, table, seq_lens=seq_lens, **kwargs)
 
     return paged
@@ -425,3 +430,25 @@ def test_large_sizes(kernel, size):
         for num_splits in (None, 1, 5):
             options = {"scale": SCALE, "seq_lens": seq_lens, "num_splits": num_splits, **places(operands[0])}
             check(kernel(*operands, **options), operands, seq_lens)
+
+
+@all_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tile", [None, 16])
+@pytest.mark.parametrize(
+    "size", [(3, 1, 1, 37, 32, 8), (2, 2, 5, 130, 64, 16), (1, 1, 33, 65, 32, 16), (2, 1, 3, 9, 48, 10)]
+)
+def test_latents_in_fp8(kernel, size, tile, dtype):
+    q_latent, q_rope, c_kv, k_rope = drawn(*size, dtype)
+    seq_lens = torch.randint(1, size[3] + 1, (size[0],), device=DEVICE)
+    narrow = mla_ref.quantize_latent(c_kv * torch.rand(*c_kv.shape[:2], 1, device=DEVICE).to(dtype), tile=tile)
+    result = kernel(q_latent, q_rope, narrow, k_rope, scale=SCALE, seq_lens=seq_lens, num_splits=2)
+    wide = [x.double() for x in (q_latent, q_rope)], narrow.dequantize(torch.float64), k_rope.double()
+    exact, exact_lse = mla_ref.latent_attention(*wide[0], *wide[1:], scale=SCALE, seq_lens=seq_lens)
+    assert result[0].dtype == dtype
+    seen = exact_lse > -math.inf
+    error = (result[0].double() - exact)[seen].norm(dim=-1) / exact[seen].norm(dim=-1)
+    assert (error <= BOUND[dtype] * 2).all()
+    torch.testing.assert_close(result[1][seen].double(), exact_lse[seen], rtol=1e-3, atol=1e-3)
+    twin = mla_ref.latent_attention(q_latent, q_rope, narrow, k_rope, scale=SCALE, seq_lens=seq_lens)
+    torch.testing.assert_close(twin[1][seen].double(), exact_lse[seen], rtol=1e-5, atol=1e-5)
