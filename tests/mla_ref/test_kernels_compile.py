@@ -58,13 +58,14 @@ def compile(module, kernel, dtype, target, constants, contiguous=True, pointees=
     compiled = triton.compile(source, target=GPUTarget(*target), options={"num_warps": 4, **options})
     assert compiled.metadata.shared <= SHARED_KIB[target[1]] * 1024, (kernel, target)
 
-def tile_for(module, target, heads, R, paged):
+def tile_for(module, target, heads, R, paged, scales=None):
     # Blocks and options that the launcher would choose on this GPU
     module, nvidia = sys.modules["mla_ref.kernels." + module], target[0] == "cuda"
     capability = divmod(target[1], 10) if nvidia else (9, 4)
     module.limits = lambda device: Limits(1, SHARED_KIB[target[1]] * 1024, nvidia, capability)
     table = torch.empty(1, 1) if paged else None
-    operands = SimpleNamespace(S=1, H=heads, R=R, Dr=64, c_kv=torch.empty(1, 1, R).half(), block_table=table)
+    caches = {"c_kv": torch.empty(1, 1, R).half(), "k_rope": torch.empty(1, 1, 64).half()}
+    operands = SimpleNamespace(S=1, H=heads, R=R, Dr=64, block_table=table, scales=scales, **caches)
     tile = module.choose_tile(operands)
     blocks = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n}
     return blocks, {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
@@ -128,10 +129,10 @@ for target in [TARGETS[int(sys.argv[1])]]:
             blocks |= {"PAGE_SIZE": 0 if contiguous else 64, "BLOCK_R": 512 if R == 512 else 1024, "BLOCK_DR": 64}
             blocks |= {"FOLD": not contiguous, **({"block_table_ptr": None} if contiguous else {})}
             compile(module, kernel, dtype, target, {**blocks, "TILE": 0, "scales_ptr": None}, contiguous, **tile[1])
-            if target[1] not in (75, 80):  # which have no FP8
-                blocks["TILE"] = R if contiguous else R // 4
+            if contiguous and R == 512 and target[1] not in (75, 80):  # which have no FP8
+                tile = tile_for(module, target, 128, R, paged=False, scales=torch.empty(1))
                 narrow = {**POINTEES, "c_kv_ptr": "fp8e4nv"}
-                compile(module, kernel, dtype, target, blocks, contiguous, narrow, **tile[1])
+                compile(module, kernel, dtype, target, {**blocks, "TILE": R, **tile[0]}, True, narrow, **tile[1])
         tile, options = tile_for_prefill(target, 1024 if contiguous else 2)
         widths = {"DN": 128, "DR": 64, "DV": 128, "BLOCK_DN": 128, "BLOCK_DR": 64, "BLOCK_DV": 128}
         tma = contiguous and target[1] in (90, 100)
@@ -142,14 +143,14 @@ for target in [TARGETS[int(sys.argv[1])]]:
         blocks = {**widths, **tile, "CAUSAL": True, "BOTTOM_RIGHT": contiguous, "SHIFT": 0, "TMA": tma}
         blocks |= {} if tma else dict.fromkeys(RAGGED_DESCRIPTORS)
         compile("ragged_attention", "_ragged_attention", dtype, target, blocks, contiguous, **options)
-        if target[1] in (75, 80):  # which have no FP8
+        if not contiguous or target[1] in (75, 80):
             continue
         widths = {"DN": 128, "DR": 64, "DV": 128, "BLOCK_DN": 128, "BLOCK_DR": 64, "BLOCK_DV": 128}
         packed = {**POINTEES, "k_ptr": "fp8e4nv"}
         blocks = {**widths, "BLOCK_H": 16, "LARGEST": 448.0}
         compile("pack_kv", "_pack_kv", dtype, target, blocks, contiguous, packed)
-        tile, options = tile_for_prefill(target, 1024 if contiguous else 2, torch.float8_e4m3fn)
-        blocks = {**widths, **tile, "CAUSAL": True, "BOTTOM_RIGHT": contiguous, "SHIFT": 8, "TMA": tma}
+        tile, options = tile_for_prefill(target, 1024, torch.float8_e4m3fn)
+        blocks = {**widths, **tile, "CAUSAL": True, "BOTTOM_RIGHT": True, "SHIFT": 8, "TMA": tma}
         blocks |= {"D": 128, "REST": 64, "BLOCK_D": 128, "BLOCK_REST": 64, "BLOCK_B": 8}
         blocks |= {} if tma else dict.fromkeys(RAGGED_DESCRIPTORS)
         narrow = {**POINTEES, "out_ptr": dtype}
