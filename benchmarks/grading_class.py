@@ -39,7 +39,9 @@ class Renaming(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         """Rename in one function; functions within it are left alone, with all they name."""
-        if self.local or any(isinstance(each, ast.FunctionDef | ast.Lambda) for each in ast.walk(node) if each is not node):
+        if self.local or any(
+            isinstance(each, ast.FunctionDef | ast.Lambda) for each in ast.walk(node) if each is not node
+        ):
             return node
         names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
         self.local = frozenset(each.id for each in names if isinstance(each.ctx, ast.Store))

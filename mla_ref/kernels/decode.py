@@ -232,8 +232,8 @@ def choose_tile(decode: Decode) -> Tile:
         else:  # queries and the blocks ahead, and weights; or, where blocks are not copied ahead, layouts in between
             rows = each.block_m + (each.num_stages - 1) * each.block_n
             shared_bytes = rows * width * size + (12 if each.num_stages == 2 else 4) * 2**10
-        if decode.scales is not None:  # FP8, once more in the dtype of the query
-            shared_bytes += each.block_n * block_r * size
+            if decode.scales is not None:  # FP8, once more in the dtype of the query
+                shared_bytes += each.block_n * block_r * size
         if shared_bytes <= limit.shared_bytes and decode.R <= MAX_WIDTH:
             return each
     raise ValueError(
