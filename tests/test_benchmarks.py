@@ -156,6 +156,26 @@ def test_calls_that_are_compared_compute_one_product(name):
         torch.testing.assert_close(run(), expected, rtol=1e-4, atol=1e-4)
 
 
+@torch.no_grad()
+def test_calls_of_prefill_and_fp8_compute_what_is_compared():
+    pytest.importorskip("triton", reason="the benchmark runs kernels")
+    import prefill
+
+    import mla_ref
+
+    lengths = [5, 70, 1]
+    drawn = prefill.draw(2, lengths, lengths)
+    expected = mla_ref.ragged_attention(*drawn)[0].float()
+    for name, run in prefill.prefill_calls(*drawn, lengths, lengths).items():
+        assert (run().float() - expected).norm() < (0.06 if "FP8" in name else 4e-3) * expected.norm(), name
+    runs, exact = prefill.decode_calls(2, 2, 128, DEVICE)
+    sizes = []
+    for name, (run, moved) in runs.items():
+        assert (run().double() - exact).norm() < 0.06 * exact.norm(), name
+        sizes.append(moved)
+    assert sizes == [256 * 2 * 576, 256 * (512 + 4 + 128), 256 * (512 + 16 + 128)]
+
+
 def test_lines_cross_between_two_batches_or_not_at_all():
     pytest.importorskip("triton", reason="the benchmark runs kernels")
     from crossover import crossover
