@@ -81,7 +81,7 @@ def read(config: Any, ignore: Collection[str] = ()) -> tuple[dict[str, Any], dic
     ValueError
         A field is missing, or is not known to leave attention alone. The sentence names it.
     """
-    fields = {name: value for name, value in _fields(config).items() if name not in ignore}
+    fields = {name: value for name, value in fields_of(config).items() if name not in ignore}
     for name in NESTED:
         if fields.get(name) is not None:
             return read(fields[name], ignore)
@@ -107,7 +107,7 @@ def read(config: Any, ignore: Collection[str] = ()) -> tuple[dict[str, Any], dic
     return values, _yarn(rope, fields)
 
 
-def _fields(config):
+def fields_of(config):
     """The fields of a mapping or an object, under the names that transformers gives them."""
     if isinstance(config, Mapping):
         fields = dict(config)

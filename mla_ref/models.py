@@ -1,0 +1,562 @@
+"""Language models of DeepSeek's architecture around :class:`mla_ref.MLA`: DeepSeek-V2, DeepSeek-V3 and Kimi K2.
+
+Modules and parameters have the names of the published checkpoints. :func:`load` reads a folder of Hugging Face's form,
+:func:`generate` goes on from prompts with any of this package's caches and kernels, and :func:`attach` puts this
+package's attention into a model of transformers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ._from_hf import fields_of
+from ._validate import check_numbers, check_positive, listed
+from .cache import LatentCache
+from .config import MLAConfig
+from .implementations import IMPLEMENTATIONS, Implementation
+from .mla import MLA
+from .norm import RMSNorm
+from .paged import PagedCache
+
+ROUTERS = {"deepseek_v2": "softmax", "deepseek_v3": "sigmoid", "kimi_k2": "sigmoid"}  # by model_type
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The mixture of experts in a layer.
+
+    Parameters
+    ----------
+    count, per_token, shared
+        Experts, those that a token goes to, and the width of the expert that all go to, in experts.
+    intermediate_size
+        Of one expert.
+    first_layer
+        The first layer that has experts; those before it are dense.
+    groups, groups_per_token
+        Groups of experts, and those that a token's may come from.
+    scoring
+        ``"sigmoid"``, DeepSeek-V3's: a bias takes part in the choice, but not in the weight, and a group's score is
+        the sum of its best two. ``"softmax"``, DeepSeek-V2's: a group's score is its best.
+    normalize, scale
+        Whether the weights of a token are divided by their sum, and what multiplies them then.
+    """
+
+    count: int
+    per_token: int
+    shared: int
+    intermediate_size: int
+    first_layer: int
+    groups: int = 1
+    groups_per_token: int = 1
+    scoring: str = "sigmoid"
+    normalize: bool = True
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A whole model: see :meth:`from_hf`.
+
+    Parameters
+    ----------
+    attention
+        Of each layer.
+    vocab_size, num_hidden_layers, intermediate_size, rms_norm_eps, tie_word_embeddings
+        As in Hugging Face's configurations.
+    experts
+        None for a dense model.
+    stop
+        Tokens that end a text.
+    """
+
+    attention: MLAConfig
+    vocab_size: int
+    num_hidden_layers: int
+    intermediate_size: int
+    rms_norm_eps: float = 1e-6
+    tie_word_embeddings: bool = False
+    experts: Experts | None = None
+    stop: tuple[int, ...] = ()
+
+    @classmethod
+    def from_hf(cls, config: Any) -> ModelConfig:
+        """Read a Hugging Face configuration: an object of transformers, or the dict of a ``config.json``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Another model's, a field that is missing, or one that asks for what is not computed here. The sentence names
+            it; see :meth:`mla_ref.MLAConfig.from_hf` for the attention's.
+        """
+        attention, fields = MLAConfig.from_hf(config), fields_of(config)
+        kind = fields.get("model_type")
+        if kind not in ROUTERS:
+            raise ValueError(f"model_type is {kind!r}, expected one of {listed(ROUTERS)}")
+        scoring = ROUTERS[kind]
+        count = fields.get("n_routed_experts")
+        expected = {"hidden_act": "silu", "mlp_bias": False, "moe_layer_freq": 1, "quantization_config": None}
+        if count:
+            expected |= {"scoring_func": scoring, "num_experts": count, "num_local_experts": count}
+            methods = ("noaux_tc",) if scoring == "sigmoid" else ("greedy", "group_limited_greedy")
+            if fields.get("topk_method", methods[0]) not in methods:
+                raise ValueError(f"topk_method is {fields['topk_method']!r}, expected {' or '.join(methods)}")
+            if scoring == "softmax":  # no model has it, and its code and transformers' disagree on the factor then
+                expected["norm_topk_prob"] = False
+        for name, value in expected.items():
+            if fields.get(name, value) != value:
+                raise ValueError(f"{name} is {fields[name]!r}, expected {value!r}: it is not computed here")
+        required = ["vocab_size", "num_hidden_layers", "intermediate_size"]
+        if count:
+            required += ["num_experts_per_tok", "moe_intermediate_size"]
+        if missing := [name for name in required if fields.get(name) is None]:
+            raise ValueError(f"config has no {listed(missing)}: is it a whole model's?")
+        check_positive(**{name: fields[name] for name in required})
+        experts = None
+        if count:
+            grouped = scoring == "sigmoid" or fields.get("topk_method") == "group_limited_greedy"
+            experts = Experts(
+                count=count,
+                per_token=fields["num_experts_per_tok"],
+                shared=fields.get("n_shared_experts") or 0,
+                intermediate_size=fields["moe_intermediate_size"],
+                first_layer=fields.get("first_k_dense_replace") or 0,
+                groups=(fields.get("n_group") or 1) if grouped else 1,
+                groups_per_token=(fields.get("topk_group") or 1) if grouped else 1,
+                scoring=scoring,
+                normalize=scoring == "sigmoid" and bool(fields.get("norm_topk_prob", True)),
+                scale=float(fields.get("routed_scaling_factor") or 1.0),
+            )
+        stop = fields.get("eos_token_id")
+        return cls(
+            attention,
+            **{name: fields[name] for name in ("vocab_size", "num_hidden_layers", "intermediate_size")},
+            rms_norm_eps=fields.get("rms_norm_eps") or 1e-6,
+            tie_word_embeddings=bool(fields.get("tie_word_embeddings")),
+            experts=experts,
+            stop=tuple(stop) if isinstance(stop, list | tuple) else () if stop is None else (stop,),
+        )
+
+
+class Model(nn.Module):
+    """A language model: tokens in, logits out.
+
+    Parameters
+    ----------
+    config
+        See :meth:`ModelConfig.from_hf`.
+    impl
+        Of the attention, by default: a name of :data:`mla_ref.IMPLEMENTATIONS`, or a function.
+    device, dtype
+        Of the weights.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        impl: str | Implementation = "absorb",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        self.config = config
+        place = {"device": device, "dtype": dtype}
+        width = config.attention.hidden_size
+        self.model = nn.Module()
+        self.model.embed_tokens = nn.Embedding(config.vocab_size, width, **place)
+        self.model.layers = nn.ModuleList(_Layer(config, i, impl, place) for i in range(config.num_hidden_layers))
+        self.model.norm = RMSNorm(width, config.rms_norm_eps, **place)
+        self.lm_head = nn.Linear(width, config.vocab_size, bias=False, **place)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    def make_caches(self, batch: int, capacity: int, page_size: int | None = None) -> list[LatentCache | PagedCache]:
+        """Return an empty cache for each layer: see :meth:`mla_ref.MLA.make_cache`."""
+        return [layer.self_attn.make_cache(batch, capacity, page_size) for layer in self.model.layers]
+
+    def forward(
+        self,
+        tokens: Tensor,
+        caches: Sequence[LatentCache | PagedCache] | None = None,
+        *,
+        lengths: Tensor | None = None,
+        last: bool = False,
+        impl: str | Implementation | None = None,
+    ) -> Tensor:
+        """Return the logits behind each token, or behind the last one of each sequence.
+
+        Parameters
+        ----------
+        tokens
+            Integers ``[B, S]``.
+        caches
+            One a layer, which get the new tokens; None for attention within ``tokens`` alone.
+        lengths
+            int32 or int64 ``[B]``, how many of the S tokens are real, from the first on; all by default.
+        last
+            Whether the logits of each sequence's last real token are all that is asked for.
+        impl
+            Overrides the model's own for this call.
+
+        Returns
+        -------
+        Tensor
+            ``[B, S, vocab_size]``, or ``[B, vocab_size]``. What stands behind tokens that are not real means nothing.
+        """
+        layers = self.model.layers
+        if caches is not None and len(caches) != len(layers):
+            raise ValueError(f"caches has {len(caches)} caches, expected one for each of the {len(layers)} layers")
+        x = self.model.embed_tokens(tokens)
+        for layer, cache in zip(layers, caches or [None] * len(layers), strict=True):
+            x = layer(x, cache, lengths, impl)
+        if last:
+            at = torch.full((len(x),), x.shape[1], device=x.device) if lengths is None else lengths.long()
+            x = x[torch.arange(len(x), device=x.device), (at - 1).clamp(min=0)]
+        return self.lm_head(self.model.norm(x))
+
+
+class _Layer(nn.Module):
+    def __init__(self, config, index, impl, place):
+        super().__init__()
+        width, experts = config.attention.hidden_size, config.experts
+        self.self_attn = MLA(config.attention, impl, **place)
+        dense = experts is None or index < experts.first_layer
+        self.mlp = _MLP(width, config.intermediate_size, place) if dense else _MoE(width, experts, place)
+        self.input_layernorm = RMSNorm(width, config.rms_norm_eps, **place)
+        self.post_attention_layernorm = RMSNorm(width, config.rms_norm_eps, **place)
+
+    def forward(self, x, cache, lengths, impl):
+        x = x + self.self_attn(self.input_layernorm(x), cache, lengths=lengths, impl=impl)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class _MLP(nn.Module):
+    def __init__(self, width, inner, place):
+        super().__init__()
+        self.gate_proj = nn.Linear(width, inner, bias=False, **place)
+        self.up_proj = nn.Linear(width, inner, bias=False, **place)
+        self.down_proj = nn.Linear(inner, width, bias=False, **place)
+
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class _Router(nn.Module):
+    def __init__(self, width, experts, place):
+        super().__init__()
+        self.experts = experts
+        self.weight = nn.Parameter(torch.empty(experts.count, width, **place))
+        nn.init.normal_(self.weight, std=width**-0.5)
+        if experts.scoring == "sigmoid":
+            bias = torch.zeros(experts.count, device=place["device"], dtype=torch.float32)
+            self.register_buffer("e_score_correction_bias", bias)
+
+    def forward(self, x):
+        """Return the weights and the experts of each token, ``[N, per_token]``."""
+        experts = self.experts
+        logits = F.linear(x.float(), self.weight.float())
+        scores = logits.sigmoid() if experts.scoring == "sigmoid" else logits.softmax(-1)
+        ranked = scores + self.e_score_correction_bias if experts.scoring == "sigmoid" else scores
+        if experts.groups > 1:
+            groups = ranked.unflatten(-1, (experts.groups, -1))
+            best = groups.topk(2, -1).values.sum(-1) if experts.scoring == "sigmoid" else groups.amax(-1)
+            chosen = torch.zeros_like(best, dtype=torch.bool)
+            chosen.scatter_(1, best.topk(experts.groups_per_token, -1).indices, True)
+            ranked = groups.masked_fill(~chosen[..., None], -torch.inf).flatten(-2)
+        indices = ranked.topk(experts.per_token, -1).indices
+        weights = scores.gather(1, indices)
+        if experts.normalize:
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return weights * experts.scale, indices
+
+
+class _MoE(nn.Module):
+    def __init__(self, width, experts, place):
+        super().__init__()
+        self.gate = _Router(width, experts, place)
+        self.experts = nn.ModuleList(_MLP(width, experts.intermediate_size, place) for _ in range(experts.count))
+        if experts.shared:
+            self.shared_experts = _MLP(width, experts.intermediate_size * experts.shared, place)
+
+    def forward(self, x):
+        flat = x.flatten(0, 1)
+        weights, indices = self.gate(flat)
+        out = torch.zeros_like(flat)
+        for expert in indices.unique().tolist():
+            token, place = (indices == expert).nonzero(as_tuple=True)
+            found = self.experts[expert](flat[token]) * weights[token, place, None]
+            out.index_add_(0, token, found.to(out.dtype))
+        out = out.unflatten(0, x.shape[:2])
+        return out + self.shared_experts(x) if hasattr(self, "shared_experts") else out
+
+
+@torch.no_grad()
+def generate(
+    model: Model,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    *,
+    prefix: Sequence[int] = (),
+    page_size: int | None = None,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    generator: torch.Generator | None = None,
+    stop: Collection[int] | None = None,
+    impl: str | Implementation | None = None,
+) -> list[list[int]]:
+    """Go on from prompts, all together.
+
+    Parameters
+    ----------
+    model
+        The model.
+    prompts
+        Tokens of each text, of any lengths; none is empty, unless there is a prefix.
+    max_new_tokens
+        Most tokens that each gets.
+    prefix
+        Tokens before every prompt. They are computed once; in pages they are stored once too, and ``impl="prefix"``
+        attends to them once for all texts.
+    page_size
+        Of a paged cache; a contiguous one by default.
+    temperature
+        0 takes the likeliest token; else the logits are divided by it, and a token is drawn.
+    top_p
+        Draw from the likeliest tokens that have this share of the probability together.
+    generator
+        To draw with, on the model's device.
+    stop
+        Tokens that end a text, which keeps them; by default the model's.
+    impl
+        Of the attention: see :meth:`Model.forward`.
+
+    Returns
+    -------
+    list of list of int
+        The new tokens of each text.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A prompt that is empty or too long for the model, a token that it does not have, or an impossible option.
+        Nothing has been computed then.
+    """
+    config, device = model.config, model.lm_head.weight.device
+    check_positive(max_new_tokens=max_new_tokens)
+    check_numbers(temperature=temperature, top_p=top_p)
+    if temperature < 0 or not 0 < top_p <= 1:
+        raise ValueError(f"temperature is {temperature} and top_p {top_p}, expected 0 or more, and more than 0 up to 1")
+    prompts, prefix = [list(prompt) for prompt in prompts], list(prefix)
+    if not prompts:
+        raise ValueError("prompts is empty, expected the tokens of at least one text")
+    _check_prompts(config, prompts, prefix, max_new_tokens)
+    stop = set(config.stop if stop is None else stop)
+    if prefix and not all(prompts):  # each text starts with a token of its own, behind which it goes on
+        prompts, prefix = [[prefix[-1], *prompt] for prompt in prompts], prefix[:-1]
+    longest = max(map(len, prompts))
+    caches = model.make_caches(len(prompts), len(prefix) + longest + max_new_tokens, page_size)
+    if prefix:
+        _fill(model, caches, torch.tensor([prefix], device=device), len(prompts), impl)
+    tokens = torch.tensor([prompt + [0] * (longest - len(prompt)) for prompt in prompts], device=device)
+    lengths = torch.tensor(list(map(len, prompts)), device=device)
+    found: list[list[int]] = [[] for _ in prompts]
+    going = [True] * len(prompts)
+    for _ in range(max_new_tokens):
+        ragged = None if bool((lengths == tokens.shape[1]).all()) else lengths
+        logits = model(tokens, caches, lengths=ragged, last=True, impl=impl)
+        tokens = _choose(logits, temperature, top_p, generator)
+        for b, token in enumerate(tokens.tolist()):
+            if going[b]:
+                found[b].append(token)
+                going[b] = token not in stop
+        if not any(going):
+            break
+        tokens, lengths = tokens[:, None], torch.tensor(going, device=device).long()
+    return found
+
+
+def _check_prompts(config, prompts, prefix, new):
+    most, vocabulary = config.attention.max_position_embeddings, config.vocab_size
+    for name, prompt in [("prefix", prefix), *((f"prompts[{b}]", prompt) for b, prompt in enumerate(prompts))]:
+        for token in prompt:
+            if not isinstance(token, int) or not 0 <= token < vocabulary:
+                raise ValueError(f"{name} has {token!r}, expected tokens from 0 to {vocabulary - 1}")
+        if name != "prefix" and not prompt and not prefix:
+            raise ValueError(f"{name} is empty, expected at least one token: a model goes on from something")
+        length = len(prompt) + (len(prefix) if name != "prefix" else 0) + new
+        if length > most:
+            raise ValueError(
+                f"{name} would get {length} tokens long with {new} new ones, expected at most {most}: shorten it"
+            )
+
+
+def _fill(model, caches, prefix, batch, impl):
+    """Compute a prefix once, and give it to every sequence of the caches."""
+    own = model.make_caches(1, prefix.shape[1])
+    model(prefix, own, last=True, impl=None if impl == "prefix" else impl)
+    first = torch.zeros(batch, dtype=torch.int64, device=prefix.device)
+    first[0] = prefix.shape[1]
+    for cache, source in zip(caches, own, strict=True):
+        c_kv, k_rope = (x.expand(batch, -1, -1) for x in source.filled())
+        if isinstance(cache, PagedCache):
+            cache.append(c_kv, k_rope, lengths=first)
+            for b in range(1, batch):
+                cache.fork(0, b)
+        else:
+            cache.append(c_kv, k_rope)
+
+
+def _choose(logits, temperature, top_p, generator):
+    """Return a token of each row of logits ``[B, V]``."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    shares, order = (logits.float() / temperature).softmax(-1).sort(-1, descending=True)
+    shares = shares.masked_fill(shares.cumsum(-1) - shares >= top_p, 0)  # the first stays, whatever its share
+    drawn = torch.multinomial(shares, 1, generator=generator)
+    return order.gather(1, drawn)[:, 0]
+
+
+def load(
+    folder: str | Path,
+    *,
+    impl: str | Implementation = "absorb",
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Model:
+    """Load a model from a folder with a ``config.json`` and safetensors, as Hugging Face's hub has it.
+
+    Names and shapes are compared with the configuration before anything is allocated. Layers beyond the last, which
+    predict several tokens, are left out.
+
+    Parameters
+    ----------
+    folder
+        The folder.
+    impl, device
+        As of :class:`Model`.
+    dtype
+        Of the weights; by default that of the files.
+
+    Raises
+    ------
+    FileNotFoundError
+        No ``config.json``, or no safetensors.
+    TypeError, ValueError
+        Another model's configuration, or a tensor that is missing, of another shape, not the model's, or quantised.
+    ImportError
+        The package safetensors is not installed.
+    """
+    from safetensors import safe_open
+
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"{folder} has no config.json, expected a model's folder")
+    config = ModelConfig.from_hf(json.loads((folder / "config.json").read_text()))
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise FileNotFoundError(f"{folder} has no *.safetensors, expected the weights beside config.json")
+    empty = Model(config, impl, device="meta").state_dict()
+    if config.tie_word_embeddings:
+        del empty["lm_head.weight"]
+    shapes, dtypes, where = {}, set(), {}
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118  it is no dict
+                part = file.get_slice(name)
+                shapes[name], where[name] = list(part.get_shape()), path
+                if name in empty and not name.endswith("e_score_correction_bias"):  # always float32
+                    dtypes.add(part.get_dtype())
+    _check_names(empty, shapes, config)
+    kinds = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+    if strange := dtypes - set(kinds):
+        raise ValueError(f"{folder} holds weights of {listed(sorted(strange))}, expected {listed(kinds)}: convert them")
+    narrow = [kinds[each] for each in ("BF16", "F16", "F32", "F64") if each in dtypes]
+    model = Model(config, impl, device=device, dtype=dtype or narrow[0])
+    state = model.state_dict()
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            for name in (each for each in empty if where[each] == path):
+                state[name].copy_(file.get_tensor(name))
+    return model.eval()
+
+
+def _check_names(expected, shapes, config):
+    missing = [name for name in expected if name not in shapes]
+    if missing:
+        raise ValueError(f"the files have no {_some(missing)}, expected all weights that config.json speaks of")
+    for name, tensor in expected.items():
+        if shapes[name] != list(tensor.shape):
+            raise ValueError(f"{name} has shape {shapes[name]}, expected {list(tensor.shape)} by config.json")
+    beyond = tuple(f"model.layers.{config.num_hidden_layers + i}." for i in range(8))
+    ignored = (*beyond, *(("lm_head.weight",) if config.tie_word_embeddings else ()))
+    strange = [n for n in shapes if n not in expected and not n.startswith(ignored) and "rotary_emb" not in n]
+    if strange:
+        raise ValueError(f"the files hold {_some(strange)}, which no model of this config.json has")
+
+
+def _some(names: Iterable[str]) -> str:
+    names = list(names)
+    return listed(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def attach(model: nn.Module, impl: str | Implementation = "absorb") -> nn.Module:
+    """Put this package's attention into a DeepSeek-V2 or V3 model of transformers, in place, and return the model.
+
+    Weights and cache stay transformers': its cache keeps the latent and the rotated key of a token, as ours does.
+
+    Parameters
+    ----------
+    model
+        A ``DeepseekV2ForCausalLM`` or ``DeepseekV3ForCausalLM``, or their base models.
+    impl
+        A name of :data:`mla_ref.IMPLEMENTATIONS`, or a function of that signature.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A model of another architecture, or an implementation that there is not. While it runs: a batch with padding.
+    """
+    config = MLAConfig.from_hf(model.config)
+    if isinstance(impl, str) and impl not in IMPLEMENTATIONS:
+        raise ValueError(f"no implementation {impl!r}, expected a function or one of {listed(IMPLEMENTATIONS)}")
+    layers = getattr(getattr(model, "model", model), "layers", None)
+    if layers is None or not all(hasattr(getattr(layer, "self_attn", None), "kv_a_proj_with_mqa") for layer in layers):
+        raise TypeError(f"model is a {type(model).__name__}, expected a DeepSeek model of transformers")
+    for layer in layers:
+        layer.self_attn = _Attached(layer.self_attn, config, impl)
+    return model
+
+
+class _Attached(nn.Module):
+    """Takes what transformers gives its attention, and returns what that returns."""
+
+    def __init__(self, attention, config, impl):
+        super().__init__()
+        self.layer_idx = attention.layer_idx
+        self.mla = MLA(config, impl, device="meta")
+        for name, module in attention.named_children():
+            if module is not None:
+                setattr(self.mla, name, module)
+
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None, **_):
+        mla, new = self.mla, hidden_states.shape[1]
+        seen = 0 if past_key_values is None else past_key_values.get_seq_length(self.layer_idx)
+        if attention_mask is not None:
+            last = attention_mask[..., -1, : seen + new]
+            if not (last if last.dtype == torch.bool else last == 0).all():
+                raise ValueError("attention_mask hides tokens of a sequence, expected a batch without padding")
+        positions = torch.arange(seen, seen + new, device=hidden_states.device)
+        q_nope, q_rope, c_kv, k_rope = mla.project(hidden_states, positions)
+        if past_key_values is not None:
+            c_kv, k_rope = (x[:, 0] for x in past_key_values.update(c_kv[:, None], k_rope[:, None], self.layer_idx))
+        attend = IMPLEMENTATIONS[mla.impl] if isinstance(mla.impl, str) else mla.impl
+        out, _ = attend(q_nope, q_rope, c_kv, k_rope, mla.w_uk, mla.w_uv, scale=mla.config.softmax_scale)
+        return mla.o_proj(out.flatten(2)), None
