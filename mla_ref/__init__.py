@@ -21,7 +21,19 @@ from importlib import import_module
 HELPER_MODULES = ("_validate", "_from_hf", "config", "hardware", "roofline", "serving", "plots")
 ANSWER_MODULES = (
     *("_operands", "norm", "rope", "attention", "scores", "ragged", "cache", "paged", "prefix", "implementations"),
-    *("float8", "prefill", "models", "quantize", "reconstruction", "mha", "mla", "fused", "kernels", "testing"),
+    *(
+        "float8",
+        "prefill",
+        "models",
+        "challenge",
+        "quantize",
+        "reconstruction",
+        "mha",
+        "mla",
+        "fused",
+        "kernels",
+        "testing",
+    ),
 )
 
 _EXPORTS = {
