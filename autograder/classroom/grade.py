@@ -1,7 +1,7 @@
 """Grade a class: find what was handed in, judge it, record it, lose nothing on the way.
 
 Layout of a classroom folder: `submitted/STUDENT/LESSON/LESSON.ipynb` comes in; `gradebook.db`, `autograded/` and
-`feedback/` are nbgrader's; `seed`, `verdicts/` and `graded/` are the judge's.
+`feedback/` are nbgrader's; `seed`, `verdicts/`, `graded/` and `history/` are the judge's.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ from traitlets.config import Config
 from autograder.classroom.build import register
 from autograder.classroom.config import configure, own_settings
 from autograder.classroom.grader import Job
-from autograder.classroom.restore import REMARKS
+from autograder.classroom.history import Attempt, History, digest_of, now
+from autograder.classroom.restore import REMARKS, code_cells
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
 from autograder.judging.verdict import Outcome, Verdict, write_atomically
@@ -80,6 +81,15 @@ class Entry:
         content = json.dumps([settled, cells, self.notebook.metadata.get(REMARKS), late])
         return hashlib.sha256(content.encode()).hexdigest()
 
+    def digest(self) -> str:
+        """Return the digest of the student's code as it was judged (see `history.digest_of`)."""
+        if reason := self.notebook.metadata.get(REMARKS, {}).get("reason"):
+            return digest_of([("", str(reason))])  # there was no notebook to read
+        own = {cell.name: cell.source for cell in code_cells(self.notebook, self.lesson)}
+        ran = {each.name for job in self.jobs for each in job.program}
+        solutions = [(name, own.get(name, "")) for name in self.lesson.solutions]
+        return digest_of([*solutions, *(("", own[name]) for name in own if name in ran - set(self.lesson.solutions))])
+
 
 class Records:
     """What is recorded of a class: nbgrader's gradebook and notebooks, and the judge's `graded/`."""
@@ -94,6 +104,11 @@ class Records:
         if submitted:
             config.CourseDirectory.submitted_directory = str(submitted)
         return config
+
+    @property
+    def attempts(self) -> History:
+        """What was handed in over time."""
+        return History(self.folder / "history")
 
     @contextmanager
     def gradebook(self) -> Iterator[Any]:
@@ -161,8 +176,19 @@ class Records:
             log = str(answer.get("error") or answer.get("log", "")).strip()
             result.problem = f"nbgrader could not record it: {one_line(log.splitlines()[-1]) if log else 'no message'}"
             return result
+        self._keep(entry, verdicts)
         self.note(entry.student, name, verdicts, entry.fingerprint())
         return result
+
+    def history(self, student: str, lesson: str) -> list[Attempt]:
+        """Return a student's graded attempts at a lesson, oldest first."""
+        return self.attempts.read(student, lesson)
+
+    def _keep(self, entry: Entry, verdicts: Sequence[Verdict]) -> None:
+        """Add an attempt to the history, unless the grader could not even read it."""
+        if entry.notebook.metadata.get(REMARKS, {}).get("outcome") != Outcome.FAULT:
+            attempt = Attempt(entry.timestamp, now(), entry.digest(), tuple(verdicts))
+            self.attempts.add(entry.student, entry.lesson, entry.notebook, attempt)
 
     def note(self, student: str, lesson: str, verdicts: Sequence[Verdict], fingerprint: str = "") -> None:
         """Write a submission's record. Without a fingerprint, as when nbgrader grades, the next run enters it again."""
@@ -175,9 +201,13 @@ class Records:
         fingerprint, verdicts = self.read(entry.student, name)
         notebook = self.folder / "autograded" / entry.student / name / f"{name}.ipynb"
         faults = any(v.outcome is Outcome.FAULT for v in verdicts)
-        if faults or fingerprint != entry.fingerprint() or not notebook.exists():
+        if faults or fingerprint != entry.fingerprint() or not notebook.exists() or not self._kept(entry):
             return None
         return Graded(entry.student, name, verdicts)
+
+    def _kept(self, entry: Entry) -> bool:
+        last = self.history(entry.student, entry.lesson.name)[-1:]
+        return [entry.digest()] == [attempt.digest for attempt in last]
 
     def read(self, student: str, lesson: str) -> tuple[str, list[Verdict]]:
         """Return the fingerprint and the verdicts recorded of a submission; "" and none where there is no record."""
