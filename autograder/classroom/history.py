@@ -95,7 +95,7 @@ class History:
         self._write(student, lesson, [attempt if each.digest == attempt.digest else each for each in before])
 
     def notebook(self, student: str, lesson: Lesson, digest: str) -> NotebookNode | None:
-        """Return the lesson's notebook with the code of an attempt; None where none was kept, as of an unreadable one."""
+        """Return the lesson's notebook with the code of an attempt; None where none was kept: it was unreadable."""
         path = self._cells(student, lesson.name, digest)
         try:
             remarks = json.loads(path.read_text())["metadata"][REMARKS]

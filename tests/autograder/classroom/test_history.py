@@ -88,7 +88,7 @@ def test_what_is_no_notebook_is_an_attempt_of_no_points(room):
     room.grade()
     _hand_in(room, **RIGHT)
     room.grade()
-    hand_in(room.folder, ada=notebook())
+    _hand_in(room, **{name: LESSON.starter(name) for name in RIGHT})
     room.grade()
     assert _scores(room) == [0, 5, 0]
     first = room.records.history("ada", NAME)[0]
