@@ -39,6 +39,7 @@ TIME = re.compile(
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z| ?[+-]\d\d:?\d\d| [A-Z][\w+-]*(/[A-Z][\w+-]*)*)?",
     re.ASCII | re.IGNORECASE,
 )
+SECRET = "submission_secret.txt"  # of nbgrader's exchange: names the feedback page that the student may fetch
 YEARS = 1970, 2999  # of a submission's time; a time zone takes one at the very end of the calendar off it
 SEED = "the same cases in every run"  # of the sample class: no secret, as its students are made up
 ISOLATION = "MLA_ISOLATION"  # in the environment: how to isolate where nothing else says
@@ -195,7 +196,8 @@ class Classroom:
     def _entry(self, grader: Grader, student: str, lesson: Lesson, terms: tuple[str, str]) -> Entry:
         folder = self.submitted / student / lesson.name
         notebook = restored(lesson, folder)
-        return Entry(student, lesson, notebook, grader.jobs(lesson, notebook), read_time(folder)[0], terms)
+        notes = read_time(folder)[0], terms, read_secret(folder)
+        return Entry(student, lesson, notebook, grader.jobs(lesson, notebook), *notes)
 
 
 def restored(lesson: Lesson, folder: Path) -> NotebookNode:
@@ -304,6 +306,15 @@ def read_time(folder: Path) -> tuple[str | None, str | None]:
     except Exception:  # the parser has many ways to fail
         where = f"submitted/{folder.parent.name}/{folder.name}/timestamp.txt"
         return None, f"{where} holds no time such as 2026-12-25 10:00:00 UTC, so the submission counts as in time"
+
+
+def read_secret(folder: Path) -> str | None:
+    """Return what nbgrader's exchange put beside a submission to name its feedback; None where there is nothing."""
+    try:
+        text = read_file(folder / SECRET, 1025).decode().strip()
+    except (OSError, ValueError):
+        return None
+    return text if re.fullmatch(r"[!-~]{1,1024}", text) else None
 
 
 def _find_notebook(folder: Path) -> Path:

@@ -72,13 +72,14 @@ class Entry:
     jobs: list[Job]
     timestamp: str | None
     terms: tuple[str, str]  # due date and penalty for lateness
+    secret: str | None = None  # of nbgrader's exchange (see `grade.SECRET`)
 
     def fingerprint(self) -> str:
         """Return a digest of all that the result depends on."""
         settled = [[job.key, job.settled and job.settled.to_json()] for job in self.jobs]
         cells = [[cell["id"], cell.source] for cell in self.notebook.cells]
         late = self.timestamp and [self.timestamp, *self.terms]
-        content = json.dumps([settled, cells, self.notebook.metadata.get(REMARKS), late])
+        content = json.dumps([settled, cells, self.notebook.metadata.get(REMARKS), late, self.secret])
         return hashlib.sha256(content.encode()).hexdigest()
 
     def digest(self) -> str:
@@ -168,8 +169,9 @@ class Records:
         folder = Path(recorder.coursedir.submitted_directory) / entry.student / name
         folder.mkdir(parents=True)
         nbformat.write(entry.notebook, folder / f"{name}.ipynb")
-        if entry.timestamp:
-            (folder / "timestamp.txt").write_text(entry.timestamp)
+        for note, text in (("timestamp.txt", entry.timestamp), ("submission_secret.txt", entry.secret)):
+            if text:
+                (folder / note).write_text(text)
         answer = recorder.record(name, entry.student, named)
         shutil.rmtree(folder)
         if not answer["success"]:
