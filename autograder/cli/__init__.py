@@ -9,7 +9,7 @@ from autograder.cli.terminal import app, err
 from autograder.course.lesson import LessonError
 
 EXTRAS = {"distributed": "scale", "dask": "scale", "psycopg": "postgres"} | dict.fromkeys(
-    ("nbgrader", "nbconvert", "jupyterlab", "bs4", "jinja2", "sqlalchemy", "alembic"), "grading"
+    ("nbgrader", "nbconvert", "jupyterlab", "bs4", "jinja2", "sqlalchemy", "alembic", "jupytext"), "grading"
 )
 
 
