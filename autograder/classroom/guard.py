@@ -1,11 +1,13 @@
 """What nbgrader's own commands, and formgrader, may open and copy of a submission: nothing but through our readers.
 
 nbgrader opens notebooks and times as they are, and copies all that lies beside them, from where links lead to. It has a
-setting for its exporter alone, so that the rest is replaced in its classes.
+setting for its exporter alone, so that the rest is replaced in its classes. So is how it opens a gradebook: it makes the
+tables of an empty database, which two that come at once would both do.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,20 +16,26 @@ import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
+from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.converters import Autograde, GenerateFeedback
 from nbgrader.converters.base import BaseConverter
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.utils import parse_utc
+from sqlalchemy import create_engine, make_url, text
 
 from autograder.classroom.grade import read_time
 from autograder.classroom.preprocessors import VERDICTS
 
 _copy_all = BaseConverter.init_assignment
+_open = Gradebook.__init__
+LOCK = 0x6D6C61  # in PostgreSQL, of those who open a gradebook
 
 
 def guard() -> None:
-    """Replace what nbgrader copies of a submission, and how it reads its time, in this process."""
+    """Replace what nbgrader copies of a submission, how it reads its time and opens a gradebook, in this process."""
+    if Gradebook.__init__ is _open:  # else it is replaced already, or for a while
+        Gradebook.__init__ = _open_alone
     BaseConverter.init_assignment = _copy_time
     CourseDirectory.get_existing_timestamp = _time
     NbGraderAPI.get_submitted_timestamp = _time_submitted
@@ -45,6 +53,17 @@ class Unopened(NotebookExporter):
         path = Path(filename)
         resources["metadata"] = ResourcesDict(name=path.stem, path=str(path.parent))
         return self.from_notebook_node(nbformat.v4.new_notebook(), resources, **kw)
+
+
+def _open_alone(self: Gradebook, db_url: str, *args: Any, **keys: Any) -> None:
+    """In place of `Gradebook.__init__`: of a database of PostgreSQL, one process at a time makes the tables."""
+    with ExitStack() as stack:
+        if make_url(db_url).get_backend_name() == "postgresql":
+            engine = create_engine(db_url)
+            stack.callback(engine.dispose)
+            connection = stack.enter_context(engine.connect())  # the lock goes with it
+            connection.execute(text(f"SELECT pg_advisory_lock({LOCK})"))
+        _open(self, db_url, *args, **keys)
 
 
 def _copy_time(self: BaseConverter, assignment_id: str, student_id: str) -> None:

@@ -23,6 +23,7 @@ from autograder.classroom.grader import Job
 from autograder.classroom.restore import REMARKS
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
+from autograder.files import require_space
 from autograder.judging.verdict import Outcome, Verdict, write_atomically
 from autograder.text import one_line
 
@@ -158,11 +159,17 @@ class Records:
         answer = recorder.record(name, entry.student, named)
         shutil.rmtree(folder)
         if not answer["success"]:
+            require_space(self.folder, *self._database())
             log = str(answer.get("error") or answer.get("log", "")).strip()
             result.problem = f"nbgrader could not record it: {one_line(log.splitlines()[-1]) if log else 'no message'}"
             return result
         self.note(entry.student, name, verdicts, entry.fingerprint())
         return result
+
+    def _database(self) -> list[Path]:
+        """Return the folder of the gradebook, if it is a file."""
+        scheme, _, path = self.config().CourseDirectory.db_url.partition(":///")
+        return [Path(path).parent] if scheme.startswith("sqlite") and path else []
 
     def note(self, student: str, lesson: str, verdicts: Sequence[Verdict], fingerprint: str = "") -> None:
         """Write a submission's record. Without a fingerprint, as when nbgrader grades, the next run enters it again."""

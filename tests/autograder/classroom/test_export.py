@@ -1,4 +1,4 @@
-"""What `export` writes: what happened to each submission, a layout a platform takes, nothing a spreadsheet would run."""
+"""What `export` writes: what happened to a submission, a layout that a platform takes, nothing a spreadsheet runs."""
 
 import csv
 
@@ -117,7 +117,9 @@ def test_no_cell_begins_as_a_formula_in_any_layout(room, text, layout, tmp_path,
     assert sum(text.strip() in cell or text.replace(";", ";'") in cell for cell in cells) >= 4
     for cell in cells:
         for piece in cell.split(";"):  # the separator where the comma is for decimals
-            assert not piece.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")), cell
+            assert not piece.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")), (
+                cell
+            )
 
 
 def test_exercises_have_no_place_in_a_column_a_lesson(room, tmp_path):
