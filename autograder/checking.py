@@ -61,6 +61,8 @@ def check(name: str) -> None:
     entry = namespace.get(name)
     if not callable(entry):
         raise CheckFailed(f"there is no function or class {name} yet: run the cell above that defines it")
+    if exercise.kernel and not emulator.active() and torch.cuda.get_device_capability() < (8, 0):
+        exercise = without_bfloat16(exercise)
     cases = draw_cases(exercise, VISIBLE_SEED, hidden=False)
     with supplied(namespace, course, lesson, exercise):
         results = [run_case(exercise, entry, case) for case in cases]
@@ -74,6 +76,22 @@ def check(name: str) -> None:
     show(verdict, picture)
     if verdict.outcome is not Outcome.PASSED:
         raise CheckFailed(verdict.reason)
+
+
+def without_bfloat16(exercise: Exercise) -> Exercise:
+    """Return the exercise with its visible cases in float16 where they are in bfloat16, which older GPUs lack."""
+    half = {torch.bfloat16: torch.float16}
+    parts = [
+        replace(
+            part,
+            visible=[
+                {k: half.get(v, v) if isinstance(v, torch.dtype) else v for k, v in case.items()}
+                for case in part.visible
+            ],
+        )
+        for part in exercise.parts
+    ]
+    return replace(exercise, parts=parts)
 
 
 def check_speed(name: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from autograder.classroom.build import quieten_nbgrader
 from autograder.classroom.grade import Classroom, read_secret, read_time
+from autograder.files import require_space
 from autograder.judging.verdict import write_atomically
 from autograder.text import one_line
 
@@ -41,6 +42,7 @@ def write_feedback(
             if not page.exists() or not stamp.exists() or stamp.read_text() != digests[path]:
                 answer = converter.convert(lesson, student)
                 if not answer["success"]:
+                    require_space(room.folder)
                     log = str(answer.get("error") or answer.get("log", "")).strip()
                     why = one_line(log.splitlines()[-1]) if log else "no message"
                     problems.append(f"no feedback for {student} in {lesson}: {why}")

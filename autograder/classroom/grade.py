@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,19 +21,20 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from autograder.classroom import grader as graders
+from autograder.classroom.config import MARK
 from autograder.classroom.grader import Grader
 from autograder.classroom.record import Entry, Graded, Records
 from autograder.classroom.restore import SubmissionError, placeholder, read_cells, read_file, restore, safe_name
 from autograder.classroom.scale import Cluster
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
+from autograder.files import require_space
 from autograder.isolation import sandbox
 from autograder.isolation.sandbox import SandboxError
 from autograder.judging.verdict import Outcome
 from autograder.text import listed, one_line
 
 PATTERN = "STUDENT/LESSON/LESSON.ipynb"
-MARK = ".sample-class"  # lists the submissions of the sample class as STUDENT/LESSON
 MOST = 1000  # entries of a student's folder, or of a lesson's in it, that are looked at
 # Date and time, then nothing, an offset or a time zone's name: of another the parser would open any file.
 TIME = re.compile(
@@ -116,6 +118,8 @@ class Classroom:
         ------
         SandboxError, SchedulerError
             Submissions cannot be judged here as `isolation` has it, or not by the scheduler.
+        OSError
+            A disk is full or read-only. What is recorded stays, and the next run goes on from there.
         """
         wanted = self._wanted(lessons)
         self._refuse_public_seed(wanted)
@@ -141,6 +145,8 @@ class Classroom:
                         yield from ((entry.lesson, job) for job in entry.jobs)
 
             faults = grader.judge_all(work(), lambda done: progress("judging", done, total), jobs)
+            if faults:
+                require_space(Path(tempfile.gettempdir()))
             with records.staged(todo) as recorder:
                 for done, pair in enumerate(todo, start=1):
                     entry = self._entry(grader, pair[0], plans[pair[1]], terms[pair])

@@ -1,12 +1,14 @@
 """What nbgrader's own commands, and formgrader, may open and copy of a submission: nothing but through our readers.
 
 nbgrader opens notebooks and times as they are, and copies all that lies beside them, from where links lead to. It has a
-setting for its exporter alone, so that the rest is replaced in its classes.
+setting for its exporter alone, so that the rest is replaced in its classes. So is how it opens a gradebook: it makes
+the tables of an empty database, which two that come at once would both do.
 """
 
 from __future__ import annotations
 
 import shutil
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,22 +17,28 @@ import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
+from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.converters import Autograde, GenerateFeedback
 from nbgrader.converters.base import BaseConverter
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
 from nbgrader.utils import ignore_patterns, parse_utc
+from sqlalchemy import create_engine, make_url, text
 
 from autograder.classroom.grade import SECRET, read_secret, read_time
 from autograder.classroom.preprocessors import VERDICTS
 
 _copy_all = BaseConverter.init_assignment
 _release_all = ExchangeReleaseFeedback.copy_files
+_open = Gradebook.__init__
+LOCK = 0x6D6C61  # in PostgreSQL, of those who open a gradebook
 
 
 def guard() -> None:
-    """Replace what nbgrader copies of a submission, and how it reads its time, in this process."""
+    """Replace what nbgrader copies of a submission, how it reads its time and opens a gradebook, in this process."""
+    if Gradebook.__init__ is _open:  # else it is replaced already, or for a while
+        Gradebook.__init__ = _open_alone
     BaseConverter.init_assignment = _copy_notes
     ExchangeCollect.do_copy = _collect
     ExchangeReleaseFeedback.copy_files = _release
@@ -52,6 +60,17 @@ class Unopened(NotebookExporter):
         return self.from_notebook_node(nbformat.v4.new_notebook(), resources, **kw)
 
 
+def _open_alone(self: Gradebook, db_url: str, *args: Any, **keys: Any) -> None:
+    """In place of `Gradebook.__init__`: of a database of PostgreSQL, one process at a time makes the tables."""
+    with ExitStack() as stack:
+        if make_url(db_url).get_backend_name() == "postgresql":
+            engine = create_engine(db_url)
+            stack.callback(engine.dispose)
+            connection = stack.enter_context(engine.connect())  # the lock goes with it
+            connection.execute(text(f"SELECT pg_advisory_lock({LOCK})"))
+        _open(self, db_url, *args, **keys)
+
+
 def _copy_notes(self: BaseConverter, assignment_id: str, student_id: str) -> None:
     """In place of `BaseConverter.init_assignment`: of a submission, and of a graded one, copy its time and its secret.
 
@@ -61,11 +80,11 @@ def _copy_notes(self: BaseConverter, assignment_id: str, student_id: str) -> Non
         _copy_all(self, assignment_id, student_id)
         return
     source, copies = (Path(path(assignment_id, student_id)) for path in (self._format_source, self._format_dest))
-    for name, text in (("timestamp.txt", read_time(source)[0]), (SECRET, read_secret(source))):
-        if text:
+    for name, said in (("timestamp.txt", read_time(source)[0]), (SECRET, read_secret(source))):
+        if said:
             copies.mkdir(parents=True, exist_ok=True)
             (copies / name).unlink(missing_ok=True)  # nbgrader leaves files that can only be read
-            (copies / name).write_text(text)
+            (copies / name).write_text(said)
 
 
 def _collect(self: ExchangeCollect, src: str, dest: str, log: Any = None) -> None:

@@ -24,6 +24,7 @@ from autograder.classroom.history import Attempt, History, digest_of, now
 from autograder.classroom.restore import REMARKS, code_cells
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
+from autograder.files import require_space
 from autograder.judging.verdict import Outcome, Verdict, write_atomically
 from autograder.text import one_line
 
@@ -175,6 +176,7 @@ class Records:
         answer = recorder.record(name, entry.student, named)
         shutil.rmtree(folder)
         if not answer["success"]:
+            require_space(self.folder, *self._database())
             log = str(answer.get("error") or answer.get("log", "")).strip()
             result.problem = f"nbgrader could not record it: {one_line(log.splitlines()[-1]) if log else 'no message'}"
             return result
@@ -191,6 +193,11 @@ class Records:
         if entry.notebook.metadata.get(REMARKS, {}).get("outcome") != Outcome.FAULT:
             attempt = Attempt(entry.timestamp, now(), entry.digest(), tuple(verdicts))
             self.attempts.add(entry.student, entry.lesson, entry.notebook, attempt)
+
+    def _database(self) -> list[Path]:
+        """Return the folder of the gradebook, if it is a file."""
+        scheme, _, path = self.config().CourseDirectory.db_url.partition(":///")
+        return [Path(path).parent] if scheme.startswith("sqlite") and path else []
 
     def note(self, student: str, lesson: str, verdicts: Sequence[Verdict], fingerprint: str = "") -> None:
         """Write a submission's record. Without a fingerprint, as when nbgrader grades, the next run enters it again."""

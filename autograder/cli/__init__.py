@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 from autograder.cli import lessons, teaching  # noqa: F401  which register their commands
 from autograder.cli.terminal import app, err
 from autograder.course.lesson import LessonError
+from autograder.files import disk_trouble
 
-EXTRAS = {"distributed": "scale", "dask": "scale", "psycopg": "postgres"} | dict.fromkeys(
-    ("nbgrader", "nbconvert", "jupyterlab", "bs4", "jinja2", "sqlalchemy", "alembic"), "grading"
+EXTRAS = {"distributed": "scale", "dask": "scale", "psycopg": "postgres", "psycopg2": "postgres"} | dict.fromkeys(
+    ("nbgrader", "nbconvert", "jupyterlab", "bs4", "jinja2", "sqlalchemy", "alembic", "jupytext"), "grading"
 )
 
 
@@ -23,16 +25,32 @@ def main() -> None:
 
     try:
         app()
-    except (BuildError, LessonError, SandboxError, SchedulerError, SubmissionError, UnknownExercise, OSError) as error:
-        err.print(f"mla-course: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
-        sys.exit(2)
+    except OSError as error:
+        _stop(disk_trouble(error) or str(error))
+    except (BuildError, LessonError, SandboxError, SchedulerError, SubmissionError, UnknownExercise) as error:
+        _stop(str(error))
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").split(".")[0])
         if extra is None:
             raise
-        err.print(
-            f"mla-course: this needs {error.name}: install the extra with `pip install 'mla-course[{extra}]'`",
-            markup=False,
-            soft_wrap=True,
-        )
-        sys.exit(2)
+        _stop(f"this needs {error.name}: install the extra with `pip install 'mla-course[{extra}]'`")
+    except Exception as error:
+        if (said := _of_the_gradebook(error)) is None:
+            raise
+        _stop(said)
+
+
+def _stop(sentence: str) -> NoReturn:
+    err.print(f"mla-course: {sentence}", style="red", highlight=False, markup=False, soft_wrap=True)
+    sys.exit(2)
+
+
+def _of_the_gradebook(error: Exception) -> str | None:
+    """Return a sentence for an error of the database, which is not loaded unless a command needs it; else None."""
+    from autograder.classroom.config import gradebook_name
+
+    databases = sys.modules.get("sqlalchemy.exc")
+    if databases is None or not isinstance(error, databases.DBAPIError | databases.ArgumentError):
+        return None
+    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return f"the gradebook {gradebook_name()} cannot be used ({lines[0]}): see to it and run the command again"

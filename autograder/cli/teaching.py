@@ -28,6 +28,17 @@ Isolated = Annotated[
         show_default="bubblewrap",
     ),
 ]
+
+
+class Layout(enum.StrEnum):
+    """How `export` lays grades out."""
+
+    rows = "rows"
+    wide = "wide"
+    canvas = "canvas"
+    moodle = "moodle"
+
+
 UNDER = {
     "bubblewrap": "submissions run under bubblewrap: no network, none of your files",
     "process": "submissions run under process limits alone: your files and the network are open to them",
@@ -105,19 +116,29 @@ def export(
     ] = None,
     classroom: Folder = None,
     exercises: Annotated[bool, typer.Option("--exercises", help="A row an exercise, in place of a lesson.")] = False,
+    layout: Annotated[
+        Layout,
+        typer.Option(help="A row a submission; or a row a student, for people (wide), or as the platform imports it."),
+    ] = Layout.rows,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON, in place of a file.")] = False,
 ) -> None:
     """Write the gradebook as CSV. A score that needs a person's look is left blank."""
     from autograder.classroom.export import export as write
-    from autograder.classroom.export import rows
+    from autograder.classroom.export import remarks, rows, table
     from autograder.classroom.grade import Classroom
 
     room = Classroom(*at_work(classroom))
-    if as_json:
+    if exercises and layout is not Layout.rows:
+        raise typer.BadParameter(f"the layout {layout} has a column a lesson: leave out --exercises")
+    if as_json and layout is Layout.rows:
         print(json.dumps(rows(room, exercises)))
+    elif as_json:
+        print(json.dumps(table(room, layout)))
     else:
         target = target or room.folder / "grades.csv"
-        out.print(f"{write(room, target, exercises)} rows in {target}", soft_wrap=True)
+        out.print(f"{write(room, target, exercises, layout)} rows in {target}", soft_wrap=True)
+        for line in remarks(rows(room)):
+            out.print(line, highlight=False, soft_wrap=True)
 
 
 @app.command()
