@@ -24,7 +24,15 @@ from autograder.classroom import grader as graders
 from autograder.classroom.config import MARK
 from autograder.classroom.grader import Grader
 from autograder.classroom.record import Entry, Graded, Records
-from autograder.classroom.restore import SubmissionError, placeholder, read_cells, read_file, restore, safe_name
+from autograder.classroom.restore import (
+    SubmissionError,
+    placeholder,
+    read_cells,
+    read_file,
+    refuse_other_lesson,
+    restore,
+    safe_name,
+)
 from autograder.classroom.scale import Cluster
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
@@ -123,7 +131,7 @@ class Classroom:
         """
         wanted = self._wanted(lessons)
         self._refuse_public_seed(wanted)
-        with self._locked(), self._grader(wanted) as grader:
+        with self.locked(), self._grader(wanted) as grader:
             records = self.records
             deadlines, penalty = records.deadlines(), records.penalty()
             terms = {(s, n): (deadlines.get((n, s)) or deadlines.get((n, ""), ""), penalty) for s, n in wanted}
@@ -188,13 +196,13 @@ class Classroom:
             )
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other graders out of the classroom. The lock goes with the process, however that ends."""
+    def locked(self) -> Iterator[None]:
+        """Keep other runs that write out of the classroom. The lock goes with the process, however that ends."""
         with open(self.folder / ".lock", "w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise BlockingIOError(f"another run is grading {self.folder}: wait for it") from None
+                raise BlockingIOError(f"another run is at work in {self.folder}: wait for it") from None
             for leftover in self.folder.glob(".staging-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             yield
@@ -212,7 +220,9 @@ def restored(lesson: Lesson, folder: Path) -> NotebookNode:
         if not all(_is(path, stat.S_ISDIR) for path in (folder.parent, folder)):
             raise SubmissionError(Outcome.ABSENT, f"no folder {one_line(folder.name, 100)} was handed in, but a link")
         others = [one_line(name, 100) for name in _others(folder)]
-        return restore(lesson, read_cells(_find_notebook(folder)), {"others": others})
+        cells = read_cells(_find_notebook(folder))
+        refuse_other_lesson(lesson, cells)
+        return restore(lesson, cells, {"others": others})
     except SubmissionError as problem:
         return placeholder(lesson, problem)
     except Exception as error:  # one submission that the grader trips over must not stop the class

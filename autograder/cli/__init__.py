@@ -18,6 +18,7 @@ EXTRAS = {"distributed": "scale", "dask": "scale", "psycopg": "postgres", "psyco
 def main() -> None:
     """Run the command line; turn the errors that a user can act on into a sentence and exit status 2."""
     from autograder.classroom.build import BuildError
+    from autograder.classroom.collect import CollectError
     from autograder.classroom.restore import SubmissionError
     from autograder.classroom.scale import SchedulerError
     from autograder.course.course import UnknownExercise
@@ -27,7 +28,15 @@ def main() -> None:
         app()
     except OSError as error:
         _stop(disk_trouble(error) or str(error))
-    except (BuildError, LessonError, SandboxError, SchedulerError, SubmissionError, UnknownExercise) as error:
+    except (
+        BuildError,
+        CollectError,
+        LessonError,
+        SandboxError,
+        SchedulerError,
+        SubmissionError,
+        UnknownExercise,
+    ) as error:
         _stop(str(error))
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").split(".")[0])

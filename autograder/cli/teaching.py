@@ -47,6 +47,46 @@ GOES_ON = "; `grade` goes on from here"
 
 
 @app.command()
+def collect(
+    sources: Annotated[list[Path], typer.Argument(help="Downloads of Moodle or Canvas, .zip or unpacked; folders.")],
+    lesson: Annotated[
+        str | None, typer.Option(help="What it was handed in as.", show_default="as names and cells say")
+    ] = None,
+    mapping: Annotated[
+        Path | None,
+        typer.Option(
+            help="A CSV file that says who is who: student_id, and number or name; or Moodle's grading worksheet, or "
+            "the grades that Canvas exports.",
+            show_default="the gradebook's names",
+        ),
+    ] = None,
+    timestamps: Annotated[
+        bool, typer.Option("--timestamps", help="The files' times are those of handing in: write timestamp.txt.")
+    ] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Only say what would go where.")] = False,
+    classroom: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Put what a learning platform's download holds into classroom/submitted, and say where each file went."""
+    from autograder.classroom.collect import collect as take
+    from autograder.classroom.grade import Classroom
+
+    room = Classroom(*at_work(classroom))
+    with bars(as_json) as progress, stoppable():
+        taken = take(room, sources, lesson, mapping, timestamps, dry, progress)
+    if as_json:
+        print(json.dumps([each.to_json() for each in taken]))
+    else:
+        for each in taken:
+            where = f"{each.to} ({each.what})" if each.to else "refused" if each.what == "refused" else "left out"
+            out.print(f"{each.file} -> {where}{': ' if each.why else ''}{each.why}", highlight=False, soft_wrap=True)
+        count = sum(each.what in ("new", "replaced") for each in taken)
+        verb = "would go" if dry else "went"
+        out.print(f"{count} notebooks {verb} into {room.submitted}", highlight=False, soft_wrap=True)
+    raise typer.Exit(0 if all(each.good for each in taken) else 1)
+
+
+@app.command()
 def grade(
     lessons: Lessons = None,
     classroom: Folder = None,
