@@ -14,12 +14,13 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from nbformat import NotebookNode
 
+from autograder.classroom import extension
 from autograder.classroom import grader as graders
 from autograder.classroom.config import MARK
 from autograder.classroom.grader import Grader
@@ -39,7 +40,7 @@ from autograder.course.lesson import Lesson
 from autograder.files import require_space
 from autograder.isolation import sandbox
 from autograder.isolation.sandbox import SandboxError
-from autograder.judging.verdict import Outcome
+from autograder.judging.verdict import Outcome, Verdict
 from autograder.text import listed, one_line
 
 PATTERN = "STUDENT/LESSON/LESSON.ipynb"
@@ -105,8 +106,9 @@ class Classroom:
         jobs: int | None = None,
         again: bool = False,
         progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+        best: bool = False,
     ) -> list[Graded]:
-        """Grade what is not graded yet, or has changed, and return the results of all.
+        """Grade what is not graded yet, or has changed, and return the results of all, and of what was withdrawn.
 
         Submissions are read one at a time, to judge them and again to record them, so that a large class takes no
         more memory than a small one.
@@ -121,9 +123,14 @@ class Classroom:
             Grade everything anew, also what has not changed.
         progress
             Called with the stage ("judging" or "recording"), steps done and steps in all.
+        best
+            Have the best attempt of a student at a lesson count, what it loses for its lateness taken off, in place of
+            the last one. All that are known are judged anew; of equal ones the last one counts.
 
         Raises
         ------
+        ExtensionError
+            The classroom's file of extensions is damaged.
         SandboxError, SchedulerError
             Submissions cannot be judged here as `isolation` has it, or not by the scheduler.
         OSError
@@ -134,33 +141,59 @@ class Classroom:
         with self.locked(), self._grader(wanted) as grader:
             records = self.records
             deadlines, penalty = records.deadlines(), records.penalty()
-            terms = {(s, n): (deadlines.get((n, s)) or deadlines.get((n, ""), ""), penalty) for s, n in wanted}
+            times = records.extensions.read()
+            terms = {
+                (s, n): (deadlines.get((n, s)) or extension.due(deadlines.get((n, ""), ""), times.get((n, s))), penalty)
+                for s, n in wanted
+            }
             plans = {name: self.course.lesson(name) for name in {name for _, name in wanted}}
             total = sum(len(plans[name].graded) for _, name in wanted)
             results: dict[tuple[str, str], Graded | None] = {}
             todo: dict[tuple[str, str], str | None] = {}
+            several: list[tuple[str, str]] = []
+
+            def entries(pair: tuple[str, str]) -> list[Entry]:
+                entry = self._entry(grader, pair[0], plans[pair[1]], terms[pair])
+                others = records.attempted(entry) if best else []
+                return [
+                    entry,
+                    *(
+                        replace(entry, notebook=n, jobs=grader.jobs(entry.lesson, n), timestamp=t, secret=s)
+                        for n, t, s in others
+                    ),
+                ]
 
             def work() -> Iterator[tuple[Lesson, graders.Job]]:
                 nonlocal total
                 for student, name in wanted:
-                    entry = self._entry(grader, student, plans[name], terms[student, name])
-                    known = records.entered(entry) if not again and (name, student) in deadlines else None
+                    found = entries((student, name))
+                    known = records.entered(found) if not again and (name, student) in deadlines else None
                     results[student, name] = known
-                    if known:
-                        total -= len(plans[name].graded)
-                    else:
-                        todo[student, name] = entry.timestamp
-                        yield from ((entry.lesson, job) for job in entry.jobs)
+                    total += len(plans[name].graded) * (-1 if known else len(found) - 1)
+                    if not known:
+                        todo[student, name] = found[0].timestamp
+                        several.extend([(student, name)] * (len(found) > 1))
+                        yield from ((entry.lesson, job) for entry in found for job in entry.jobs)
+
+            def judged(entry: Entry) -> list[Verdict]:
+                return [faults.get(job.key) or grader.verdict(entry.lesson, job) for job in entry.jobs]
 
             faults = grader.judge_all(work(), lambda done: progress("judging", done, total), jobs)
             if faults:
                 require_space(Path(tempfile.gettempdir()))
+            chosen, less = {}, records.late_penalty()
+            for pair in several:
+                found = entries(pair)
+                chosen[pair] = _best([(entry, judged(entry)) for entry in found], less)
+                todo[pair] = found[chosen[pair]].timestamp
             with records.staged(todo) as recorder:
                 for done, pair in enumerate(todo, start=1):
-                    entry = self._entry(grader, pair[0], plans[pair[1]], terms[pair])
-                    verdicts = [faults.get(job.key) or grader.verdict(entry.lesson, job) for job in entry.jobs]
-                    results[pair] = records.enter(recorder, entry, verdicts)
+                    attempts = [(entry, judged(entry)) for entry in entries(pair)]
+                    results[pair] = records.enter(recorder, *attempts[chosen.get(pair, 0)], attempts)
                     progress("recording", done, len(todo))
+            for name in lessons or self.course.lesson_names():
+                gone = records.withdrawn(name, {student for student, lesson in wanted if lesson == name})
+                results |= {(result.student, name): result for result in gone}
             found = [result for result in results.values() if result]
             records.count(found)
         return found
@@ -212,6 +245,19 @@ class Classroom:
         notebook = restored(lesson, folder)
         notes = read_time(folder)[0], terms, read_secret(folder)
         return Entry(student, lesson, notebook, grader.jobs(lesson, notebook), *notes)
+
+
+def _best(attempts: Sequence[tuple[Entry, list[Verdict]]], less: Callable[[Entry, float], float]) -> int:
+    """Return which of a student's attempts counts: the one with most points, lateness taken off, or the first of those.
+
+    A fault of the grader is no score: such an attempt counts where all have one.
+    """
+    scores = [[verdict.score for verdict in verdicts] for _, verdicts in attempts]
+    sums = [-1.0 if None in each else float(sum(each)) for each in scores]
+    left = [
+        score - less(entry, score) if score > 0 else score for score, (entry, _) in zip(sums, attempts, strict=True)
+    ]
+    return left.index(max(left))
 
 
 def restored(lesson: Lesson, folder: Path) -> NotebookNode:

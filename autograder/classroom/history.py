@@ -21,6 +21,8 @@ from autograder.classroom.restore import REMARKS, SubmissionError, code_cells, r
 from autograder.course.lesson import Lesson
 from autograder.judging.verdict import Verdict, write_atomically
 
+SECRET = "secret"  # in the notebook's metadata
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -76,16 +78,25 @@ class History:
             return []
         return [attempt for attempt in map(_attempt, lines) if attempt]
 
-    def add(self, student: str, lesson: Lesson, notebook: NotebookNode, attempt: Attempt) -> None:
+    def last(self, student: str, lesson: str) -> str | None:
+        """Return the digest of a student's last attempt at a lesson; None without any."""
+        try:
+            return json.loads(self._path(student, lesson).read_text().splitlines()[-1])["digest"]
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            return None
+
+    def add(
+        self, student: str, lesson: Lesson, notebook: NotebookNode, attempt: Attempt, secret: str | None = None
+    ) -> None:
         """Note an attempt, with the restored notebook that was graded, as the last one.
 
-        It takes the place of an earlier one with the same code.
+        It takes the place of an earlier one with the same code. `secret` names its feedback in nbgrader's exchange.
         """
-        cells = self._cells(student, lesson.name, attempt.digest)
-        if not cells.exists() and "outcome" not in notebook.metadata.get(REMARKS, {}):
+        remarks = notebook.metadata.get(REMARKS, {})
+        if "outcome" not in remarks:
             own = [nbformat.v4.new_code_cell(c.source, id=c.name) for c in code_cells(notebook, lesson)]
-            remarks = {REMARKS: notebook.metadata.get(REMARKS, {})}
-            write_atomically(cells, nbformat.writes(nbformat.v4.new_notebook(cells=own, metadata=remarks)))
+            kept = nbformat.v4.new_notebook(cells=own, metadata={REMARKS: remarks, SECRET: secret})
+            write_atomically(self._cells(student, lesson.name, attempt.digest), nbformat.writes(kept))
         before = self.read(student, lesson.name)
         self._write(student, lesson.name, [*(each for each in before if each.digest != attempt.digest), attempt])
 
@@ -94,12 +105,15 @@ class History:
         before = self.read(student, lesson)
         self._write(student, lesson, [attempt if each.digest == attempt.digest else each for each in before])
 
-    def notebook(self, student: str, lesson: Lesson, digest: str) -> NotebookNode | None:
-        """Return the lesson's notebook with the code of an attempt; None where none was kept: it was unreadable."""
+    def notebook(self, student: str, lesson: Lesson, digest: str) -> tuple[NotebookNode, str | None] | None:
+        """Return the lesson's notebook with the code of an attempt, and its secret; None where none was kept.
+
+        None is kept of what could not be read.
+        """
         path = self._cells(student, lesson.name, digest)
         try:
-            remarks = json.loads(path.read_text())["metadata"][REMARKS]
-            return restore(lesson, read_cells(path), remarks)
+            notes = json.loads(path.read_text())["metadata"]
+            return restore(lesson, read_cells(path), notes[REMARKS]), notes.get(SECRET)
         except (OSError, ValueError, KeyError, TypeError, SubmissionError):
             return None
 

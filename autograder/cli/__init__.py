@@ -19,6 +19,7 @@ def main() -> None:
     """Run the command line; turn the errors that a user can act on into a sentence and exit status 2."""
     from autograder.classroom.build import BuildError
     from autograder.classroom.collect import CollectError
+    from autograder.classroom.extension import ExtensionError
     from autograder.classroom.restore import SubmissionError
     from autograder.classroom.scale import SchedulerError
     from autograder.course.course import UnknownExercise
@@ -31,6 +32,7 @@ def main() -> None:
     except (
         BuildError,
         CollectError,
+        ExtensionError,
         LessonError,
         SandboxError,
         SchedulerError,

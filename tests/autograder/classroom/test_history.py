@@ -40,7 +40,7 @@ def test_the_code_of_an_attempt_can_be_shown(room):
     _hand_in(room, **WRONG)
     room.grade()
     first, _ = room.records.history("ada", NAME)
-    shown = room.records.attempts.notebook("ada", LESSON, first.digest)
+    shown, _ = room.records.attempts.notebook("ada", LESSON, first.digest)
     assert cell(shown, "double").source == "def double(x): return helper(x)"
     assert any(each.source == "def helper(x): return 2 * x" for each in shown.cells)
 
