@@ -170,14 +170,14 @@ def collect(
             with TemporaryDirectory(prefix=".staging-", dir=room.folder) as stage:
                 found = _read(room.course, source, Path(stage), lesson, progress)
                 candidates = [each for each in found if isinstance(each, Candidate)]
-                taken += [each for each in found if isinstance(each, Taken)]
+                told = [each for each in found if isinstance(each, Taken)]
                 if timestamps and _of_the_archive(candidates):
                     why = "all its files have times within minutes: they are of the archive, so that none was taken"
-                    taken.append(Taken(one_line(source, 300), "refused", why=why))
+                    told.append(Taken(one_line(source, 300), "refused", why=why))
                     candidates = [_untimed(each) for each in candidates]
-                taken += _name(students, candidates)
-                named = [each for each in candidates if each.student]
-                taken += _place(room, named, timestamps, dry)
+                told += _name(students, candidates)
+                told += _place(room, [each for each in candidates if each.student], timestamps, dry)
+                taken += sorted(told, key=lambda each: each.file)
     return taken
 
 
