@@ -21,7 +21,11 @@ MAX_ARCHIVE = 64 << 20  # bytes of an archive within another
 MAX_MEMBERS = 10_000  # of such a one
 MAX_UNPACKED = 256 << 20  # bytes of the notebooks in such a one
 MAX_OUTER = 200_000  # members of the archive itself
+MAX_PATH = 1000  # characters of a path
+MAX_FOLDERS = 50  # of it
 ENTRY = b"PK\x01\x02"  # what each member of an archive begins with in its table
+MOST_SHOWN = 40  # characters of a longer one
+LONG = f"its path has more than {MAX_PATH} characters or {MAX_FOLDERS} folders"
 LINK = "it is a link, which is not followed"
 BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError, struct.error)
 
@@ -49,7 +53,7 @@ def is_notebook(name: str) -> bool:
 def files(source: Path) -> Iterator[File]:
     """Yield what a folder, a .zip archive or a notebook holds, but for hidden files and what systems leave behind.
 
-    Raises OSError for a source that is absent or none of these.
+    Raises OSError for a source that is none of these.
     """
     if source.is_dir():
         for folder, folders, names in os.walk(source):
@@ -64,8 +68,6 @@ def files(source: Path) -> Iterator[File]:
             if len(archive.infolist()) > MAX_OUTER:
                 raise OSError(f"{source} holds more than {MAX_OUTER} files: give its parts one at a time")
             yield from _members(archive, (), 0)
-    elif not source.exists():
-        raise FileNotFoundError(f"there is no {source}")
     else:
         raise OSError(f"{source} is no folder, no .zip archive and no notebook")
 
@@ -79,6 +81,9 @@ def _opened(source: Path) -> zipfile.ZipFile:
 
 def _on_disk(path: Path, parts: tuple[str, ...]) -> Iterator[File]:
     if any(map(_litter, parts)):
+        return
+    if len(parts) > MAX_FOLDERS:
+        yield File(parts[:2], problem=LONG)
         return
     try:
         status = os.lstat(path)
@@ -120,6 +125,9 @@ def _members(
     unpacked = 0
     for info in archive.infolist():
         name = _name(info)
+        if len(name) > MAX_PATH or name.count("/") > MAX_FOLDERS:
+            yield File((*within, name[:MOST_SHOWN].replace("/", "_")), problem=LONG)
+            continue
         parts = (*within, *(part for part in name.split("/") if part not in ("", ".")))
         if info.is_dir() or any(map(_litter, parts[len(within) :])):
             continue

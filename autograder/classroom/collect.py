@@ -162,6 +162,9 @@ def collect(
     """
     if lesson:
         room.course.folder(lesson)
+    for source in sources:
+        if not source.exists():
+            raise FileNotFoundError(f"there is no {source}")
     room.folder.mkdir(parents=True, exist_ok=True)
     taken: list[Taken] = []
     with room.locked():

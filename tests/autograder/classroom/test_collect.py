@@ -174,6 +174,7 @@ HOSTILE = {
     "a path upwards": (lambda: _packed({f"../../../ben/{BOOK}": RIGHT_BOOK}), "leads out of the archive"),
     "an absolute path": (lambda: _packed({f"/tmp/{BOOK}": RIGHT_BOOK}), "leads out of the archive"),
     "a drive": (lambda: _packed({f"C:\\x\\{BOOK}": RIGHT_BOOK}), "leads out of the archive"),
+    "many folders": (lambda: _packed({f"{'a/' * 30_000}{BOOK}": RIGHT_BOOK}), "its path has more than"),
     "a bomb": (lambda: _packed({BOOK: bytes(40 << 20)}), "larger than 32 MiB"),
     "many members": (lambda: _packed(dict.fromkeys(map(str, range(MAX_MEMBERS + 1)), b"")), "holds more than"),
     "not an archive": (lambda: b"PK\x03\x04 no", "cannot be read as an archive"),
