@@ -1,8 +1,8 @@
 """What nbgrader's own commands, and formgrader, may open and copy of a submission: nothing but through our readers.
 
 nbgrader opens notebooks and times as they are, and copies all that lies beside them, from where links lead to. It has a
-setting for its exporter alone, so that the rest is replaced in its classes. So is how it opens a gradebook: it makes the
-tables of an empty database, which two that come at once would both do.
+setting for its exporter alone, so that the rest is replaced in its classes. So is how it opens a gradebook: of an empty
+database it makes the tables, which two that come at once would both do.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import NoReturn
 
@@ -29,11 +30,12 @@ def main() -> None:
         _stop(disk_trouble(error) or str(error))
     except (BuildError, LessonError, SandboxError, SchedulerError, SubmissionError, UnknownExercise) as error:
         _stop(str(error))
-    except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").split(".")[0])
-        if extra is None:
+    except ImportError as error:  # psycopg without a library of PostgreSQL's names none
+        words = [(error.name or "").split(".")[0], *re.findall(r"\w+", str(error))]
+        missing = next((word for word in words if word in EXTRAS), None)
+        if missing is None:
             raise
-        _stop(f"this needs {error.name}: install the extra with `pip install 'mla-course[{extra}]'`")
+        _stop(f"this needs {missing}: install the extra with `pip install 'mla-course[{EXTRAS[missing]}]'`")
     except Exception as error:
         if (said := _of_the_gradebook(error)) is None:
             raise

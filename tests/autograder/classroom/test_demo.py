@@ -8,7 +8,7 @@ from autograder.classroom.record import Records
 
 from ..tiny_course import NAME, write
 
-SAMPLE = '''
+SAMPLE = """
 from autograder.course.sample import Expected, Submission, unfinished
 from autograder.judging.verdict import Outcome
 
@@ -17,7 +17,7 @@ SUBMISSIONS = (
     Submission("ben", "half", (unfinished("quad"),), {"quad": Expected(0, Outcome.UNFINISHED)}),
 )
 DEMO = ("ada",)
-'''
+"""
 
 
 @pytest.fixture
