@@ -40,6 +40,28 @@ def build(
 
 
 @app.command()
+def release(
+    folder: Annotated[Path, typer.Argument(help="Where to write it; an earlier release there is brought up to date.")],
+    as_json: Json = False,
+) -> None:
+    """Write what students get: the notebooks, and what they need to run. It installs, and holds no solutions."""
+    from autograder.classroom.handout import hand_out, is_published
+
+    course = find_course()
+    with steps("building", len(course.lesson_names()), as_json) as step:
+        paths = hand_out(course, folder.resolve(), step)
+    if as_json:
+        print(json.dumps({"folder": str(folder.resolve()), "files": paths}))
+    else:
+        out.print(f"{len(paths)} files in {folder}, none with a solution: hand it out, or publish it", soft_wrap=True)
+        if not is_published(course):
+            line = (
+                f"notebooks cannot open in Colab yet: say in {course.solutions / 'course.toml'} where you publish them"
+            )
+            out.print(line, highlight=False, soft_wrap=True)
+
+
+@app.command()
 def check(
     notebooks: Annotated[list[Path], typer.Argument(help="Notebooks of lessons, solved or in part.")],
     lesson: Annotated[str | None, typer.Option(help="The lesson, if the files have other names.")] = None,
