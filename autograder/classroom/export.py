@@ -19,6 +19,7 @@ from autograder.judging.verdict import Outcome, Verdict
 
 ABOVE = "above the maximum"
 ABSENT = "not handed in"
+WITHDRAWN = "withdrawn since it was graded"
 UNTOUCHED = "untouched"  # a lesson handed in as it was handed out
 LONGEST = 1000  # characters of a lesson's reasons
 # What a spreadsheet may take for the start of a formula, also behind the separator of its other locale.
@@ -149,14 +150,19 @@ def _rows(room: Classroom, gradebook: Any, lesson: str, per_exercise: bool) -> I
                 yield {**row, "outcome": str(Outcome.ABSENT), "reason": "", "mistake": ""}
             continue
         late = round(submission.total_seconds_late / 3600, 2) or None
-        verdicts = {verdict.exercise: verdict for verdict in room.records.read(student, lesson)[1]}
+        record = room.records.recorded(student, lesson)
+        verdicts = {verdict.exercise: verdict for verdict in record.verdicts}
+        remarks_on = (
+            [f"attempt {record.attempt} of {record.attempts} counts"] if record.attempt < record.attempts else []
+        )
+        if verdicts and room.submitted.is_dir() and not (room.submitted / student / lesson).is_dir():
+            remarks_on.append(WITHDRAWN)
         penalty = 0.0 if per_exercise else submission.late_submission_penalty
         for grades in [[grade] for grade in grades_of(submission)] if per_exercise else [grades_of(submission)]:
             what = {"exercise": verdict_name(grades[0].name)} if per_exercise else {}
             score, top, status = score_of(grades, penalty)
             row = {**who, **what, "score": score, "max_score": top, "late": late, "status": status}
-            if _above(row):
-                row["status"] += f", {ABOVE}"
+            row["status"] = ", ".join([status, *remarks_on, *([ABOVE] if _above(row) else [])])
             shown = [verdicts[what["exercise"]]] if what.get("exercise") in verdicts else []
             yield {**row, **(_judged(shown) if what else _judged(list(verdicts.values())))}
 

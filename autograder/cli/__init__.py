@@ -19,6 +19,8 @@ EXTRAS = {"distributed": "scale", "dask": "scale", "psycopg": "postgres", "psyco
 def main() -> None:
     """Run the command line; turn the errors that a user can act on into a sentence and exit status 2."""
     from autograder.classroom.build import BuildError
+    from autograder.classroom.collect import CollectError
+    from autograder.classroom.extension import ExtensionError
     from autograder.classroom.restore import SubmissionError
     from autograder.classroom.scale import SchedulerError
     from autograder.course.course import UnknownExercise
@@ -28,7 +30,16 @@ def main() -> None:
         app()
     except OSError as error:
         _stop(disk_trouble(error) or str(error))
-    except (BuildError, LessonError, SandboxError, SchedulerError, SubmissionError, UnknownExercise) as error:
+    except (
+        BuildError,
+        CollectError,
+        ExtensionError,
+        LessonError,
+        SandboxError,
+        SchedulerError,
+        SubmissionError,
+        UnknownExercise,
+    ) as error:
         _stop(str(error))
     except ImportError as error:  # psycopg without a library of PostgreSQL's names none
         words = [(error.name or "").split(".")[0], *re.findall(r"\w+", str(error))]
