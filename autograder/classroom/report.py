@@ -129,8 +129,8 @@ def error_picture(result: torch.Tensor, expected: torch.Tensor, name: str, cells
     width, height = 9 * error.shape[1], 9 * error.shape[0]
     caption = f"error of {escape(name)} over its last two axes: white is right, black as large as the values themselves"
     return (
-        f"<svg width='{width}' height='{height}' role='img' aria-label='{caption}' style='outline:1px solid'>{squares}</svg>"
-        f"<br><small>{caption}</small>"
+        f"<svg width='{width}' height='{height}' role='img' aria-label='{caption}' style='outline:1px solid'>"
+        f"{squares}</svg><br><small>{caption}</small>"
     )
 
 

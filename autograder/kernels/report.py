@@ -10,8 +10,8 @@ from typing import Any
 from autograder.kernels.advice import advice
 from autograder.text import one_line
 
-# On each of them white text has a contrast of 4.5 or more, and each has 3 or more to a page in white or in #111. Text on
-# the page has the page's own colour, as no other has 4.5 to both.
+# On each of them white text has a contrast of 4.5 or more, and each has 3 or more to a page in white or in #111. Text
+# on the page has the page's own colour, as no other has 4.5 to both.
 GREEN, AMBER, RED, GREY = "#1a7f37", "#9a6700", "#d1242f", "#656d76"
 CELL = "style='text-align:left;vertical-align:top;padding:2px 12px 2px 0'"
 
