@@ -5,6 +5,7 @@ differ by dash or marker, areas by hatching, a sign or a number, and not by colo
 """
 
 import base64
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -623,7 +624,10 @@ def _picture():
         def tell(self, *sentences: str | Iterable[str]) -> None:
             """Set the text, from sentences and lists of them."""
             lists = [[each] if isinstance(each, str) else each for each in sentences]
-            self.alt = " ".join(" ".join(each.split()).rstrip(".") + "." for some in lists for each in some if each)
+            plain = [
+                re.sub(r"\$([^$]*)\$", lambda found: re.sub(r"[{}\\]", "", found[1]), x) for xs in lists for x in xs
+            ]
+            self.alt = " ".join(" ".join(each.split()).rstrip(".") + "." for each in plain if each.strip())
 
         def _ipython_display_(self):
             from IPython.display import display

@@ -50,6 +50,8 @@ class Course:
     helpers : tuple of str
         Packages that a student's code may import while it is judged, beside PyTorch, NumPy, Triton and
         `mla_ref.hardware`. Of a package with `HELPER_MODULES`, those modules alone.
+    plots : tuple of str
+        Modules of pictures: cells of a lesson that call their functions arrive collapsed.
 
     Raises
     ------
@@ -67,6 +69,7 @@ class Course:
         settings = _settings(self.solutions / "course.toml")
         self.name: str = settings.get("name", self.root.name)
         self.helpers: tuple[str, ...] = tuple(settings.get("helpers", ()))
+        self.plots: tuple[str, ...] = tuple(settings.get("plots", ()))
         self._package = f"course_{hashlib.sha256(str(self.root).encode()).hexdigest()[:12]}"
 
     @classmethod
@@ -124,7 +127,7 @@ class Course:
     @functools.cache  # noqa: B019  a course lives as long as its process
     def _lesson(self, name: str, _modified: tuple[int, ...]) -> Lesson:
         figures = self.module(name, "figures") if self.has(name, "figures") else None
-        return load(self.solutions / name / "lesson.py", self.exercises(name), figures, self.records)
+        return load(self.solutions / name / "lesson.py", self.exercises(name), figures, self.records, self.plots)
 
     def exercises(self, lesson: str) -> tuple[Exercise, ...]:
         """Return the exercises of a lesson, in order.
@@ -185,9 +188,10 @@ def _settings(file: Path) -> dict:
         return {}
     except (OSError, ValueError) as error:
         raise CourseError(f"{file} cannot be read: {error}") from None
-    name, helpers = found.get("name", ""), found.get("helpers", [])
-    if not isinstance(name, str) or not isinstance(helpers, list) or not all(isinstance(each, str) for each in helpers):
-        raise CourseError(f"{file}: expected name, a text, and helpers, a list of packages' names")
+    lists = [found.get(key, []) for key in ("helpers", "plots")]
+    fit = all(isinstance(names, list) and all(isinstance(each, str) for each in names) for names in lists)
+    if not isinstance(found.get("name", ""), str) or not fit:
+        raise CourseError(f"{file}: expected name, a text, and helpers and plots, lists of packages' and modules' names")
     return found
 
 

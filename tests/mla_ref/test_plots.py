@@ -164,7 +164,9 @@ EACH = {
     "bars": lambda: plots.bars({"mha": 3, "a <b>": 2}, unit="GB", title="bytes"),
     "matrix": lambda: plots.matrix([[1, 2], [3, 4]], title="a <b>", annotate=True),
     "squares": lambda: plots.squares({"a <b>": [[0, 1, 1]]}, ("masked", "seen")),
-    "flow": lambda: plots.flow({"h": (0, 0, "a <b>"), "c": (2, 1, "latent")}, [("h", "c")], groups={"cached": ["c"]}),
+    "flow": lambda: plots.flow(
+        {"h": (0, 0, "a <b>"), "c": (2, 1, "latent")}, [("h", "c", "$W^{Q}$")], groups={"cached": ["c"]}
+    ),
     "page_table": lambda: plots.page_table([[1], []], [3, 0], page_size=4, num_pages=3, title="a <b>"),
     "stacked": lambda: plots.stacked({"a <b>": {"cache": 2.0, "scores": 3.0}}, unit="bytes"),
     "curves": lambda: plots.curves({"": {"a <b>": ([1, 2, 3], [4, 9, 5])}}, xlabel="B", ylabel="us"),
@@ -178,7 +180,7 @@ SAYS = {
     "bars": "mha: 3.",
     "matrix": "Row 1: 3, 4.",
     "squares": "1 masked, 2 seen",
-    "flow": "cached: latent",
+    "flow": "a <b> → latent (W^Q). cached: latent",
     "page_table": "Sequence 0, length 3: pages 1. Sequence 1, length 0: no page. Pool of 3 pages of 4 tokens, free: 0",
     "stacked": "cache 2, scores 3; in all 5",
     "curves": "4 at 1, 9 at 2, 5 at 3",
