@@ -430,6 +430,7 @@ def curves(
     """
     names = dict.fromkeys(label.partition(",")[0] for lines in panels.values() for label in lines)
     looks = dict(zip(names, cycle(zip(PALETTE, MARKERS, strict=True)), strict=False))
+    stars = dict(zip(points, cycle("*PXD"), strict=False))
     dash = {}
     for label in dict.fromkeys(label for lines in panels.values() for label in lines):
         alike = [
@@ -443,7 +444,7 @@ def curves(
                 axes.sharey(drawn[0])
             for label, (x, y) in lines.items():
                 color, marker = looks[label.partition(",")[0]]
-                marker, size = ("*", 11) if label in points else ("", 4) if label in dotted else (marker, 4)
+                marker, size = (stars[label], 11) if label in points else (marker, 4)
                 axes.plot(x, y, dash[label], color=color, marker=marker, label=label, markersize=size)
             for (label, x), dashes in zip((verticals or {}).items(), ((6, 2), (1, 2), (6, 2, 1, 2)), strict=False):
                 axes.axvline(x, color="#555555", linestyle=(0, dashes), linewidth=1.2, label=label)

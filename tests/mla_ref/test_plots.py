@@ -216,9 +216,11 @@ def test_a_notebook_shows_a_picture_once_with_what_it_shows_in_words(name):
 
 def test_lines_are_told_apart_without_colour():
     names = [f"form {n}" for n in range(8)] + [f"form 0, variant {n}" for n in range(2)]
-    lines = {name: ([1, 2], [n, n]) for n, name in enumerate(names)} | {"limit": ([1, 2], [3, 3])}
+    lines = {name: ([1, 2], [n, n]) for n, name in enumerate(names)}
+    special = dict(dotted=["form 1, model", "form 2, model"], points=["form 3, run", "form 4, run"])
+    lines |= {name: ([1, 2], [3, 3]) for names in special.values() for name in names}
     axes = drawn(
-        plots.curves({"": lines}, xlabel="x", ylabel="y", dotted=["limit"], verticals={"one": 1, "two": 2, "three": 1})
+        plots.curves({"": lines}, xlabel="x", ylabel="y", **special, verticals={"one": 1, "two": 2, "three": 1})
     )
     assert len(axes.lines) == len(lines) + 3
     assert len({(str(line._dash_pattern), line.get_marker()) for line in axes.lines}) == len(axes.lines)
