@@ -445,7 +445,7 @@ def curves(
             for label, (x, y) in lines.items():
                 color, marker = looks[label.partition(",")[0]]
                 marker, size = (stars[label], 11) if label in points else (marker, 4)
-                axes.plot(x, y, dash[label], color=color, marker=marker, label=label, markersize=size)
+                axes.plot(x, y, linestyle=dash[label], color=color, marker=marker, label=label, markersize=size)
             for (label, x), dashes in zip((verticals or {}).items(), ((6, 2), (1, 2), (6, 2, 1, 2)), strict=False):
                 axes.axvline(x, color="#555555", linestyle=(0, dashes), linewidth=1.2, label=label)
             if "x" in log:

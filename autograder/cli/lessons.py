@@ -82,6 +82,28 @@ def check(
 
 
 @app.command()
+def progress(
+    folder: Annotated[
+        Path | None, typer.Argument(help="The folder of your notebooks.", show_default="course/ beside the lessons")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what the checks in your notebooks said last: done, points, speed, and what to do next."""
+    from autograder import progress as notes
+
+    course = find_course()
+    default = course.home / "course"
+    folder = folder or (default if default.is_dir() else Path.cwd())
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}: name the one that holds your notebooks")
+    found = notes.entries(course, folder)
+    if as_json:
+        print(json.dumps(notes.to_json(found)))
+    else:
+        out.print(notes.as_text(found), highlight=False, soft_wrap=True)
+
+
+@app.command()
 def doctor(as_json: Json = False) -> None:
     """Say what this machine has, what is missing, and what to do about it."""
     from autograder.doctor import examine

@@ -223,7 +223,9 @@ def test_lines_are_told_apart_without_colour():
         plots.curves({"": lines}, xlabel="x", ylabel="y", **special, verticals={"one": 1, "two": 2, "three": 1})
     )
     assert len(axes.lines) == len(lines) + 3
-    assert len({(str(line._dash_pattern), line.get_marker()) for line in axes.lines}) == len(axes.lines)
+    assert len({(line.get_linestyle(), str(line._dash_pattern), line.get_marker()) for line in axes.lines}) == len(
+        axes.lines
+    )
     roofs = drawn(plots.roofline(list(DEVICES.values())[:4], {})).lines
     assert len({line.get_linestyle() for line in roofs}) == 4
 
