@@ -22,8 +22,8 @@ test: $(STAMP)  ## lint, drift, and the tests
 	$(BIN)/mla-course build --check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-lab: $(STAMP)  ## JupyterLab, with nbgrader's formgrader in its menu
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab
+lab: $(STAMP)  ## JupyterLab at lesson 00, with nbgrader's formgrader in its menu
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab --config=jupyter_server_config.py
 
 bench: $(STAMP)  ## on a machine with an NVIDIA GPU: all its benchmarks, some minutes each, then the README's tables
 	@if nvidia-smi >/dev/null 2>&1; then \
