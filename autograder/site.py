@@ -213,6 +213,6 @@ SETTINGS: dict[str, Any] = {
 STYLE = """
 .bd-main .bd-content .bd-article-container { max-width: 72em }
 .bd-article details { margin: 0.4rem 0 }
-.bd-article span.math { display: inline }
+.bd-article span.math { display: inline; overflow: visible }
 """
 LESSONS = "<nav aria-label='Lessons'>{{ toctree(maxdepth=1, includehidden=True) }}</nav>\n"
