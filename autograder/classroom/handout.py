@@ -8,7 +8,9 @@ FOLDER/pyproject.toml, ...       as in the repository
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -26,7 +28,6 @@ from autograder.text import listed
 
 LIST = ".handed-out"  # in the folder: what a release wrote there
 PLAIN = ("LICENSE", "constraints.txt", "pyproject.toml", ".gitignore")
-EXTRAS = "[lab,grading,scale,postgres,dev]", "[lab]"  # in environment.yml: the repository's, a student's
 README = """\
 # {name}
 
@@ -70,7 +71,7 @@ def hand_out(course: Course, folder: Path, step: Callable[[str], None] = lambda 
         for name in PLAIN:
             shutil.copyfile(root / name, stage / name)
         environment = (root / "environment.yml").read_text()
-        (stage / "environment.yml").write_text(environment.replace(*EXTRAS))
+        (stage / "environment.yml").write_text(re.sub(r"\.\[.*\]", ".[lab]", environment))
         (stage / "README.md").write_text(README.format(name=course.name, first=course.lesson_names()[0]))
         if found := solutions_in(course, stage):
             raise BuildError(f"nothing is handed out, as it would hold solutions: {listed(found)}")

@@ -14,6 +14,7 @@ from autograder.files import disk_trouble
 EXTRAS = {"distributed": "scale", "dask": "scale", "psycopg": "postgres", "psycopg2": "postgres"} | dict.fromkeys(
     ("nbgrader", "nbconvert", "jupyterlab", "bs4", "jinja2", "sqlalchemy", "alembic", "jupytext"), "grading"
 )
+EXTRAS |= dict.fromkeys(("sphinx", "myst_nb", "pydata_sphinx_theme", "jupyter_server_mathjax", "nbclient"), "site")
 
 
 def main() -> None:
@@ -25,6 +26,7 @@ def main() -> None:
     from autograder.classroom.scale import SchedulerError
     from autograder.course.course import UnknownExercise
     from autograder.isolation.sandbox import SandboxError
+    from autograder.site import SiteError
 
     try:
         app()
@@ -37,6 +39,7 @@ def main() -> None:
         LessonError,
         SandboxError,
         SchedulerError,
+        SiteError,
         SubmissionError,
         UnknownExercise,
     ) as error:
