@@ -39,9 +39,12 @@ python3 -m venv .venv
 .venv/bin/jupyter lab course/{first}/{first}.ipynb
 ```
 
-With conda: `conda env create -f environment.yml`. Each notebook also opens in Google Colab, by the badge at its top.
+With conda: `conda env create -f environment.yml`.{colab}
 `check("name")` under an exercise says at once what is wrong. Hand in the notebook, under the name that it has.
 """
+
+
+COLAB = " Each notebook also opens in Google Colab, by the badge at its top."
 
 
 def hand_out(course: Course, folder: Path, step: Callable[[str], None] = lambda name: None) -> list[str]:
@@ -72,7 +75,8 @@ def hand_out(course: Course, folder: Path, step: Callable[[str], None] = lambda 
             shutil.copyfile(root / name, stage / name)
         environment = (root / "environment.yml").read_text()
         (stage / "environment.yml").write_text(re.sub(r"\.\[.*\]", ".[lab]", environment))
-        (stage / "README.md").write_text(README.format(name=course.name, first=course.lesson_names()[0]))
+        colab = COLAB if is_published(course) else ""
+        (stage / "README.md").write_text(README.format(name=course.name, first=course.lesson_names()[0], colab=colab))
         if found := solutions_in(course, stage):
             raise BuildError(f"nothing is handed out, as it would hold solutions: {listed(found)}")
         return _put(stage, folder)

@@ -18,12 +18,13 @@ from .test_demo import SAMPLE
 
 ROOT = Path(__file__).parents[3]
 SIZE = 64 << 20
+WRITING = {"build", "collect", "demo", "export", "extension", "feedback", "grade", "release"}
 COMMON = """
 import contextlib, io, json, os, shutil, sys
 from pathlib import Path
 from autograder import cli
 
-disk, course, given = Path(sys.argv[1]), sys.argv[2], sys.argv[-1]
+disk, course, given = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 told = []
 
 
@@ -59,7 +60,7 @@ def only(free):
 
 
 broken = []
-for free in (0, 120_000, 220_000):  # in the middle of nothing, of the gradebook's tables, of a submission
+for free in (120_000, 220_000):  # in the middle of the gradebook's tables, of a submission
     room = disk / f"class-{free}"
     shutil.copytree(given, room)
     only(free)
@@ -74,12 +75,17 @@ only(0)
 run(0, "feedback", "--classroom", room)
 run(0, "build", "--to", disk / "course")
 run(0, "demo", "--classroom", disk / "demo")
+run(0, "release", disk / "release")
+run(0, "collect", Path(given) / "submitted", "--classroom", disk / "collected")
+run(0, "extension", "ada", "90_tiny", "2", "--classroom", room)
 run(0, "export", room / "again.csv", "--classroom", room)
 broken += map(str, room.glob("*again.csv*"))
 (disk / "ballast").unlink()
 run(None, "feedback", "--classroom", room)
 run(None, "build", "--to", disk / "course")
 run(None, "demo", "--classroom", disk / "demo")
+run(None, "release", disk / "release")
+run(None, "collect", Path(given) / "submitted", "--classroom", disk / "collected")
 run(None, "export", "--classroom", room)
 broken += damaged(disk)
 print(json.dumps([told, broken]))
@@ -89,6 +95,9 @@ for command in ("grade", "feedback", "export"):
     run("read-only", command, "--classroom", disk)
 run("read-only", "demo", "--classroom", disk / "demo")
 run("read-only", "build", "--to", disk / "course")
+run("read-only", "release", disk / "release")
+run("read-only", "collect", given, "--classroom", disk)
+run("read-only", "extension", "ada", "90_tiny", "2", "--classroom", disk)
 print(json.dumps(told))
 """
 
@@ -121,7 +130,7 @@ def test_a_full_disk_is_a_sentence_and_status_2_and_loses_nothing(course, tmp_pa
     disk.mkdir()
     told, broken = inside(["--size", SIZE, "--tmpfs", disk], FULL, disk, course.root, tmp_path / "class")
     stopped = [each for each in told if each["status"] == 2]
-    assert {each["command"] for each in stopped} == {"grade", "feedback", "build", "demo", "export"}
+    assert {each["command"] for each in stopped} == WRITING
     for each in told:
         shown = textwrap.shorten(str(each), 3000)
         assert each["status"] in ((0,) if each["free"] is None else (0, 2)), shown
@@ -139,6 +148,10 @@ def test_a_read_only_disk_is_a_sentence_and_status_2(course, tmp_path):
     Classroom(course, room).grade()
     hand_in(room, ada=notebook(**WRONG))
     before = {path: path.is_file() and path.read_bytes() for path in room.rglob("*")}
-    for each in inside(["--ro-bind", room, room], READ_ONLY, room, course.root):
+    (tmp_path / "more" / "cid" / NAME).mkdir(parents=True)
+    (tmp_path / "more" / "cid" / NAME / f"{NAME}.ipynb").write_text(json.dumps(notebook(**RIGHT)))
+    told = inside(["--ro-bind", room, room], READ_ONLY, room, course.root, tmp_path / "more")
+    assert {each["command"] for each in told} == WRITING
+    for each in told:
         assert (each["status"], len(each["sentences"])) == (2, 1), each
     assert {path: path.is_file() and path.read_bytes() for path in room.rglob("*")} == before
