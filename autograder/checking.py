@@ -1,7 +1,7 @@
-"""`check(name)` and `check_speed(name)` in a notebook.
+"""`check(name)`, `check_speed(name)` and `progress()` in a notebook.
 
 `check` compares as the judge does, in this process, on the visible cases. `check_speed` times the kernels as the judge
-would. Neither gives points: those come from the judge, on data of its own.
+would. Neither gives points: those come from the judge, on data of its own. `progress` shows what both said last.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from importlib.util import find_spec
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from autograder import progress as notes
 from autograder.classroom import report
 from autograder.course.course import Course, find_course
 from autograder.isolation.worker import layout, running, wire
@@ -74,6 +76,7 @@ def check(name: str) -> None:
     first = min(failures, default=None)
     picture = "" if first is None else _picture(exercise, cases[first], results[first][1])
     show(verdict, picture)
+    _keep(verdict, namespace)
     if verdict.outcome is not Outcome.PASSED:
         raise CheckFailed(verdict.reason)
 
@@ -107,8 +110,24 @@ def check_speed(name: str) -> None:
     program = session_program(namespace, course, lesson, exercise)
     verdict = judge_speed(exercise, program, _worker(course))
     show(verdict)
+    _keep(verdict, namespace)
     if verdict.outcome is not Outcome.PASSED:
         raise CheckFailed(verdict.reason)
+
+
+def progress() -> None:
+    """Show what the checks of this course said last, in this notebook's folder and in those beside it."""
+    found = notes.entries(find_course(), Path.cwd())
+    _display(notes.as_html(found), notes.as_text(found))
+
+
+def _keep(verdict: Verdict, namespace: dict[str, Any]) -> None:
+    """Note a verdict on what the notebook itself defines, not on what a script or a cell's own `exec` does."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is not None and shell.user_ns is namespace:
+        notes.note(verdict, Path.cwd())
 
 
 def session_program(namespace: dict[str, Any], course: Course, lesson: str, exercise: Exercise) -> list[Cell]:
@@ -294,14 +313,17 @@ def supplied(namespace: dict[str, Any], course: Course, lesson: str, exercise: E
 
 def show(verdict: Verdict, picture: str = "") -> None:
     """Display a verdict: HTML in a notebook, text elsewhere."""
+    _display(report.as_html(verdict, picture), report.as_text(verdict))
+
+
+def _display(html: str, text: str) -> None:
     from IPython import get_ipython
     from IPython.display import display
 
     if get_ipython() is None:
-        print(report.as_text(verdict))
+        print(text)
     else:
-        data = {"text/html": report.as_html(verdict, picture), "text/plain": report.as_text(verdict)}
-        display(data, raw=True)
+        display({"text/html": html, "text/plain": text}, raw=True)
 
 
 def _picture(exercise: Exercise, case: Case, result: Any) -> str:

@@ -23,7 +23,8 @@ def configure(
 
     In the environment `MLA_CLASSROOM` names the classroom, by default `classroom/` beside the lessons, and
     `MLA_GRADEBOOK` another database than the classroom's `gradebook.db`, as an SQLAlchemy URL; the sample class stays
-    out of that one. `release` is where the students' notebooks go, by default `course/` beside the lessons.
+    out of that one. `MLA_EXCHANGE` names another exchange than nbgrader's own, which is made if absent. `release` is
+    where the students' notebooks go, by default `course/` beside the lessons.
     """
     from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
     from nbgrader.preprocessors import (
@@ -46,6 +47,9 @@ def configure(
     c.CourseDirectory.root = str(course.home)
     c.CourseDirectory.course_id = course.name
     c.CourseDirectory.db_url = gradebook_url(classroom)
+    if exchange := os.environ.get("MLA_EXCHANGE"):
+        Path(exchange).mkdir(parents=True, exist_ok=True)
+        c.Exchange.root = str(Path(exchange).resolve())
     c.CourseDirectory.source_directory = str(classroom / "source")
     c.CourseDirectory.release_directory = str(release or course.home / "course")
     c.CourseDirectory.submitted_directory = str(classroom / "submitted")

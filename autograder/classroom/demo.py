@@ -43,7 +43,8 @@ class DemoResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain data."""
-        return {"results": as_rows(self.results), "surprises": self.surprises, "feedback_pages": self.pages}
+        told = {"results": as_rows(self.results), "surprises": self.surprises, "feedback_pages": self.pages}
+        return {**told, "gradebook": str(self.classroom / "gradebook.db")}
 
     def show(self, console: Console) -> None:
         """Print the scoreboard and what to open next."""

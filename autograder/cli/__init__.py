@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import NoReturn
 
@@ -13,6 +14,7 @@ from autograder.files import disk_trouble
 EXTRAS = {"distributed": "scale", "dask": "scale", "psycopg": "postgres", "psycopg2": "postgres"} | dict.fromkeys(
     ("nbgrader", "nbconvert", "jupyterlab", "bs4", "jinja2", "sqlalchemy", "alembic", "jupytext"), "grading"
 )
+EXTRAS |= dict.fromkeys(("sphinx", "myst_nb", "pydata_sphinx_theme", "jupyter_server_mathjax", "nbclient"), "site")
 
 
 def main() -> None:
@@ -24,6 +26,7 @@ def main() -> None:
     from autograder.classroom.scale import SchedulerError
     from autograder.course.course import UnknownExercise
     from autograder.isolation.sandbox import SandboxError
+    from autograder.site import SiteError
 
     try:
         app()
@@ -36,15 +39,17 @@ def main() -> None:
         LessonError,
         SandboxError,
         SchedulerError,
+        SiteError,
         SubmissionError,
         UnknownExercise,
     ) as error:
         _stop(str(error))
-    except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").split(".")[0])
-        if extra is None:
+    except ImportError as error:  # psycopg without a library of PostgreSQL's names none
+        words = [(error.name or "").split(".")[0], *re.findall(r"\w+", str(error))]
+        missing = next((word for word in words if word in EXTRAS), None)
+        if missing is None:
             raise
-        _stop(f"this needs {error.name}: install the extra with `pip install 'mla-course[{extra}]'`")
+        _stop(f"this needs {missing}: install the extra with `pip install 'mla-course[{EXTRAS[missing]}]'`")
     except Exception as error:
         if (said := _of_the_gradebook(error)) is None:
             raise

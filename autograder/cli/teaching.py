@@ -228,7 +228,10 @@ def demo(
     everything: Annotated[bool, typer.Option("--all", help="The whole sample class; takes minutes.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Grade a class of made-up students with known scores, and show that each gets the score it should."""
+    """Grade a class of made-up students with known scores, and show that each gets the score it should.
+
+    Its gradebook is an SQLite file in its folder. A folder with other students in it is left alone.
+    """
     from autograder.classroom.demo import run
     from autograder.classroom.scoreboard import print_scoreboard
 

@@ -9,7 +9,7 @@ import nbformat
 from nbformat import NotebookNode
 
 UNPUBLISHED = "NOT_YET_PUBLISHED"  # an owner that cannot be: GitHub's names have no such underscores
-BADGE, INSTALL = "open-in-colab", "on-colab"  # ids of the cells
+OPENING = BADGE, INSTALL = "open-in-colab", "on-colab"  # ids of the cells
 _INSTALL = """\
 # In Colab this installs the course and leaves Colab's own packages as they are. Elsewhere it does nothing.
 import sys

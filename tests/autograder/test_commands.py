@@ -39,6 +39,14 @@ def test_build_writes_the_course_and_its_check_finds_what_differs(run, tmp_path)
     assert NAME in json.loads(text)["drift"][0]
 
 
+def test_release_writes_what_students_get(run, tmp_path):
+    status, text = run("release", tmp_path / "class", "--json")
+    assert status == 0
+    assert f"course/{NAME}/{NAME}.ipynb" in json.loads(text)["files"]
+    status, text = run("release", tmp_path / "class")
+    assert (status, "none with a solution" in text) == (0, True)
+
+
 def test_check_prints_verdicts_and_points(run, tmp_path):
     path = tmp_path / f"{NAME}.ipynb"
     path.write_text(json.dumps(notebook(**RIGHT)))

@@ -130,6 +130,15 @@ def test_exercises_have_no_place_in_a_column_a_lesson(room, tmp_path):
     assert not (tmp_path / "grades.csv").exists()
 
 
+def test_a_notebook_of_another_lesson_and_what_needs_a_person_have_outcomes_of_their_own():
+    from autograder.classroom.export import _judged
+
+    told = "the notebook of 91_other was handed in as 90_tiny"
+    found = _judged([zero(each, Outcome.OTHER, told) for each in (DOUBLE, QUAD)])
+    assert (found["outcome"], found["reason"]) == ("other lesson", told)
+    assert _judged([])["outcome"] == "", "graded by nbgrader's own button, say"
+
+
 def test_many_reasons_are_one_cell_of_bounded_length():
     from autograder.classroom.export import _judged
 
