@@ -22,7 +22,7 @@ from autograder.course.course import Course
 from autograder.files import write_whole
 from autograder.text import listed, one_line
 
-MOODLE = re.compile(r"(?P<name>.+)_(?P<number>\d+)_assignsubmission_[a-z]+(_(?P<file>.*))?", re.DOTALL)
+MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+(_(?P<file>.*))?", re.DOTALL)
 CANVAS = re.compile(r"(?P<name>.+?)_(?P<late>LATE_)?(?P<number>\d+)_(?P<upload>\d+)_(?P<file>.+)", re.DOTALL)
 MOST = 100  # lines on what was not taken of a source
 AT_ONCE = timedelta(minutes=10)  # within which a platform writes an archive
@@ -113,22 +113,22 @@ class Students:
                     self.numbers[str(each.lms_user_id)].add(each.id)
 
     def find(self, owner: Owner) -> tuple[str, bool]:
-        """Return the student's name in the class, and whether it was made up. Raises CollectError where two fit."""
+        """Return the student's name in the class, and whether the mapping has it. Raises CollectError where two fit."""
         keys = (f"number {owner.number}", f"name {_plain(owner.name)}")
-        found = next((self.given[key] for key in keys if self.given.get(key)), set())
-        found = found or (self.numbers.get(owner.number, set()) if owner.steady else set())
+        given = next((self.given[key] for key in keys if self.given.get(key)), set())
+        found = given or (self.numbers.get(owner.number, set()) if owner.steady else set())
         found = found or self.known.get(_plain(owner.name), set()) if _plain(owner.name) else found
         if len(found) > 1:
             names = listed(sorted(found))
             raise CollectError(f"{one_line(owner.name, 100)} may be {names}: say which by --mapping")
         if found:
-            return min(found), False
+            return min(found), bool(given)
         made = re.sub(r"[^\w@.-]+", "_", unicodedata.normalize("NFC", owner.name)).strip("_.")
         made = made.encode()[:100].decode(errors="ignore") or "student"
         made = f"{made}_{owner.number}" if owner.steady else made
         if not safe_name(made):
             raise CollectError(f"no student's name can be made of {one_line(owner.name, 100)}: use --mapping")
-        return made, True
+        return made, False
 
 
 def collect(
@@ -198,10 +198,10 @@ def _read(
             path = stage / f"{number}.ipynb"
             path.write_bytes(file.content)
             found.append(Candidate(file.shown, file.parts, file.parts[-1], path, file.time))
-    names = course.lesson_names()
-    shift = _wrappers([each.parts for each in found], names)
+    names, paths = course.lesson_names(), [each.parts for each in found]
+    level, shift = _platform(paths), _wrappers(paths, names)
     for each in found:
-        _owner(each, shift, names)
+        each.owner = _of_folder(each, shift, names) if level is None else _of_platform(each, level)
         _lesson(course, each, lesson)
     return [*found, *_left(left, {_place_of(each) for each in found})]
 
@@ -233,29 +233,48 @@ def _place_of(file: File | Candidate) -> tuple[str, ...]:
     return file.parts[:-1]
 
 
+def _platform(paths: Sequence[tuple[str, ...]]) -> int | None:
+    """Return where in these paths a platform says whose a file is; None where it does not.
+
+    That is below folders that all share, and most say so there: what is further down, a student has named.
+    """
+    level = 0
+    while paths and all(len(parts) > level for parts in paths):
+        if 2 * sum(_submission(parts[level]) for parts in paths) > len(paths):
+            return level
+        if len({parts[level] for parts in paths}) > 1:
+            return None
+        level += 1
+    return None
+
+
+def _of_platform(each: Candidate, level: int) -> Owner | None:
+    """Return whose a notebook is by its platform's naming, and note what else that says."""
+    part = each.parts[level]
+    if found := MOODLE.fullmatch(part):
+        each.name = found["file"] or each.name
+        return Owner(found["name"], found["number"])
+    if found := CANVAS.fullmatch(part):
+        each.upload, each.late = int(found["upload"][:18]), bool(found["late"])
+        each.name = found["file"] if part == each.parts[-1] else each.name
+        return Owner(found["name"], found["number"], steady=True)
+    return None
+
+
 def _wrappers(paths: Sequence[tuple[str, ...]], lessons: Sequence[str]) -> int:
     """Return how many folders stand around the students' folders."""
     shift = 0
     while paths and all(len(parts) > shift + 2 and parts[shift + 1] not in lessons for parts in paths):
-        if len({parts[shift] for parts in paths}) > 1 or _submission(paths[0][shift]):
+        if len({parts[shift] for parts in paths}) > 1:
             break
         shift += 1
     return shift
 
 
-def _owner(each: Candidate, shift: int, lessons: Sequence[str]) -> None:
-    """Say whose a notebook is, if its path does."""
-    for part in each.parts:
-        if found := MOODLE.fullmatch(part):
-            each.owner, each.name = Owner(found["name"], found["number"]), found["file"] or each.name
-            return
-        if found := CANVAS.fullmatch(part):
-            each.owner = Owner(found["name"], found["number"], steady=True)
-            each.upload, each.late = int(found["upload"][:18]), bool(found["late"])
-            each.name = found["file"] if part == each.parts[-1] else each.name
-            return
+def _of_folder(each: Candidate, shift: int, lessons: Sequence[str]) -> Owner | None:
+    """Return whose a notebook is by its folder, or its archive."""
     folders = [part for part in each.parts[shift:-1] if part not in lessons]
-    each.owner = Owner(folders[0]) if folders else None
+    return Owner(re.sub(r"\.zip$", "", folders[0], flags=re.IGNORECASE)) if folders else None
 
 
 def _lesson(course: Course, each: Candidate, given: str | None) -> None:
@@ -287,19 +306,19 @@ def _untimed(each: Candidate) -> Candidate:
 
 def _name(students: Students, candidates: Iterable[Candidate]) -> list[Taken]:
     """Say which student each notebook is of; return those of which that cannot be said."""
-    refused, made_of = [], defaultdict(set)
+    refused, owners = [], defaultdict(set)
     for each in candidates:
         try:
             if each.owner is None:
                 raise CollectError("its path does not say whose it is: put it in a folder of the student's name")
-            each.student, made = students.find(each.owner)
-            if made:
-                made_of[each.student].add(each.owner)
+            each.student, given = students.find(each.owner)
+            if not given:
+                owners[each.student].add(each.owner)
         except CollectError as error:
             refused.append(Taken(each.file, "refused", lesson=each.lesson, why=str(error)))
     for each in candidates:
-        if len(made_of.get(each.student, ())) > 1:
-            why = f"several students would be called {each.student}: tell them apart by --mapping"
+        if len(owners.get(each.student, ())) > 1:
+            why = f"several of the platform's students would be {each.student}: tell them apart by --mapping"
             refused.append(Taken(each.file, "refused", lesson=each.lesson, why=why))
             each.student = ""
     return refused

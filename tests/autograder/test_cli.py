@@ -21,7 +21,20 @@ from autograder.course.sample import render, submissions
 
 COURSE = Course.at(Path(__file__).parents[2])
 NAME = "00_start_here"
-COMMANDS = ("build", "release", "check", "collect", "grade", "extension", "feedback", "export", "demo", "bench", "doctor", "progress")
+COMMANDS = (
+    "build",
+    "release",
+    "check",
+    "collect",
+    "grade",
+    "extension",
+    "feedback",
+    "export",
+    "demo",
+    "bench",
+    "doctor",
+    "progress",
+)
 
 
 def run(*arguments, cwd=None):

@@ -127,6 +127,27 @@ def test_folders_of_students_in_a_folder(tiny_room, tmp_path):
     assert "does not say whose it is" in _refused(taken)[BOOK]
 
 
+def test_nobody_hands_in_for_another_by_a_files_name(tiny_room, tmp_path):
+    _enrol(tiny_room, ben={"lms_user_id": "6", "first_name": "Ben", "last_name": "Cruz"})
+    (tmp_path / "who.csv").write_text("student_id,number\neve,5\nben,6\n")
+    mine, other = f"Ben_6_assignsubmission_file_{BOOK}", f"cruzben_6_7_{BOOK}"
+    flat = {f"Eve_5_assignsubmission_file_{mine}": WRONG_BOOK}
+    folders = {f"ada/{BOOK}": RIGHT_BOOK, f"cleo/{BOOK}": RIGHT_BOOK, f"eve/{other}": WRONG_BOOK}
+    packed = {"eve_5_7_all.zip": _packed({other: WRONG_BOOK}), f"ada_4_8_{BOOK}": RIGHT_BOOK}
+    for members in (flat, folders, packed):
+        collect(tiny_room, [_zip(tmp_path / "in.zip", members)], mapping=tmp_path / "who.csv")
+        assert "ben" not in _there(tiny_room)
+        assert _there(tiny_room)["eve"] == WRONG_BOOK
+
+
+def test_two_who_bear_the_name_of_one_in_the_gradebook_are_told_apart_by_a_person(tiny_room, tmp_path):
+    _enrol(tiny_room, ben={"first_name": "Ben", "last_name": "Cruz"})
+    members = {f"Ben Cruz_{n}_assignsubmission_file_/{name}": RIGHT_BOOK for n, name in ((5, "x.ipynb"), (6, BOOK))}
+    taken = collect(tiny_room, [_zip(tmp_path / "in.zip", members)])
+    assert not _there(tiny_room)
+    assert all("several of the platform's students would be ben" in why for why in _refused(taken).values())
+
+
 def test_collecting_again_changes_nothing_and_what_is_replaced_is_kept(tiny_room, tmp_path):
     name = f"ada/{NAME}/{BOOK}"
     first = _zip(tmp_path / "1.zip", {name: WRONG_BOOK})
