@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from autograder.classroom.preprocessors import VERDICTS
 _copy_all = BaseConverter.init_assignment
 _release_all = ExchangeReleaseFeedback.copy_files
 _open = Gradebook.__init__
-LOCK = 0x6D6C61  # in PostgreSQL, of those who open a gradebook
+OPENING, REGISTERING = 0x6D6C61, 0x6D6C62  # of a gradebook, of lessons in one; who holds the second may take the first
 
 
 def guard() -> None:
@@ -68,14 +69,21 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _open_alone(self: Gradebook, db_url: str, *args: Any, **keys: Any) -> None:
-    """In place of `Gradebook.__init__`: of a database of PostgreSQL, one process at a time makes the tables."""
+    """In place of `Gradebook.__init__`: one process at a time makes the tables."""
+    with alone(db_url, OPENING):
+        _open(self, db_url, *args, **keys)
+
+
+@contextmanager
+def alone(db_url: str, purpose: int) -> Iterator[None]:
+    """Keep other processes out that come for the same purpose, if the database is one of PostgreSQL."""
     with ExitStack() as stack:
         if make_url(db_url).get_backend_name() == "postgresql":
             engine = create_engine(db_url)
             stack.callback(engine.dispose)
             connection = stack.enter_context(engine.connect())  # the lock goes with it
-            connection.execute(text(f"SELECT pg_advisory_lock({LOCK})"))
-        _open(self, db_url, *args, **keys)
+            connection.execute(text(f"SELECT pg_advisory_lock({purpose})"))
+        yield
 
 
 def _copy_notes(self: BaseConverter, assignment_id: str, student_id: str) -> None:

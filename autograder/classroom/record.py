@@ -196,12 +196,14 @@ class Records:
         `todo` has the time of each submission, None without one, by student and lesson.
         """
         from autograder.classroom.converters import Recorder, shared_connections
+        from autograder.classroom.guard import REGISTERING, alone
 
         with tempfile.TemporaryDirectory(prefix=".staging-", dir=self.folder) as stage:
             config = self.config(Path(stage))
             config.CourseDirectory.release_directory = str(Path(stage) / ".release")
-            for name in sorted({lesson for _, lesson in todo}):
-                register(self.course.lesson(name), config)
+            with alone(config.CourseDirectory.db_url, REGISTERING):
+                for name in sorted({lesson for _, lesson in todo}):
+                    register(self.course.lesson(name), config)
             self._prepare(todo)
             with shared_connections():
                 yield Recorder(config)
