@@ -45,13 +45,13 @@ def browser():
 
 
 @pytest.fixture
-def new_page(browser):
+def new_page(browser, shoot, request):
     """Open a page of that width, in a session of its own. Its `asked` lists the addresses that it has asked for."""
     opened = []
 
     def open_page(width=1280, theme="light", height=900):
         session = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
-        session.set_default_timeout(30_000)
+        session.set_default_timeout(60_000)
         opened.append(session)
         page = session.new_page()
         page.asked = []
@@ -60,6 +60,9 @@ def new_page(browser):
 
     yield open_page
     for session in opened:
+        if request.session.testsfailed:
+            for page in session.pages:
+                shoot(page, f"failed_{request.node.name}")
         session.close()
 
 
@@ -150,9 +153,14 @@ def checkout(tmp_path_factory):
 def lab(checkout, tmp_path_factory):
     """JupyterLab as `make lab` starts it; return a function from a path to its address."""
     home = tmp_path_factory.mktemp("home")
-    settings = home / "settings" / "@jupyterlab" / "notebook-extension"
-    settings.mkdir(parents=True)
-    (settings / "tracker.jupyterlab-settings").write_text('{"windowingMode": "none"}')  # else cells come and go
+    settings = {
+        "notebook-extension/tracker": '{"windowingMode": "none"}',  # else cells come and go
+        "apputils-extension/notification": '{"fetchNews": "false"}',
+    }
+    for name, text in settings.items():
+        path = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     port, token, log = free_port(), secrets.token_hex(), home / "log"
     environment = {key: value for key, value in os.environ.items() if key not in ("MLA_COURSE", "MLA_CLASSROOM")}
     environment |= {"JUPYTER_CONFIG_DIR": str(home), "JUPYTER_RUNTIME_DIR": str(home), "IPYTHONDIR": str(home)}

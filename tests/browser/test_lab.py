@@ -34,9 +34,13 @@ def run(page, one):
     """Run a cell and wait until it is done."""
     prompt = one.locator(".jp-InputPrompt")
     before = prompt.inner_text()
-    one.locator(".cm-content").click()
-    page.keyboard.press("Control+Enter")
-    prompt.filter(has_text=re.compile(r"\[\d+\]"), has_not_text=before if "[" in before else None).wait_for()
+    for _ in range(5):  # until the kernel is connected, JupyterLab forgets what it should run
+        one.locator(".cm-content").click()
+        page.keyboard.press("Control+Enter")
+        page.wait_for_timeout(500)
+        if prompt.inner_text() != before:
+            break
+    prompt.filter(has_text=re.compile(r"\[\d+\]"), has_not_text=before).wait_for()
     return one.locator(".jp-OutputArea")
 
 
