@@ -11,6 +11,7 @@ from autograder.course.lesson import LessonError
 EXTRAS = {"distributed": "scale", "dask": "scale", "psycopg": "postgres"} | dict.fromkeys(
     ("nbgrader", "nbconvert", "jupyterlab", "bs4", "jinja2", "sqlalchemy", "alembic"), "grading"
 )
+EXTRAS |= dict.fromkeys(("sphinx", "myst_nb", "pydata_sphinx_theme", "jupyter_server_mathjax", "nbclient"), "site")
 
 
 def main() -> None:
@@ -20,10 +21,20 @@ def main() -> None:
     from autograder.classroom.scale import SchedulerError
     from autograder.course.course import UnknownExercise
     from autograder.isolation.sandbox import SandboxError
+    from autograder.site import SiteError
 
     try:
         app()
-    except (BuildError, LessonError, SandboxError, SchedulerError, SubmissionError, UnknownExercise, OSError) as error:
+    except (
+        BuildError,
+        LessonError,
+        SandboxError,
+        SchedulerError,
+        SiteError,
+        SubmissionError,
+        UnknownExercise,
+        OSError,
+    ) as error:
         err.print(f"mla-course: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
     except ModuleNotFoundError as error:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from autograder.cli.terminal import Jobs, Json, Modelled, Seconds, app, bars, err, out, steps, stoppable
+from autograder.cli.terminal import Jobs, Json, Lessons, Modelled, Seconds, app, bars, err, out, steps, stoppable
 from autograder.course.course import find_course
 from autograder.course.lesson import LessonError
 
@@ -101,6 +101,27 @@ def progress(
         print(json.dumps(notes.to_json(found)))
     else:
         out.print(notes.as_text(found), highlight=False, soft_wrap=True)
+
+
+@app.command()
+def site(
+    lessons: Lessons = None,
+    to: Annotated[
+        Path | None, typer.Option(help="Where the site goes.", show_default="site/ beside the lessons")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write the course as a static site: lessons with executed outputs, and no solutions. All lessons take minutes."""
+    from autograder import site as pages
+
+    course = find_course()
+    names = lessons or course.lesson_names()
+    with steps("running lessons", len(names) + 1, as_json) as step:
+        first = pages.build(course, (to or course.home / "site").resolve(), names, step)
+    if as_json:
+        print(json.dumps({"lessons": names, "page": str(first)}))
+    else:
+        out.print(f"{len(names)} lessons are in {first}", soft_wrap=True)
 
 
 @app.command()
