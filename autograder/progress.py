@@ -160,15 +160,15 @@ def as_html(found: Sequence[Entry]) -> str:
     """Return progress as HTML, for a notebook."""
     lines = []
     for name, rows in _lessons(found).items():
-        complete = all(row.done for row in rows)
-        speeds = "<br>".join(escape(line) for line in _speeds(rows))
-        cells = (escape(name), *map(escape, _totals(rows)), speeds, chip(Outcome.PASSED) if complete else "")
-        lines.append("<tr>" + "".join(f"<td {CELL}>{each}</td>" for each in cells) + "</tr>")
-    lines.append(
-        "<tr>" + "".join(f"<td {CELL}><b>{each}</b></td>" for each in ("all", *_totals(found), "", "")) + "</tr>"
-    )
-    head = "".join(f"<th {CELL}>{title}</th>" for title in ("lesson", "done", "points", "speed", "checks"))
-    table = f"<table><tr>{head}</tr>{''.join(lines)}</table>"
+        done, points = map(escape, _totals(rows))
+        mark = f"{chip(Outcome.PASSED)} " if all(row.done for row in rows) else ""
+        lines.append((escape(name), mark + done, points))
+    lines.append(tuple(f"<b>{each}</b>" for each in ("all", *_totals(found))))
+    look = CELL.replace("style='", "style='white-space:nowrap;")
+    body = "".join("<tr>" + "".join(f"<td {look}>{each}</td>" for each in line) + "</tr>" for line in lines)
+    head = "".join(f"<th {look}>{title}</th>" for title in ("lesson", "done", "points"))
+    speeds = "".join(f"<br>{escape(line)}" for line in _speeds(found))
+    table = f"<table><tr>{head}</tr>{body}</table>" + (f"<p>Speed:{speeds}</p>" if speeds else "")
     return f"<div class='{PLAIN}'>{table}<p><b>{escape(next_step(found))}</b></p><p>{COUNTS}</p></div>"
 
 
