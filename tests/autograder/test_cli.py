@@ -177,3 +177,13 @@ def test_threads_that_report_at_once_share_a_bar(monkeypatch):
 def test_nbgrader_may_be_the_first_to_write_to_a_classroom(tmp_path):
     configure(Config(), COURSE, classroom=tmp_path / "new" / "class")
     assert (tmp_path / "new" / "class").is_dir()
+
+
+def test_an_exchange_that_is_named_is_made_and_used(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLA_EXCHANGE", "exchange")
+    config = configure(Config(), COURSE, classroom=tmp_path / "class")
+    assert config.Exchange.root == str(tmp_path / "exchange")
+    assert (tmp_path / "exchange").is_dir()
+    monkeypatch.delenv("MLA_EXCHANGE")
+    assert "Exchange" not in configure(Config(), COURSE, classroom=tmp_path / "class")
