@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from autograder.cli import lessons, teaching  # noqa: F401  which register their commands
+from autograder.cli import lessons, teaching, watching  # noqa: F401  which register their commands
 from autograder.cli.terminal import app, err
 from autograder.course.lesson import LessonError
 
-EXTRAS = {"distributed": "scale", "dask": "scale", "psycopg": "postgres"} | dict.fromkeys(
+EXTRAS = {"distributed": "scale", "dask": "scale", "psycopg": "postgres", "voila": "dashboard"} | dict.fromkeys(
     ("nbgrader", "nbconvert", "jupyterlab", "bs4", "jinja2", "sqlalchemy", "alembic"), "grading"
 )
 
