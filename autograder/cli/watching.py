@@ -32,13 +32,12 @@ def dashboard(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
 ) -> None:
     """Show the class in a browser: exercises, students, who copied, what waits. Read-only, behind a token."""
-    from autograder.dashboard import snapshot
+    from autograder.dashboard.findings import sum_up
     from autograder.dashboard.serve import serve
 
     course, folder = at_work(classroom)
     with bars(quiet=False) as progress:
-        snapshot.read(folder, progress)
-        snapshot.read_shapes(folder, course, progress)
+        sum_up(course, folder, progress)
 
     def told(address: str) -> None:
         err.print(f"The dashboard is at {address}\nCtrl-C ends it.", highlight=False, soft_wrap=True)

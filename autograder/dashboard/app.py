@@ -13,11 +13,12 @@ import ipywidgets as widgets
 import numpy as np
 from IPython.display import display
 
-from autograder.dashboard import figures, flags, integrity, pages, pictures, snapshot
+from autograder.dashboard import figures, findings, flags, pages, pictures, snapshot
 from autograder.dashboard.pages import ROWS, Look, page
 from autograder.text import one_line
 
 VIEWS = ("Class", "Exercise", "Student", "Integrity", "Operations")
+MOST = 200  # groups to choose from
 SHORT = 6  # of what needs a look, of each kind, on the first page
 EVERY = 5.0  # seconds between looks at whether something was graded
 WIDE = widgets.Layout(width="100%")
@@ -51,20 +52,12 @@ class Dashboard:
     def _read(self) -> None:
         self.stamp = _stamp(self.folder)
         self.group = figures.gather(snapshot.read(self.folder))
-        self.shapes = snapshot.read_shapes(self.folder)
-        self.flagged = flags.flags(self.group, self.shapes)
+        self.findings = findings.find(self.group)
+        self.flagged, self.alike = self.findings.flags, self.findings.alike
         self.lost = {each.student: each for each in figures.lost(self.group)}
         self.figures = figures.overview(self.group)
         self.when = time.strftime("%H:%M:%S")
-        self._alike: list[integrity.Alike] | None = None
         self._waiting: list[tuple[str, str, str]] | None = None
-
-    @property
-    def alike(self) -> list[integrity.Alike]:
-        """Groups of students whose answers are alike beyond chance."""
-        if self._alike is None:
-            self._alike = integrity.alike(self.group, self.shapes)
-        return self._alike
 
     @property
     def waiting(self) -> list[tuple[str, str, str]]:
@@ -86,8 +79,9 @@ class Dashboard:
             made.observe(lambda _: None if self.busy else change(), "value")
             return made
 
-        self.view = box(widgets.ToggleButtons, self._show, options=VIEWS, description="View")
+        self.view = box(widgets.ToggleButtons, self._show, options=VIEWS)
         self.hide = box(widgets.Checkbox, self._fill, description="hide names", indent=False)
+        self.hide.layout.width = "130px"
         self.again = widgets.Button(
             description="Read again", tooltip="Read the classroom again, and compare new answers"
         )
@@ -129,9 +123,8 @@ class Dashboard:
         self.body = widgets.VBox(layout=WIDE)
         head = widgets.HTML(page("<h1 style='font-size:22px;margin:6px 0'>Dashboard</h1>"))
         style = widgets.HTML(pages.STYLE)
-        self.whole = widgets.VBox(
-            [style, head, flow(self.view, self.hide, self.again, self.told), self.body], layout=WIDE
-        )
+        tools = flow(self.again, self.hide, self.told)
+        self.whole = widgets.VBox([style, head, self.view, tools, self.body], layout=WIDE)
 
     def _fill(self) -> None:
         """Show what was read anew, in whatever view."""
@@ -148,12 +141,12 @@ class Dashboard:
         ]
         names = [(self._named(each), each) for each in group.students]
         self.student.options = names
-        if exercise is not None and exercise < len(group.items):
-            self.exercise.value = exercise
-        if student in group.number:
-            self.student.value = student
+        flagged = [group.place[flag.lesson, flag.exercise] for flag in self.flagged]
+        known = exercise is not None and exercise < len(group.items)
+        self.exercise.value = exercise if known else next(iter(flagged), 0 if group.items else None)
+        self.student.value = student if student in group.number else next(iter([*self.lost, *group.students]), None)
         self.busy = False
-        self.summary.value = pages.summary(shown, self.flagged, len(self.waiting))
+        self.summary.value = pages.summary(shown, None if self._waiting is None else len(self._waiting))
         self.needs.children = [
             self._list("Students who need a look", [
                 (f"{self._named(each.student)}: {each.why}", lambda s=each.student: self._to_student(s))
@@ -274,9 +267,11 @@ class Dashboard:
         if (student := self.student.value) is None:
             return
         kernels = [
-            (f"{item.exercise}", at)
-            for item in self.group.items
-            if item.of_speed and (row := self.group.row(student, item)) and (at := figures.attained(row))
+            (row[snapshot.NAME].removesuffix(figures.OF_SPEED), at)
+            for lesson in self.group.lessons
+            if not np.isnan(self.group.by_lesson[0][self.group.number[student], self.group.lessons.index(lesson)])
+            for row in self.group.snapshot.record(lesson, student)
+            if (at := figures.attained(row))
         ]
         rows = [pages.kernel_row(n, name, at) for n, (name, at) in enumerate(kernels, start=1)]
         why = self.lost[student].why if student in self.lost else ""
@@ -284,15 +279,15 @@ class Dashboard:
         self.two.value = pages.student_page(self.look, student, why, picture, rows)
 
     def _integrity(self) -> None:
-        own, refused = integrity.as_own(self.shapes), integrity.refused(self.group)
-        self.grounds.value = pages.integrity_page(self.look, self.alike, own, refused)
+        self.grounds.value = pages.integrity_page(self.look, self.alike, self.findings.own, self.findings.refused)
         chosen = self.pair.value
         self.busy = True
         self.pair.options = [
-            (f"{n + 1}: {', '.join(map(self._named, each.students[:4]))}", n) for n, each in enumerate(self.alike[:200])
+            (f"{n + 1}: {', '.join(map(self._named, each.students[:4]))}", n)
+            for n, each in enumerate(self.alike[:MOST])
         ]
-        if chosen is not None and chosen < len(self.alike):
-            self.pair.value = chosen
+        last = min(len(self.alike), MOST) - 1
+        self.pair.value = min(chosen or 0, last) if last >= 0 else None
         self.busy = False
         self._pair()
 
@@ -338,17 +333,23 @@ class Dashboard:
         self._read()
         self._fill()
 
+    def _count(self) -> None:
+        """Count what waits, for which all that was handed in is looked through."""
+        self.summary.value = pages.summary(self.look, len(self.waiting))
+
     def watch(self) -> None:
         """Read again whenever something was graded, in the background; and import what the plots need."""
 
         def look() -> None:
             import matplotlib.figure  # noqa: F401  which takes a second, and no view waits for it
 
+            self._count()
             while True:
                 time.sleep(EVERY)
                 try:
                     if _stamp(self.folder) != self.stamp:
                         self.refresh()
+                        self._count()
                 except Exception as error:  # a record half gone in a restart of the grader, say: look again later
                     self.told.value = page(f"<span role='status'>not up to date: {type(error).__name__}</span>")
 

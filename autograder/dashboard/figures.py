@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
@@ -16,17 +15,13 @@ import numpy as np
 from autograder.dashboard.snapshot import (
     ATTAINED,
     MISTAKE,
-    NAME,
     OUTCOME,
     PARTS,
-    POINTS,
-    SCORE,
-    SECONDS,
     SPEED,
     WHY,
-    Entry,
     Row,
     Snapshot,
+    seconds_of,
 )
 from autograder.judging.verdict import Outcome
 
@@ -170,15 +165,11 @@ class Group:
 
     def row(self, student: str, item: Item) -> Row | None:
         """Return what is kept of a verdict (see `snapshot.Row`)."""
-        entry = self.snapshot.lessons[item.lesson].get(student)
-        return next((row for row in entry.rows if row[NAME] == item.name), None) if entry else None
+        return self.snapshot.lessons[item.lesson].rows(item.name).get(student)
 
-    def rows(self, item: Item) -> Iterator[tuple[str, Row]]:
-        """Yield the students with a verdict on an item, and what is kept of it."""
-        for student, entry in self.snapshot.lessons[item.lesson].items():
-            for row in entry.rows:
-                if row[NAME] == item.name:
-                    yield student, row
+    def rows(self, item: Item) -> list[tuple[str, Row]]:
+        """Return the students with a verdict on an item, and what is kept of it."""
+        return list(self.snapshot.lessons[item.lesson].rows(item.name).items())
 
     def shown(self, student: str, hidden: bool = False) -> str:
         """Return a student's name for people, or a number in place of it."""
@@ -218,79 +209,38 @@ def correlation(one: np.ndarray, other: np.ndarray, who: np.ndarray) -> tuple[fl
 
 def gather(snapshot: Snapshot) -> Group:
     """Return the arrays of a snapshot."""
-    students = sorted(set(snapshot.book.students).union(*snapshot.lessons.values()))
+    sheets = snapshot.lessons
+    students = sorted(set(snapshot.book.students).union(*(sheet.students for sheet in sheets.values())))
     number = {student: n for n, student in enumerate(students)}
-    items: dict[tuple[str, str], Item] = {}
-    places: dict[tuple[str, str], int] = {}
-    at: list[tuple[int, int]] = []
-    scores, outcomes, seconds = [], [], []
-    codes = {str(each): n for n, each in enumerate(OUTCOMES)}
-    for lesson, entries in snapshot.lessons.items():
-        for student, entry in entries.items():
-            n = number[student]
-            for row in entry.rows:
-                key = lesson, row[NAME]
-                place = places.setdefault(key, len(places))
-                if place == len(items):
-                    items[key] = Item(lesson, row[NAME], row[POINTS])
-                at.append((n, place))
-                scores.append(np.nan if row[SCORE] is None else row[SCORE])
-                outcomes.append(codes[row[OUTCOME]])
-                seconds.append(row[SECONDS])
+    items = [
+        Item(lesson, *pair) for lesson, sheet in sheets.items() for pair in zip(sheet.names, sheet.points, strict=True)
+    ]
     size = len(students), len(items)
-    found = Group(snapshot, students, list(items.values()), *(np.full(size, np.nan) for _ in range(6)))
+    found = Group(snapshot, students, items, *(np.full(size, np.nan) for _ in range(6)))
     found.outcome = np.full(size, NOTHING, np.int8)
-    if at:
-        where = tuple(np.array(at).T)
-        found.score[where], found.outcome[where], found.seconds[where] = scores, outcomes, seconds
+    for lesson, sheet in sheets.items():
+        if not sheet.students or not sheet.names:
+            continue
+        where = np.ix_([number[student] for student in sheet.students], found.of_lesson(lesson))
+        score, tries, began, full, seconds = (
+            np.array(each, float) for each in (sheet.score, sheet.tries, sheet.began, sheet.full, sheet.seconds)
+        )
+        found.score[where], found.outcome[where], found.seconds[where] = score, sheet.outcome, seconds
+        there, all_points = np.array(sheet.outcome) != NOTHING, score >= np.array(sheet.points)
+        share = score / np.where(np.array(sheet.points) > 0, sheet.points, 1.0)
+        found.attempts[where] = np.where(there & np.isnan(tries), 1, tries)
+        found.first[where] = np.where(np.isnan(began), share, began)
+        # Where no history is kept, the gradebook has the time of the one submission
+        handed = [snapshot.book.handed_in.get((lesson, student)) for student in sheet.students]
+        only = np.array([np.nan if (at := seconds_of(each)) is None else at for each in handed])
+        first = np.where(np.array(sheet.times) > 0, np.array(sheet.first, float), only)
+        when = np.where((np.array(sheet.times) == 0)[:, None] & all_points, only[:, None], full)
+        if not np.isnan(first).all():
+            found.hours[where] = (when - np.nanmin(first)) / 3600
     for (lesson, student, name), score in snapshot.book.counts.items():
-        if (lesson, name) in places and student in number:
-            found.score[number[student], places[lesson, name]] = score
-    _follow(found, number, places)
+        if (place := found.place.get((lesson, name))) is not None and student in number:
+            found.score[number[student], place] = score
     return found
-
-
-def _follow(found: Group, number: dict[str, int], places: dict[tuple[str, str], int]) -> None:
-    """Fill in what the attempts say."""
-    there = found.outcome != NOTHING
-    found.attempts[there] = 1
-    found.first[there] = found.share[there]
-    points = {key: found.items[place].points for key, place in places.items()}
-    for lesson, entries in found.snapshot.lessons.items():
-        times = {student: _times(found, lesson, student, entry) for student, entry in entries.items()}
-        start = min((time for each in times.values() for time in each if time is not None), default=None)
-        for student, entry in entries.items():
-            n, when = number[student], times[student]
-            for row in entry.rows:
-                place = places[lesson, row[NAME]]
-                top = points[lesson, row[NAME]]
-                last = len(when) - 1 if row[SCORE] is not None and row[SCORE] >= top else None
-                if entry.attempts:
-                    scores = [each[2].get(row[NAME]) for each in entry.attempts]
-                    tries = [n for n, score in enumerate(scores) if score is not None]
-                    full = next((n for n in tries if scores[n] >= top), None)
-                    found.attempts[n, place] = (full if full is not None else len(scores) - 1) + 1
-                    if tries and top:
-                        found.first[n, place] = scores[tries[0]] / top
-                    last = full if full is not None else last
-                if last is not None and start is not None and when[last] is not None:
-                    found.hours[n, place] = (when[last] - start) / 3600
-
-
-def _times(found: Group, lesson: str, student: str, entry: Entry) -> list[float | None]:
-    """Return the times of the attempts in seconds; of the submission in the gradebook, where no attempts are kept."""
-    told = [each[0] for each in entry.attempts] or [found.snapshot.book.handed_in.get((lesson, student))]
-    return [seconds_of(each) for each in told]
-
-
-def seconds_of(time: Any) -> float | None:
-    """Return a time as `timestamp.txt`, a history or the gradebook has it, in seconds; None for what is none."""
-    try:
-        text = time.strip().removesuffix(" UTC").replace("Z", "+00:00")
-        read = datetime.fromisoformat(text)
-        return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
-    except (AttributeError, ValueError, OverflowError):
-        return None
 
 
 # Exercises
@@ -506,11 +456,11 @@ def operations(group: Group) -> list[dict[str, Any]]:
     return found
 
 
-def verdicts_with(group: Group, outcomes: Sequence[Outcome]) -> list[tuple[str, str, Row]]:
-    """Return the verdicts with one of these outcomes, as (lesson, student, row)."""
+def verdicts_with(group: Group, outcomes: Sequence[Outcome], most: int) -> list[tuple[str, str, Row]]:
+    """Return the first verdicts with one of these outcomes, as (lesson, student, row)."""
     codes = [OUTCOMES.index(each) for each in outcomes]
     return [
         (group.items[n].lesson, group.students[s], row)
-        for s, n in zip(*np.nonzero(np.isin(group.outcome, codes)), strict=True)
+        for s, n in np.argwhere(np.isin(group.outcome, codes))[:most].tolist()
         if (row := group.row(group.students[s], group.items[n]))
     ]

@@ -19,7 +19,7 @@ COMMON = 0.05  # of those who tried gave the same wrong answer
 RISES = 0.05  # correlation of that answer with ability that is no accident; it falls where the answer is a mistake
 REJECTED = 0.2  # of the upper quarter have all points: less means that right answers are refused
 OUT_OF_REACH, IN_REACH = 0.02, 0.98  # of the right answers reach a bar
-SPREAD = 4.0  # times the speed of a slow answer (the 5th percentile) that the median has, where a bar should part them
+SPREAD = 2.5  # times the speed of a slow answer (the 5th percentile) that the median has, where a bar should part them
 LEAKED, TIMES = 0.2, 3.0  # of the answers have the solution's shape, and so many times what is usual in this class
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from autograder.dashboard.figures import Group, seconds_of
-from autograder.dashboard.snapshot import OUTCOME, WHY, Row, Shapes
+from autograder.dashboard.figures import Group
+from autograder.dashboard.snapshot import OUTCOME, WHY, Row, Shapes, seconds_of
 from autograder.judging.verdict import Outcome
 
 BITS = 0.1  # a token of an answer; measured on right answers that differ, see tests/autograder/dashboard
@@ -267,9 +267,8 @@ def refused_as(row: Row) -> str | None:
 def refused(group: Group) -> list[Refused]:
     """Return the answers that the judge refused, by lesson and exercise."""
     found = []
-    for lesson, entries in group.snapshot.lessons.items():
-        for student, entry in entries.items():
-            for row in entry.rows:
-                if what := refused_as(row):
-                    found.append(Refused(lesson, row[0], student, what, row[WHY]))
+    for item in group.items:
+        for student, row in group.rows(item):
+            if what := refused_as(row):
+                found.append(Refused(item.lesson, item.name, student, what, row[WHY]))
     return sorted(found, key=lambda each: (each.lesson, each.exercise, each.student))

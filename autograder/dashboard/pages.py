@@ -127,14 +127,14 @@ def kind_of(group: Group, student: int, item: int) -> str:
 # Class
 
 
-def summary(look: Look, flagged: Sequence[Flag], waiting: int) -> str:
+def summary(look: Look, waiting: int | None) -> str:
     """Return the class in a few lines."""
     group, (score, points) = look.group, look.group.by_lesson
     handed = int((~np.isnan(score)).sum())
     share = group.total / points.sum() if points.sum() else group.total
     told = f"{len(group.students)} students, {len(group.lessons)} lessons, {handed} graded submissions"
-    if waiting:
-        told += f", {waiting} waiting"
+    if waiting is not None:
+        told += f", {waiting} waiting to be graded"
     if len(group.students):
         told += f". Half the class has {percent(float(np.median(share)))} of the points or more"
     problems = "".join(f"<li>{escape(each)}</li>" for each in group.snapshot.problems[:20])
@@ -276,11 +276,14 @@ def student_page(look: Look, student: str, lost: str, picture: str, kernels: Seq
     if not look.hidden:
         parts.append(f"<p>{look.link(['manage_students', student], 'This student in formgrader')}</p>")
     rows = []
+    tries = {
+        (lesson, name): count
+        for lesson, sheet in group.snapshot.lessons.items()
+        for name, count in zip(sheet.students, sheet.times, strict=True)
+    }
     for at, lesson in enumerate(group.lessons):
         handed = group.snapshot.book.handed_in.get((lesson, student))
-        attempts = (
-            len(group.snapshot.lessons[lesson][student].attempts) if student in group.snapshot.lessons[lesson] else 0
-        )
+        attempts = tries.get((lesson, student), 0)
         cell = _marks(group, n, at, lesson)
         link = group.snapshot.book.ids.get((lesson, student))
         shown = look.link(["submissions", link], "open") if link and not look.hidden else ""
@@ -292,10 +295,9 @@ def student_page(look: Look, student: str, lost: str, picture: str, kernels: Seq
     parts.append(table(heads, rows, "lessons"))
     parts += [picture, table(["number", "kernel", *KERNEL], kernels, "kernels under the roofline") if kernels else ""]
     for lesson in group.lessons:
-        entry = group.snapshot.lessons[lesson].get(student)
-        if not entry:
+        if np.isnan(score[n, group.lessons.index(lesson)]):
             continue
-        rows = [_verdict(row) for row in entry.rows]
+        rows = [_verdict(row) for row in group.snapshot.record(lesson, student)]
         parts.append(table(["exercise", "points", "outcome", "mistake", "what the judge says"], rows, lesson))
         before = history(group.snapshot.folder, lesson, student)
         if len(before) > 1:
@@ -439,7 +441,7 @@ def operations_page(look: Look, waiting: Sequence[tuple[str, str, str]], most: i
         ("grader faults: no score, to be graded by a person", [Outcome.FAULT]),
         ("limits met", figures.LIMITS),
     ):
-        found = figures.verdicts_with(group, outcomes)
+        found = figures.verdicts_with(group, outcomes, most)
         rows = [
             [lesson, row[NAME], Raw(look.name(student)), row[OUTCOME], row[WHY]]
             for lesson, student, row in found[:most]

@@ -8,12 +8,14 @@ read anew each time. No student's code runs here, and what the files hold is dat
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from autograder.course.course import Course
 
 CACHE = ".dashboard"
-VERSION = 1  # of what the cache holds
+VERSION = 2  # of what the cache holds
 LESSON = re.compile(r"\d\d_.+")
 REASON = 600  # characters of a reason that are kept
 SPEED = ("how", "device", "seconds", "floor", "baseline", "bytes", "flops", "bandwidth", "rate", "fraction", "ratio")
@@ -39,13 +41,43 @@ NAME, POINTS, SCORE, OUTCOME, WHY, MISTAKE, PARTS, SECONDS, ISOLATION, ATTAINED 
 
 
 @dataclass
-class Entry:
-    """What is recorded of one submission: a row a verdict, when it was graded (seconds since 1970), and the attempts,
-    as [submitted, graded, scores by exercise], oldest first."""
+class Sheet:
+    """What is recorded of a lesson, as lists over [students, names] of verdicts; None where there is nothing.
 
-    rows: list[Row]
-    graded: float
-    attempts: list[list[Any]] = field(default_factory=list)
+    Attributes
+    ----------
+    graded, first, times
+        For each student: when the record was written, when the first attempt was handed in (both in seconds since
+        1970), and the number of attempts that are kept; 0 where there is no history.
+    score, outcome, seconds
+        The judge's.
+    tries, began, full
+        Attempts up to the first with all points, all if none had; the share of the points at the first; when all
+        points were first handed in.
+    kept
+        The rows of each name, as JSON text of {student: row}: they are many, and few are looked at.
+    """
+
+    students: list[str]
+    names: list[str]
+    points: list[float]
+    graded: list[float]
+    first: list[float | None]
+    times: list[int]
+    score: list[list[float | None]]
+    outcome: list[list[int]]
+    seconds: list[list[float | None]]
+    tries: list[list[int | None]]
+    began: list[list[float | None]]
+    full: list[list[float | None]]
+    kept: dict[str, str]
+    _rows: dict[str, dict[str, Row]] = field(default_factory=dict)
+
+    def rows(self, name: str) -> dict[str, Row]:
+        """Return what is kept of the verdicts of one name, by student."""
+        if name not in self._rows:
+            self._rows[name] = json.loads(self.kept[name])
+        return self._rows[name]
 
 
 @dataclass
@@ -75,12 +107,21 @@ class Book:
 
 @dataclass
 class Snapshot:
-    """A class at a moment: entries by lesson and student, the gradebook, and what could not be read, as sentences."""
+    """A class at a moment: sheets by lesson, the gradebook, what could not be read as sentences, and a digest of it."""
 
     folder: Path
-    lessons: dict[str, dict[str, Entry]]
+    lessons: dict[str, Sheet]
     book: Book
     problems: list[str]
+    digest: str = ""
+
+    def record(self, lesson: str, student: str) -> list[Row]:
+        """Return what is kept of a submission's verdicts."""
+        try:
+            return _rows(self.folder / "graded" / lesson / f"{student}.json")
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            sheet = self.lessons[lesson]
+            return [rows[student] for name in sheet.names if student in (rows := sheet.rows(name))]
 
 
 def read(folder: Path, progress: Progress = lambda stage, done, total: None) -> Snapshot:
@@ -93,37 +134,94 @@ def read(folder: Path, progress: Progress = lambda stage, done, total: None) -> 
     if not names:
         raise FileNotFoundError(f"nothing is graded in {folder} yet: run `mla-course grade` first")
     problems: list[str] = []
-    lessons = {name: _lesson(folder, name, problems, progress) for name in names}
+    lessons, stamps = {}, []
+    for name in names:
+        lessons[name] = _lesson(folder, name, problems, progress, stamps)
     try:
         book = read_book(folder)
     except Exception as error:  # the driver's own errors; the records are there without the gradebook
         book = Book()
         why = one_line(str(error).splitlines()[0] if str(error) else type(error).__name__, 200)
         problems.append(f"the gradebook cannot be read ({why}): scores set by hand, times and lateness are missing")
-    return Snapshot(folder, lessons, book, problems)
+    told = [
+        VERSION,
+        stamps,
+        sorted(book.students),
+        sorted(map(str, book.counts.items())),
+        sorted(book.handed_in.items()),
+    ]
+    return Snapshot(folder, lessons, book, problems, hashlib.sha256(json.dumps(told).encode()).hexdigest())
 
 
-def _lesson(folder: Path, lesson: str, problems: list[str], progress: Progress) -> dict[str, Entry]:
-    cached, kept, changed = _load(folder / CACHE / f"{lesson}.json").get("students", {}), {}, False
-    stamps = _stamps(folder, lesson)
+def _lesson(folder: Path, lesson: str, problems: list[str], progress: Progress, told: list) -> Sheet:
+    path, stamps = folder / CACHE / f"{lesson}.json", _stamps(folder, lesson)
+    told.append(stamps)
+    data, old = load(path), None
+    with contextlib.suppress(KeyError, TypeError):
+        old = Sheet(**data["sheet"])
+        if data["stamps"] == stamps:
+            return old
+    known: dict[str, list[Row]] = {}
+    for name in old.names if old else ():
+        for student, row in old.rows(name).items():
+            known.setdefault(student, []).append(row)
+    before, entries = data.get("stamps", {}), {}
     for done, (student, stamp) in enumerate(stamps.items(), start=1):
-        known = cached.get(student)
-        if not known or known[0] != stamp:
-            try:
-                known = [
-                    stamp,
-                    _rows(folder / "graded" / lesson / f"{student}.json"),
-                    _attempts(folder, lesson, student),
-                ]
-            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-                problems.append(f"graded/{lesson}/{student}.json cannot be read ({type(error).__name__}): grade again")
-                continue
-            changed = True
-            progress(f"reading {lesson}", done, len(stamps))
-        kept[student] = known
-    if changed or cached.keys() != kept.keys():
-        _save(folder / CACHE / f"{lesson}.json", {"students": kept})
-    return {student: Entry(rows, stamp[0] / 1e9, attempts) for student, (stamp, rows, attempts) in kept.items()}
+        try:
+            if before.get(student) != stamp or student not in known:
+                known[student] = _rows(folder / "graded" / lesson / f"{student}.json")
+            entries[student] = known[student], stamp[0] / 1e9, history(folder, lesson, student)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            problems.append(f"graded/{lesson}/{student}.json cannot be read ({type(error).__name__}): grade again")
+        progress(f"reading {lesson}", done, len(stamps))
+    sheet = sheet_of(entries)
+    if len(entries) == len(stamps):  # else the problem would be told once, and never again
+        save(path, {"stamps": stamps, "sheet": {k: v for k, v in vars(sheet).items() if k != "_rows"}})
+    return sheet
+
+
+def sheet_of(entries: dict[str, tuple[list[Row], float, list[dict[str, Any]]]]) -> Sheet:
+    """Return the sheet of a lesson of rows, when they were graded, and the history (see `history`), by student."""
+    points = {row[NAME]: row[POINTS] for rows, _, _ in entries.values() for row in rows}
+    sheet = Sheet(list(entries), list(points), list(points.values()), *([] for _ in range(9)), {})
+    kept: dict[str, dict[str, Row]] = {name: {} for name in points}
+    codes = {str(each): n for n, each in enumerate(Outcome)}
+    for student, (rows, graded, attempts) in entries.items():
+        mine = {row[NAME]: row for row in rows}
+        for name, row in mine.items():
+            kept[name][student] = row
+        times = [seconds_of(each.get("submitted")) for each in attempts]
+        sheet.graded.append(graded)
+        sheet.first.append(min((time for time in times if time is not None), default=None))
+        sheet.times.append(len(attempts))
+        sheet.score.append([mine[name][SCORE] if name in mine else None for name in points])
+        sheet.outcome.append([codes[mine[name][OUTCOME]] if name in mine else -1 for name in points])
+        sheet.seconds.append([mine[name][SECONDS] if name in mine else None for name in points])
+        scores = [{row[NAME]: row[SCORE] for row in each["rows"]} for each in attempts]
+        followed = [_follow(name, top, scores, times) for name, top in points.items()]
+        for column, values in zip((sheet.tries, sheet.began, sheet.full), zip(*followed, strict=True), strict=True):
+            column.append(list(values))
+    sheet.kept = {name: json.dumps(rows, separators=(",", ":")) for name, rows in kept.items()}
+    return sheet
+
+
+def _follow(name: str, top: float, scores: list[dict[str, float | None]], times: list[float | None]) -> tuple:
+    """Return attempts up to the first with all points, the share at the first, and when all points were handed in."""
+    tries = [n for n, each in enumerate(scores) if each.get(name) is not None]
+    if not tries:
+        return None, None, None
+    full = next((n for n in tries if scores[n][name] >= top), None)
+    share = scores[tries[0]][name] / top if top else None
+    return (len(scores) if full is None else full + 1), share, None if full is None else times[full]
+
+
+def seconds_of(time: Any) -> float | None:
+    """Return a time as `timestamp.txt`, a history or the gradebook has it, in seconds; None for what is none."""
+    try:
+        read = datetime.fromisoformat(time.strip().removesuffix(" UTC").replace("Z", "+00:00"))
+        return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+    except (AttributeError, ValueError, OverflowError):
+        return None
 
 
 def _stamps(folder: Path, lesson: str) -> dict[str, list[int]]:
@@ -184,14 +282,7 @@ def history(folder: Path, lesson: str, student: str) -> list[dict[str, Any]]:
     return found
 
 
-def _attempts(folder: Path, lesson: str, student: str) -> list[list[Any]]:
-    return [
-        [each.get("submitted"), each.get("graded"), {row[0]: row[2] for row in each["rows"]}]
-        for each in history(folder, lesson, student)
-    ]
-
-
-def _load(path: Path) -> dict[str, Any]:
+def load(path: Path) -> dict[str, Any]:
     """Return what a file of the cache holds; nothing if it is absent, damaged or of another version."""
     try:
         data = json.loads(path.read_bytes())
@@ -200,7 +291,7 @@ def _load(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _save(path: Path, data: dict[str, Any]) -> None:
+def save(path: Path, data: dict[str, Any]) -> None:
     """Write a file of the cache; where that cannot be done, do without."""
     with contextlib.suppress(OSError):
         write_atomically(path, json.dumps({"version": VERSION, **data}, separators=(",", ":")))
@@ -266,13 +357,18 @@ def _query(folder: Path, questions: Sequence[str]) -> list[list[tuple[Any, ...]]
 def queue(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     """Return the submissions that wait for `mla-course grade`, as (lesson, student, why)."""
     found = []
+    graded = {
+        (lesson, student): when
+        for lesson, sheet in snapshot.lessons.items()
+        for student, when in zip(sheet.students, sheet.graded, strict=True)
+    }
     for student in _folders(snapshot.folder / "submitted"):
         for lesson in _folders(Path(student.path)):
             if LESSON.fullmatch(lesson.name):
-                entry = snapshot.lessons.get(lesson.name, {}).get(student.name)
-                if entry is None:
+                when = graded.get((lesson.name, student.name))
+                if when is None:
                     found.append((lesson.name, student.name, "not graded yet"))
-                elif _changed(Path(lesson.path)) > entry.graded:
+                elif _changed(Path(lesson.path)) > when:
                     found.append((lesson.name, student.name, "changed since it was graded"))
     return sorted(found)
 
@@ -330,7 +426,7 @@ def read_shapes(
     """
     shapes, graded = Shapes(), folder / "graded"
     for lesson in sorted(each.name for each in graded.iterdir() if each.is_dir()) if graded.is_dir() else ():
-        data = _load(folder / CACHE / f"{lesson}.shapes.json")
+        data = load(folder / CACHE / f"{lesson}.shapes.json")
         if course is not None:
             from autograder.course.lesson import LessonError
 
@@ -362,7 +458,7 @@ def _compared(folder: Path, course: Course, name: str, data: dict[str, Any], pro
     missing = {student for student, stamp in stamps.items() if known.get(student, [None])[0] != stamp}
     if known and not missing and known.keys() == stamps.keys():
         return data
-    passages = _load(folder / CACHE / f"{name}.passages.json").get("passages", {})
+    passages = load(folder / CACHE / f"{name}.passages.json").get("passages", {})
     tokens, exercises, students = dict(data.get("tokens", {})), {}, {}
     plain = code_cells(lesson.notebook, lesson)
     for exercise, pair in sources.items():
@@ -394,8 +490,8 @@ def _compared(folder: Path, course: Course, name: str, data: dict[str, Any], pro
     used |= {each for starter, _, own in exercises.values() for each in (starter, own)}
     tokens, passages = ({each: all_[each] for each in sorted(used)} for all_ in (tokens, passages))
     data = {"sources": sources, "exercises": exercises, "families": near, "tokens": tokens, "students": students}
-    _save(folder / CACHE / f"{name}.shapes.json", data)
-    _save(folder / CACHE / f"{name}.passages.json", {"passages": passages})
+    save(folder / CACHE / f"{name}.shapes.json", data)
+    save(folder / CACHE / f"{name}.passages.json", {"passages": passages})
     return data
 
 

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from autograder.course.course import Course
-from autograder.dashboard import figures, flags, integrity, snapshot
+from autograder.dashboard import figures, snapshot
+from autograder.dashboard.findings import find, sum_up
 from autograder.text import one_line
 
 MOST = 10  # rows of a table about students
@@ -27,9 +28,8 @@ def collect(
     """
     for name in lessons:
         course.folder(name)
-    read = snapshot.read(folder, progress)
-    group = figures.gather(read)
-    shapes = snapshot.read_shapes(folder, course, progress)
+    group = sum_up(course, folder, progress)
+    looks = find(group)
     wanted = set(lessons or group.lessons)
     found = [
         asdict(figures.detailed(group, n, each))
@@ -45,22 +45,22 @@ def collect(
             if name in wanted
         },
         "exercises": found,
-        "flags": [asdict(flag) for flag in flags.flags(group, shapes) if flag.lesson in wanted],
+        "flags": [asdict(flag) for flag in looks.flags if flag.lesson in wanted],
         "lost": [asdict(each) for each in figures.lost(group)],
         "integrity": {
             "alike": [
                 each.to_json()
-                for each in integrity.alike(group, shapes)
+                for each in looks.alike
                 if not lessons or wanted & {lesson for lesson, _, _ in each.exercises}
             ],
-            "own_solution": [asdict(each) for each in integrity.as_own(shapes) if each.lesson in wanted],
-            "refused": [asdict(each) for each in integrity.refused(group) if each.lesson in wanted],
+            "own_solution": [asdict(each) for each in looks.own if each.lesson in wanted],
+            "refused": [asdict(each) for each in looks.refused if each.lesson in wanted],
         },
         "operations": {
             "lessons": [each for each in figures.operations(group) if each["lesson"] in wanted],
-            "waiting": [list(each) for each in snapshot.queue(read) if each[0] in wanted],
+            "waiting": [list(each) for each in snapshot.queue(group.snapshot) if each[0] in wanted],
         },
-        "problems": read.problems,
+        "problems": group.snapshot.problems,
     }
 
 

@@ -185,19 +185,22 @@ def _copy(made, pick):
 
 def as_snapshot(made):
     """Return the class as the dashboard reads it, without a disk."""
+
+    def rows(verdicts):
+        return [snapshot.row_of(json.loads(json.dumps(verdict))) for verdict in verdicts]
+
     lessons = {
-        lesson: {
-            student: snapshot.Entry(
-                [snapshot.row_of(json.loads(json.dumps(v.to_json()))) for v in made.verdicts[lesson, student]],
-                0.0,
-                [
-                    [a["submitted"], a["graded"], {v["exercise"]: v["score"] for v in a["verdicts"]}]
-                    for a in made.attempts[lesson, student]
-                ],
-            )
-            for student in made.students
-            if (lesson, student) in made.verdicts
-        }
+        lesson: snapshot.sheet_of(
+            {
+                student: (
+                    rows([v.to_json() for v in made.verdicts[lesson, student]]),
+                    0.0,
+                    [{**each, "rows": rows(each["verdicts"])} for each in made.attempts[lesson, student]],
+                )
+                for student in made.students
+                if (lesson, student) in made.verdicts
+            }
+        )
         for lesson in made.lessons
     }
     book = snapshot.Book(
@@ -220,7 +223,7 @@ def write(made, folder):
         exercises = made.lessons[lesson]
         students = {
             student: [
-                snapshot._stamps(folder, lesson)[student] if False else [],
+                [],
                 {
                     e: made.shapes.answers[lesson, e][student]
                     for e in exercises
