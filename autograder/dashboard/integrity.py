@@ -120,14 +120,16 @@ def _weigh(group: Group, shapes: Shapes, key: tuple[str, str]) -> tuple[list[tup
     lengths = {f: BITS * max(0, shapes.tokens.get(f, 0) - shapes.starter[key]) for f in by_family}
     matches = _pairs(members.values())
     verbatim = _pairs(same for texts in by_family.values() for same in texts.values())
+    # Of a shape that no third one has nothing is known but how many others have one of their own (Good and Turing)
+    unseen = sum(len(each) for each in members.values() if len(each) <= 2)
     blocks = []
     for family, texts in by_family.items():
         count = len(members[family])
         if count < 2:
             continue
-        bits = min(lengths[family], MOST, _rarity(matches - _pairs([members[family]]), size - count))
-        if count > 2:  # others came to it too
-            bits = min(bits, -np.log2((count - 2) / (size - 2)))
+        rarity = _rarity(matches - _pairs([members[family]]), size - count)
+        rarity = max(rarity, -np.log2(unseen / size)) if count == 2 else min(rarity, -np.log2((count - 2) / (size - 2)))
+        bits = min(lengths[family], MOST, rarity)
         if family == own:
             blocks.append((members[family], min(bits, OWN)))
             continue
@@ -137,7 +139,8 @@ def _weigh(group: Group, shapes: Shapes, key: tuple[str, str]) -> tuple[list[tup
             more = min(TEXT * lengths[family], rarity, MOST)
             if len(same) > 1 and more > bits:
                 blocks.append((same, more))
-    return blocks, there, float(np.median(list(lengths.values()))) if lengths else 0.0
+    usual = min(float(np.median(list(lengths.values()))), _rarity(matches, size)) if lengths else 0.0
+    return blocks, there, usual
 
 
 def _steps(blocks: list[tuple]) -> Iterator[tuple[list[int], float]]:

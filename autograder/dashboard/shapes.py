@@ -122,14 +122,12 @@ def _names_in(node: ast.AST) -> Iterator[str]:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what a node holds, without docstrings and annotations of types."""
+    """Yield what a node holds, without annotations of types, and texts that stand alone, such as docstrings."""
     for field, value in ast.iter_fields(node):
         if field in ("returns", "type_comment", "type_params") or (field == "annotation" and _is_type(value)):
             continue
-        for n, each in enumerate(value if isinstance(value, list) else [value]):
-            if field == "body" and n == 0 and _is_text(each):
-                continue
-            if isinstance(each, ast.AST):
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, ast.AST) and not _is_text(each):
                 yield each
 
 

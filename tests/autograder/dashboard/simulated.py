@@ -4,6 +4,7 @@
 Nothing is judged. Five exercises may be bad, each in another way.
 """
 
+import functools
 import json
 import random
 from dataclasses import dataclass, field
@@ -118,7 +119,9 @@ def _hand_in(made, rng, lesson, at, student, theta, able, fast, tokens):
     made.attempts[lesson, student] = []
     for number in range(max(tries)):
         early = [
-            v if tries[made.lessons[lesson].index(v.exercise.split(":")[0])] <= number + 1 else _not_yet(v)
+            v
+            if tries[made.lessons[lesson].index(v.exercise.split(":")[0])] <= number + 1
+            else _not_yet(v.exercise, v.points)
             for v in found
         ]
         told = when - timedelta(hours=6 * (max(tries) - 1 - number))
@@ -127,13 +130,14 @@ def _hand_in(made, rng, lesson, at, student, theta, able, fast, tokens):
                 "submitted": f"{told:%Y-%m-%d %H:%M:%S} UTC",
                 "graded": (told + timedelta(hours=1)).isoformat(),
                 "digest": f"{lesson} {student} {number}",
-                "verdicts": [v.to_json() for v in early],
+                "verdicts": early,
             }
         )
 
 
-def _not_yet(verdict):
-    return Verdict(verdict.exercise, verdict.points, 0.0, Outcome.WRONG, "not yet")
+@functools.cache
+def _not_yet(name, points):
+    return Verdict(name, points, 0.0, Outcome.WRONG, "not yet")
 
 
 def _speed(rng, name, right, theta, slack):
@@ -175,8 +179,8 @@ def _copy(made, pick):
         if one in answers:
             answers[two] = [answers[one][0], f"renamed by {two}"]
     made.copied = [tuple(sorted((one, two)))]
-    key = next(k for k in made.shapes.answers if made.shapes.tokens[made.shapes.own[k]] >= 330 and k[0] != lesson)
-    if len(ring) > 1:
+    long = (k for k in made.shapes.answers if made.shapes.tokens[made.shapes.own[k]] >= 330 and k[0] != lesson)
+    if len(ring) > 1 and (key := next(long, None)):
         for student in ring:
             made.shapes.answers[key][student] = [f"{key[1]} ring", "to the letter"]
         made.shapes.tokens[f"{key[1]} ring"] = 330
@@ -186,14 +190,19 @@ def _copy(made, pick):
 def as_snapshot(made):
     """Return the class as the dashboard reads it, without a disk."""
 
+    known = {}  # an attempt has most verdicts in common with the next
+
     def rows(verdicts):
-        return [snapshot.row_of(json.loads(json.dumps(verdict))) for verdict in verdicts]
+        for verdict in verdicts:
+            if id(verdict) not in known:
+                known[id(verdict)] = snapshot.row_of({**vars(verdict), "parts": [vars(part) for part in verdict.parts]})
+        return [known[id(verdict)] for verdict in verdicts]
 
     lessons = {
         lesson: snapshot.sheet_of(
             {
                 student: (
-                    rows([v.to_json() for v in made.verdicts[lesson, student]]),
+                    rows(made.verdicts[lesson, student]),
                     0.0,
                     [{**each, "rows": rows(each["verdicts"])} for each in made.attempts[lesson, student]],
                 )
@@ -213,9 +222,9 @@ def as_snapshot(made):
 def write(made, folder):
     """Write the class to a classroom's folder."""
     for (lesson, student), verdicts in made.verdicts.items():
-        record = {"fingerprint": "", "verdicts": [v.to_json() for v in verdicts]}
-        _put(folder / "graded" / lesson / f"{student}.json", json.dumps(record, indent=1))
-        lines = "".join(json.dumps(each) + "\n" for each in made.attempts[lesson, student])
+        put_record(folder, lesson, student, verdicts)
+        attempts = [{**a, "verdicts": [v.to_json() for v in a["verdicts"]]} for a in made.attempts[lesson, student]]
+        lines = "".join(json.dumps(each) + "\n" for each in attempts)
         _put(folder / "history" / lesson / f"{student}.jsonl", lines)
         (folder / "submitted" / student / lesson).mkdir(parents=True, exist_ok=True)
     _gradebook(made, folder)
@@ -245,6 +254,12 @@ def write(made, folder):
         }
         write_atomically(folder / snapshot.CACHE / f"{lesson}.shapes.json", json.dumps(data))
     return folder
+
+
+def put_record(folder, lesson, student, verdicts):
+    """Write the record of a submission."""
+    record = {"fingerprint": "", "verdicts": [v.to_json() for v in verdicts]}
+    _put(folder / "graded" / lesson / f"{student}.json", json.dumps(record, indent=1))
 
 
 def _put(path, text):
