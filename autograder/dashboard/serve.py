@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from autograder.course.course import VARIABLE, Course
 LOOPBACK = "127.0.0.1"
 PORT = 8866
 TRIES = 50  # ports
+EXTENSIONS = "@voila-dashboards/widgets-manager8", "@jupyter-widgets/jupyterlab-manager"
 TEMPLATES = Path(__file__).parent / "share"
 FORMGRADER = "http://localhost:8888"  # where `make lab` serves it
 
@@ -44,11 +46,36 @@ def serve(
         (page := Path(place) / "dashboard.ipynb").write_text(nbformat.writes(notebook(folder, formgrader)))
         # The token goes by the environment: other people of this machine read arguments.
         paths = os.pathsep.join(filter(None, [str(TEMPLATES), os.environ.get("JUPYTER_PATH")]))
-        variables = {**os.environ, "JUPYTER_TOKEN": token, "JUPYTER_PATH": paths, VARIABLE: str(course.root)}
+        variables = {
+            **os.environ,
+            "JUPYTER_TOKEN": token,
+            "JUPYTER_PATH": paths,
+            VARIABLE: str(course.root),
+            "JUPYTER_RUNTIME_DIR": place,
+        }
         root = str(Path(__file__).parents[2])
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-        told(f"http://{ip}:{port}/?token={token}")
-        return subprocess.run([*command(page, ip, port, browser)], env=variables).returncode
+        server = subprocess.Popen(command(page, ip, port, browser), env=variables)
+        try:
+            if _answers(server, ip, port):
+                told(f"http://{ip}:{port}/?token={token}")
+            return server.wait()
+        except KeyboardInterrupt:  # which the server gets too
+            return 0
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def _answers(server: subprocess.Popen, ip: str, port: int) -> bool:
+    """Wait until the server takes connections; return False if it ends before."""
+    while server.poll() is None:
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex((ip, port)) == 0:
+                return True
+        time.sleep(0.1)
+    return False
 
 
 def command(page: Path, ip: str, port: int, browser: bool) -> list[str]:
@@ -63,7 +90,9 @@ def command(page: Path, ip: str, port: int, browser: bool) -> list[str]:
     # A kernel is kept ready, so that the page is there at once; it sees by itself what is graded meanwhile.
     found += ["--preheat_kernel=True", "--pool_size=1", "--Application.log_level=ERROR"]
     # Of JupyterLab's extensions the widgets are needed, and each of the others is fetched before anything is shown.
-    found += ["--VoilaConfiguration.extension_allowlist=@jupyter-widgets/jupyterlab-manager"]
+    found += [f"--VoilaConfiguration.extension_allowlist={each}" for each in EXTENSIONS]
+    if sys.platform == "linux":  # elsewhere the names of sockets may get too long
+        found += ["--KernelManager.transport=ipc"]  # other people of this machine can listen to TCP
     return found if browser else [*found, "--no-browser"]
 
 

@@ -13,7 +13,7 @@ def thousand():
 
 
 @pytest.fixture(scope="session")
-def sixty(tmp_path_factory):
-    """A class of 60 students on disk: what was made, and its folder."""
-    made = simulated.make(60, 24, 4, seed=1)
+def hundred(tmp_path_factory):
+    """A class of 100 students on disk: what was made, and its folder."""
+    made = simulated.make(100, 24, 4, seed=1)
     return made, simulated.write(made, tmp_path_factory.mktemp("class"))

@@ -15,8 +15,8 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 
 
 @pytest.fixture
-def board(sixty):
-    return app.Dashboard(sixty[1], "http://localhost:8888")
+def board(hundred):
+    return app.Dashboard(hundred[1], "http://localhost:8888")
 
 
 def _buttons(board, number):
@@ -39,16 +39,16 @@ def _shown(board):
     return "".join(found)
 
 
-def test_a_lost_student_is_one_click_away(board, sixty):
-    name = board.group.shown(sixty[0].lost)
+def test_a_lost_student_is_one_click_away(board, hundred):
+    name = board.group.shown(hundred[0].lost)
     _click(board, 0, name)
     assert board.view.value == "Student"
     assert f"<h2>{name}</h2>" in _shown(board)
     assert "has not handed in the last" in _shown(board)
 
 
-def test_a_broken_exercise_is_one_click_away_with_its_reason(board, sixty):
-    for (_, exercise), kind in sixty[0].bad.items():
+def test_a_broken_exercise_is_one_click_away_with_its_reason(board, hundred):
+    for (_, exercise), kind in hundred[0].bad.items():
         board.view.value = "Class"
         _click(board, 1, exercise)
         assert board.view.value == "Exercise"
@@ -56,8 +56,8 @@ def test_a_broken_exercise_is_one_click_away_with_its_reason(board, sixty):
         assert f"<h2>{exercise}" in _shown(board)
 
 
-def test_a_copied_pair_is_one_click_away_side_by_side(board, sixty):
-    pair = [board.group.shown(student) for student in sixty[0].copied[0]]
+def test_a_copied_pair_is_one_click_away_side_by_side(board, hundred):
+    pair = [board.group.shown(student) for student in hundred[0].copied[0]]
     text = next(t for t in _buttons(board, 2) if all(name in t for name in pair))
     _buttons(board, 2)[text].click()
     assert board.view.value == "Integrity"
@@ -67,7 +67,7 @@ def test_a_copied_pair_is_one_click_away_side_by_side(board, sixty):
 
 def test_search_sort_filter_and_pages(board):
     everyone = board.found()
-    assert len(everyone) == 60
+    assert len(everyone) == 100
     assert len(board.open.options) == app.ROWS
     first = board.open.options[0]
     board.page.value = 2
@@ -80,11 +80,11 @@ def test_search_sort_filter_and_pages(board):
     totals = [board.group.total[n] for n in board.found()]
     assert totals == sorted(totals, reverse=True)
     board.only.value = "need help"
-    assert 0 < len(board.found()) < 60
+    assert 0 < len(board.found()) < 100
     board.lesson.value = "03_lesson"
     assert "exercise_03_0" in board.table.value
     board.only.value = "handed in nothing yet"
-    assert [board.group.students[n] for n in board.found()] == [simulated.make(60, 24, 4, seed=1).lost]
+    assert [board.group.students[n] for n in board.found()] == [simulated.make(100, 24, 4, seed=1).lost]
 
 
 def test_choosing_a_student_in_the_list_opens_them(board):
@@ -106,7 +106,7 @@ def test_hidden_names_are_nowhere(board):
 
 def test_nothing_of_a_students_is_markup(tmp_path):
     room = tmp_path / "room"
-    made = simulated.make(30, 8, 2, seed=3)
+    made = simulated.make(30, 8, 2, seed=3, bad=False)
     for key, verdicts in made.verdicts.items():
         made.verdicts[key] = [
             v
@@ -127,13 +127,13 @@ def test_nothing_of_a_students_is_markup(tmp_path):
         assert view == "Operations" or "&lt;script&gt;" in _shown(board)
 
 
-def test_what_is_graded_meanwhile_appears(sixty, tmp_path):
+def test_what_is_graded_meanwhile_appears(hundred, tmp_path):
     room = tmp_path / "room"
-    shutil.copytree(sixty[1], room)
+    shutil.copytree(hundred[1], room)
     board = app.Dashboard(room)
-    student = sixty[0].lost
+    student = hundred[0].lost
     before = float(board.group.total[board.group.number[student]])
-    made = sixty[0].verdicts["03_lesson", "s0001"]
+    made = hundred[0].verdicts["03_lesson", "s0001"]
     other = simulated.Made([student], {"03_lesson": []}, {("03_lesson", student): made}, {("03_lesson", student): []})
     for (lesson, name), verdicts in other.verdicts.items():
         simulated.put_record(room, lesson, name, verdicts)
@@ -147,7 +147,7 @@ def test_a_filter_is_quick_enough_to_be_one(board):
     try:
         started = time.monotonic()
         board.search.value = "0001"
-        print(f"a filter of 60 students: {time.monotonic() - started:.3f} s")
+        print(f"a filter of 100 students: {time.monotonic() - started:.3f} s")
         assert len(board.found()) == 1
     finally:
         shutil.move(str(board.folder) + " away", board.folder)

@@ -20,10 +20,10 @@ def run(tiny, monkeypatch):
     return run
 
 
-def test_the_figures_are_printed_for_people_and_for_programs(run, sixty):
-    made, folder = sixty
+def test_the_figures_are_printed_for_people_and_for_programs(run, hundred):
+    made, folder = hundred
     found = json.loads(run("stats", "--json", "--classroom", folder).stdout)
-    assert found["students"] == 60
+    assert found["students"] == 100
     assert {each["exercise"] for each in found["exercises"]} == {name for its in made.lessons.values() for name in its}
     assert {(f["lesson"], f["exercise"].removesuffix(":speed")): f["kind"] for f in found["flags"]} == made.bad
     assert sorted(found["integrity"]["alike"][0]["students"]) in [sorted(each) for each in made.copied]
@@ -32,8 +32,8 @@ def test_the_figures_are_printed_for_people_and_for_programs(run, sixty):
         assert words in text
 
 
-def test_lessons_can_be_chosen_among_those_of_the_course(tiny, run, sixty):
-    result = run("stats", "01_lesson", "--classroom", sixty[1])
+def test_lessons_can_be_chosen_among_those_of_the_course(tiny, run, hundred):
+    result = run("stats", "01_lesson", "--classroom", hundred[1])
     assert "there is no lesson '01_lesson'" in str(result.exception)
 
 
@@ -67,10 +67,22 @@ def test_the_server_has_loopback_a_token_and_a_port_of_its_own(tmp_path, monkeyp
     pytest.importorskip("voila", reason="no Voilà here: pip install 'mla-course[dashboard]'")
     told, started = [], []
 
-    class Ran:
-        returncode = 0
+    class Server:
+        def __init__(self, command, env):
+            started.append((command, env))
+            port = next(word for word in command if word.startswith("--Voila.port=")).partition("=")[2]
+            self.socket = socket.create_server((serve.LOOPBACK, int(port)))
 
-    monkeypatch.setattr(serve.subprocess, "run", lambda command, env: (started.append((command, env)), Ran())[1])
+        def poll(self):
+            return None
+
+        def wait(self):
+            return 0
+
+        def terminate(self):
+            self.socket.close()
+
+    monkeypatch.setattr(serve.subprocess, "Popen", Server)
     with socket.socket() as taken:
         taken.bind((serve.LOOPBACK, 0))
         taken.listen()
