@@ -21,7 +21,7 @@ VIEWS = ("Class", "Exercise", "Student", "Integrity", "Operations")
 MOST = 200  # groups to choose from
 SHORT = 6  # of what needs a look, of each kind, on the first page
 EVERY = 5.0  # seconds between looks at whether something was graded
-WIDE = widgets.Layout(width="100%")
+WIDE = widgets.Layout(width="auto", max_width="100%")
 ALL = "all lessons"
 SORTS = ("needs help first", "name", "most points", "fewest points", "last hand-in")
 SHOWS = ("everyone", "need help", "handed in nothing yet", "grader fault", "alike beyond chance")

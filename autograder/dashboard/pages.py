@@ -199,7 +199,7 @@ def _marks(group: Group, n: int, at: int, lesson: str) -> Raw:
 # Exercise
 
 
-def exercises_table(found: Sequence[Figures], flagged: Sequence[Flag]) -> str:
+def exercises_table(found: Sequence[Figures], flagged: Sequence[Flag], caption: str = "all exercises") -> str:
     """Return the figures of all exercises."""
     kinds = {(flag.lesson, flag.exercise): flag.kind for flag in flagged}
     rows = []
@@ -220,7 +220,7 @@ def exercises_table(found: Sequence[Figures], flagged: Sequence[Flag]) -> str:
             ]
         )
     head = ["lesson", "exercise", "of", "submitted", "non-zero", "perfect", "mean", "at once"]
-    return page(table([*head, "discrimination", "attempts", "hours", "look"], rows, "all exercises"))
+    return page(table([*head, "discrimination", "attempts", "hours", "look"], rows, caption))
 
 
 NOTES = (
@@ -237,7 +237,7 @@ def exercise_page(look: Look, each: Figures, flag: Flag | None, picture: str) ->
     if flag:
         parts.append(f"<p class='flag'><b>⚑ {escape(flag.kind)}.</b> {escape(flag.reason)}</p>")
     parts.append(f"<p>{look.link(['gradebook', each.lesson, each.lesson], 'Submissions in formgrader')}</p>")
-    parts += [exercises_table([each], [flag] if flag else []), f"<p>{escape(NOTES)}</p>", picture]
+    parts += [exercises_table([each], [flag] if flag else [], "in figures"), f"<p>{escape(NOTES)}</p>", picture]
     bins = figures.BINS
     heads = [f"{n / bins:.0%} to {(n + 1) / bins:.0%}" for n in range(bins)]
     parts.append(table(heads, [each.histogram], "students by share of the points") if each.histogram else "")
