@@ -1,7 +1,7 @@
-"""`check(name)` and `check_speed(name)` in a notebook.
+"""`check(name)`, `check_speed(name)` and `progress()` in a notebook.
 
 `check` compares as the judge does, in this process, on the visible cases. `check_speed` times the kernels as the judge
-would. Neither gives points: those come from the judge, on data of its own.
+would. Neither gives points: those come from the judge, on data of its own. `progress` shows what both said last.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from importlib.util import find_spec
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from autograder import progress as notes
 from autograder.classroom import report
 from autograder.course.course import Course, find_course
 from autograder.isolation.worker import layout, running, wire
@@ -61,6 +63,8 @@ def check(name: str) -> None:
     entry = namespace.get(name)
     if not callable(entry):
         raise CheckFailed(f"there is no function or class {name} yet: run the cell above that defines it")
+    if exercise.kernel and not emulator.active() and torch.cuda.get_device_capability() < (8, 0):
+        exercise = without_bfloat16(exercise)
     cases = draw_cases(exercise, VISIBLE_SEED, hidden=False)
     with supplied(namespace, course, lesson, exercise):
         results = [run_case(exercise, entry, case) for case in cases]
@@ -72,8 +76,25 @@ def check(name: str) -> None:
     first = min(failures, default=None)
     picture = "" if first is None else _picture(exercise, cases[first], results[first][1])
     show(verdict, picture)
+    _keep(verdict, namespace)
     if verdict.outcome is not Outcome.PASSED:
         raise CheckFailed(verdict.reason)
+
+
+def without_bfloat16(exercise: Exercise) -> Exercise:
+    """Return the exercise with its visible cases in float16 where they are in bfloat16, which older GPUs lack."""
+    half = {torch.bfloat16: torch.float16}
+    parts = [
+        replace(
+            part,
+            visible=[
+                {k: half.get(v, v) if isinstance(v, torch.dtype) else v for k, v in case.items()}
+                for case in part.visible
+            ],
+        )
+        for part in exercise.parts
+    ]
+    return replace(exercise, parts=parts)
 
 
 def check_speed(name: str) -> None:
@@ -89,8 +110,24 @@ def check_speed(name: str) -> None:
     program = session_program(namespace, course, lesson, exercise)
     verdict = judge_speed(exercise, program, _worker(course))
     show(verdict)
+    _keep(verdict, namespace)
     if verdict.outcome is not Outcome.PASSED:
         raise CheckFailed(verdict.reason)
+
+
+def progress() -> None:
+    """Show what the checks of this course said last, in this notebook's folder and in those beside it."""
+    found = notes.entries(find_course(), Path.cwd())
+    _display(notes.as_html(found), notes.as_text(found))
+
+
+def _keep(verdict: Verdict, namespace: dict[str, Any]) -> None:
+    """Note a verdict on what the notebook itself defines, not on what a script or a cell's own `exec` does."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is not None and shell.user_ns is namespace:
+        notes.note(verdict, Path.cwd())
 
 
 def session_program(namespace: dict[str, Any], course: Course, lesson: str, exercise: Exercise) -> list[Cell]:
@@ -276,14 +313,17 @@ def supplied(namespace: dict[str, Any], course: Course, lesson: str, exercise: E
 
 def show(verdict: Verdict, picture: str = "") -> None:
     """Display a verdict: HTML in a notebook, text elsewhere."""
+    _display(report.as_html(verdict, picture), report.as_text(verdict))
+
+
+def _display(html: str, text: str) -> None:
     from IPython import get_ipython
     from IPython.display import display
 
     if get_ipython() is None:
-        print(report.as_text(verdict))
+        print(text)
     else:
-        data = {"text/html": report.as_html(verdict, picture), "text/plain": report.as_text(verdict)}
-        display(data, raw=True)
+        display({"text/html": html, "text/plain": text}, raw=True)
 
 
 def _picture(exercise: Exercise, case: Case, result: Any) -> str:

@@ -32,6 +32,16 @@ def examine() -> list[Finding]:
     return [*findings, _isolation()]
 
 
+def describe_device() -> str:
+    """Return in a sentence what kernels run on here, and which 16-bit type that takes."""
+    if not torch.cuda.is_available():
+        return "No GPU: kernels are emulated on the CPU, and their speed is modelled."
+    name, old = torch.cuda.get_device_name(), torch.cuda.get_device_capability() < (8, 0)
+    return f"{name}: kernels run on it, " + (
+        "in float16, as it has no bfloat16." if old else "in float16 and bfloat16."
+    )
+
+
 def _torch() -> Finding:
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU only"
     return Finding("ok", "PyTorch", f"{torch.__version__}, {where}")

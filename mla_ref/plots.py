@@ -1,7 +1,17 @@
-"""Pictures for the lessons: rooflines, bars, curves, matrices, pages. A notebook shows each Figure once."""
+"""Pictures for the lessons: rooflines, bars, curves, matrices, pages. A notebook shows each Figure once.
 
-from collections.abc import Mapping, Sequence
+What a picture shows, its attribute ``alt`` says in words: a notebook gives it to who cannot see the picture. Lines
+differ by dash or marker, areas by hatching, a sign or a number, and not by colour alone.
+"""
+
+import base64
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from html import escape
+from io import BytesIO
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +25,8 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, told apart with any kind of colour vision.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 MARKERS = "osD^vPX*"
+DASHES = "-", "--", "-.", ":"
+HATCHES = "", "///", "...", "xx", "\\\\\\", "oo", "++", "**"
 
 STYLE = {
     "axes.spines.top": False,
@@ -58,11 +70,12 @@ def roofline(
         ridges = [device.ridge(dtype, measured) for device in devices]
         seen = [*ridges, *(intensity for intensity, _ in placed.values())]
         span = np.geomspace(min(seen) / 4, max(seen) * 4, 200)
-        for device, color in zip(devices, PALETTE, strict=False):
+        for number, device in enumerate(devices):
             axes.loglog(
                 span,
                 [device.attainable(x, dtype, measured) / 1e12 for x in span],
-                color=color,
+                DASHES[number % len(DASHES)],
+                color=PALETTE[number % len(PALETTE)],
                 label=device.name,
             )
         for number, (label, (intensity, rate)) in enumerate(placed.items()):
@@ -74,6 +87,19 @@ def roofline(
             axes.legend(loc="lower right")
         else:  # no corner is free of every roof
             axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        roofs = zip(devices, ridges, strict=True)
+        figure.tell(
+            title or "Roofline",
+            (
+                f"Roof of {d.name}: flat at {_number(d.attainable(x, dtype, measured) / 1e12)} TFLOP/s from "
+                f"{_number(x)} FLOP/byte on"
+                for d, x in roofs
+            ),
+            (
+                f"{label}: {_number(rate / 1e12)} TFLOP/s at {_number(x)} FLOP/byte"
+                for label, (x, rate) in placed.items()
+            ),
+        )
     return figure
 
 
@@ -114,6 +140,8 @@ def bars(
         if reference is not None:
             axes.axvline(reference, color=PALETTE[1], linestyle="--")
         axes.set_xlabel(unit)
+        line = [] if reference is None else [f"Dashed line at {_number(reference)}"]
+        figure.tell(title, [f"Bars in {unit}"], (f"{x}: {_number(value)}" for x, value in values.items()), line)
     return figure
 
 
@@ -155,6 +183,9 @@ def matrix(
             for (row, column), value in np.ndenumerate(values):
                 color = "white" if value <= middle else "black"
                 axes.text(column, row, f"{value:.2g}", ha="center", va="center", color=color)
+        rows = (f"Row {n}: {', '.join(f'{value:.2g}' for value in row)}" for n, row in enumerate(values))
+        size, span = "{} × {}".format(*values.shape), f"{_number(values.min())} to {_number(values.max())}"
+        figure.tell(title, [f"Heat map of {size} values from {span}, {ylabel} by {xlabel}"], rows if annotate else ())
     return figure
 
 
@@ -180,8 +211,10 @@ def squares(
         ``title: [rows, columns]``, to write into the squares.
     """
     from matplotlib.colors import ListedColormap
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
+    signs = ("", ".", "x", "+", "s")[: len(labels)]
     colors = ("white", PALETTE[5], PALETTE[1], PALETTE[2], PALETTE[4])[: len(labels)]
     tables = {title: np.asarray(table) for title, table in panels.items()}
     rows, columns = max(len(table) for table in tables.values()), sum(table.shape[1] for table in tables.values())
@@ -200,8 +233,24 @@ def squares(
             axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
             for (row, column), text in np.ndenumerate(np.asarray((texts or {}).get(title, [[]]), dtype=object)):
                 axes.text(column, row, str(text), ha="center", va="center", fontsize=9)
-        handles = [Patch(facecolor=c, edgecolor="#BBBBBB", label=x) for c, x in zip(colors, labels, strict=True)]
-        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+            for value, sign in enumerate(signs):
+                if sign and title not in (texts or {}):
+                    places = np.nonzero(table == value)[::-1]
+                    axes.plot(*places, sign, color="black", markersize=min(5, 90 / columns))
+        handles = [
+            (
+                Patch(facecolor=color, edgecolor="#BBBBBB"),
+                Line2D([], [], color="black", marker=sign, linestyle="", markersize=4 * bool(sign)),
+            )
+            for color, sign in zip(colors, signs, strict=True)
+        ]
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(handles))
+        counts = (
+            (title, [f"{int((table == n).sum())} {label}" for n, label in enumerate(labels)])
+            for title, table in tables.items()
+        )
+        sizes = {title: "{} × {}".format(*table.shape) for title, table in tables.items()}
+        figure.tell(f"Squares, {ylabel} by {xlabel}", (f"{t}: {sizes[t]}, of them {', '.join(c)}" for t, c in counts))
     return figure
 
 
@@ -232,11 +281,14 @@ def flow(
 
     groups = groups or {}
     colors = dict(zip(groups, ("#F5C9A3", "#A9CCE3", "#BFE3D3", "#E8E8E8"), strict=False))
-    color_of = {name: colors[group] for group, names in groups.items() for name in names}
+    dashes = dict(zip(groups, DASHES, strict=False))
+    group_of = {name: group for group, names in groups.items() for name in names}
     with _figure(title, size[1], size[0]) as (figure, axes):
         drawn = {}
         for name, (x, y, text) in boxes.items():
-            look = {"boxstyle": "square,pad=0.4", "facecolor": color_of.get(name, "white"), "edgecolor": "#777777"}
+            group = group_of.get(name)
+            look = {"boxstyle": "square,pad=0.4", "facecolor": colors.get(group, "white"), "edgecolor": "#555555"}
+            look["linestyle"] = dashes.get(group, "-")
             drawn[name] = axes.text(x, y, text, ha="center", va="center", fontsize=9, bbox=look, zorder=3)
         for start, end, *text in arrows:
             (x0, y0, _), (x1, y1, _) = boxes[start], boxes[end]
@@ -251,8 +303,15 @@ def flow(
         axes.set(xlim=(left - 0.8, right + 0.8), ylim=(bottom - 0.6, top + 0.6))
         axes.axis("off")
         if groups:
-            handles = [Patch(facecolor=color, edgecolor="#777777", label=label) for label, color in colors.items()]
+            handles = [
+                Patch(facecolor=color, edgecolor="#555555", linestyle=dashes[label], label=label)
+                for label, color in colors.items()
+            ]
             figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+        names = {name: " ".join(text.split()) for name, (_, _, text) in boxes.items()}
+        arrows_told = (f"{names[a]} → {names[b]}" + "".join(f" ({x})" for x in text) for a, b, *text in arrows)
+        held = (f"{group}: {', '.join(names[name] for name in members)}" for group, members in groups.items())
+        figure.tell(title or "Diagram", arrows_told, held)
     return figure
 
 
@@ -299,6 +358,13 @@ def page_table(
         for axes, first, last in ((left, -2, longest), (right, 0, columns)):
             axes.set(xlim=(first, last), ylim=(rows - 0.1, -0.3))
             axes.axis("off")
+        told = (
+            f"Sequence {b}, length {length}: " + (f"pages {', '.join(map(str, pages))}" if pages else "no page")
+            for b, (pages, length) in enumerate(zip(tables, lengths, strict=True))
+        )
+        free = [str(page) for page in range(num_pages) if not any(page in pages for pages in tables)]
+        pool_told = f"Pool of {num_pages} pages of {page_size} tokens, free: {', '.join(free) or 'none'}"
+        figure.tell(title or "Page table", told, [pool_told])
     return figure
 
 
@@ -317,9 +383,9 @@ def stacked(rows: Mapping[str, Mapping[str, float]], *, unit: str, title: str = 
     parts = list(dict.fromkeys(part for row in rows.values() for part in row))
     with _figure(title, height=1.1 + 0.35 * len(rows), width=8.5) as (figure, axes):
         start = np.zeros(len(rows))
-        for part, color in zip(parts, PALETTE, strict=False):
+        for part, color, hatch in zip(parts, PALETTE, HATCHES, strict=False):
             values = np.array([row.get(part, 0.0) for row in rows.values()])
-            axes.barh(list(rows), values, left=start, color=color, label=part)
+            axes.barh(list(rows), values, left=start, color=color, label=part, hatch=hatch, edgecolor="white")
             start += values
         for name, end in zip(rows, start, strict=True):
             axes.text(end, name, f"  {_number(end)}", va="center")
@@ -328,6 +394,11 @@ def stacked(rows: Mapping[str, Mapping[str, float]], *, unit: str, title: str = 
         axes.margins(x=0.12)
         axes.set_xlabel(unit)
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        told = (
+            f"{name}: {', '.join(f'{part} {_number(value)}' for part, value in row.items())}; in all {_number(end)}"
+            for (name, row), end in zip(rows.items(), start, strict=True)
+        )
+        figure.tell(title, [f"Stacked bars in {unit}"], told)
     return figure
 
 
@@ -346,7 +417,8 @@ def curves(
     Parameters
     ----------
     panels
-        ``title: {label: (x, y)}``, x and y: [n]. Labels that are alike up to a comma have one colour.
+        ``title: {label: (x, y)}``, x and y: [n]. Labels that are alike up to a comma have one colour and one marker;
+        their lines differ by their dashes.
     xlabel, ylabel
         Of all panels, units included.
     log
@@ -357,18 +429,25 @@ def curves(
         ``label: x`` of vertical lines in every panel.
     """
     names = dict.fromkeys(label.partition(",")[0] for lines in panels.values() for label in lines)
-    colors = dict(zip(names, PALETTE * len(names), strict=False))
+    looks = dict(zip(names, cycle(zip(PALETTE, MARKERS, strict=True)), strict=False))
+    stars = dict(zip(points, cycle("*PXD"), strict=False))
+    dash = {}
+    for label in dict.fromkeys(label for lines in panels.values() for label in lines):
+        alike = [
+            known for known in dash if known.partition(",")[0] == label.partition(",")[0] and dash[known] in DASHES[:3]
+        ]
+        dash[label] = "" if label in points else ":" if label in dotted else DASHES[len(alike) % 3]
     with _figure("", 3.6, 6.5 if len(panels) == 1 else 10, (1,) * len(panels)) as (figure, drawn):
         drawn = np.ravel(drawn)
         for axes, (title, lines) in zip(drawn, panels.items(), strict=True):
             if axes is not drawn[0]:
                 axes.sharey(drawn[0])
             for label, (x, y) in lines.items():
-                look = ":" if label in dotted else "*" if label in points else "o-"
-                size = 11 if label in points else 4
-                axes.plot(x, y, look, color=colors[label.partition(",")[0]], label=label, markersize=size)
-            for (label, x), color in zip((verticals or {}).items(), ("#777777", "#BBBBBB"), strict=False):
-                axes.axvline(x, color=color, label=label)
+                color, marker = looks[label.partition(",")[0]]
+                marker, size = (stars[label], 11) if label in points else (marker, 4)
+                axes.plot(x, y, linestyle=dash[label], color=color, marker=marker, label=label, markersize=size)
+            for (label, x), dashes in zip((verticals or {}).items(), ((6, 2), (1, 2), (6, 2, 1, 2)), strict=False):
+                axes.axvline(x, color="#555555", linestyle=(0, dashes), linewidth=1.2, label=label)
             if "x" in log:
                 axes.set_xscale("log", base=2)
                 axes.xaxis.set_major_formatter("{x:g}")
@@ -378,6 +457,13 @@ def curves(
             axes.set(title=title, xlabel=xlabel)
         drawn[0].set_ylabel(ylabel)
         drawn[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        lines_told = (
+            (title, (f"{label}: {_extent(x, y)}" for label, (x, y) in lines.items())) for title, lines in panels.items()
+        )
+        marks = (f"Vertical line at {_number(x)}: {label}" for label, x in (verticals or {}).items())
+        figure.tell(
+            f"{ylabel} over {xlabel}", *((f"{t}. " * bool(t) + "; ".join(each),) for t, each in lines_told), marks
+        )
     return figure
 
 
@@ -405,6 +491,12 @@ def matrices(
             left += columns + 2
         axes.set(xlim=(-0.2, left - 1.8), ylim=(tallest + 0.2, -1.3), aspect="equal")
         axes.axis("off")
+        told = (
+            f"{name}: {rows} × {columns}"
+            + "".join(f"; {h} × {w} at ({y}, {x}) {text}" for y, x, h, w, _, text in blocks)
+            for name, (rows, columns, blocks) in shown.items()
+        )
+        figure.tell(title or "Matrices, blocks by their upper left corners", told)
     return figure
 
 
@@ -426,6 +518,8 @@ def processors(programs: Mapping[str, int], *, total: int = 132) -> "Figure":
             axes.set(aspect="equal", title=f"{title}\n{count} program" + "s" * (count != 1))
             axes.invert_yaxis()
             axes.axis("off")
+        busy = (f"{title}: {min(count, total)} of {total}" for title, count in programs.items())
+        figure.tell("Multiprocessors that have a program", busy)
     return figure
 
 
@@ -444,6 +538,7 @@ def rescaling(scores: Sequence[float], block: int, *, title: str = "") -> "Figur
     """
     scores = np.asarray(scores, dtype=float)
     ends = range(block, len(scores) + block, block)
+    told = []
     with _figure(title, 2.9, 9.5, (1,) * len(ends)) as (figure, panels):
         old = -np.inf
         for axes, end in zip(np.ravel(panels), ends, strict=True):
@@ -457,8 +552,10 @@ def rescaling(scores: Sequence[float], block: int, *, title: str = "") -> "Figur
             axes.set(xlim=(-0.7, len(scores) - 0.3), ylim=(0, 1.05), xlabel="token")
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.text(0, -0.42, f"m = {m:.2f}, α = {alpha:.2f}, ℓ = {sum_:.2f}", transform=axes.transAxes)
+            told.append(f"After {len(seen)} tokens m = {m:.2f}, α = {alpha:.2f}, ℓ = {sum_:.2f}")
             old = m
         np.ravel(panels)[0].set_ylabel("weight under m")
+        figure.tell(title or "Weights of an online softmax", told)
     return figure
 
 
@@ -485,6 +582,9 @@ def timeline(panels: Mapping[str, Sequence[tuple[str, int, float, float]]]) -> "
             top += count + 1
         axes.set(xlabel="time →", xticks=[], yticks=[], ylim=(top + 0.2, 0.3))
         axes.grid(visible=False)
+        shown = ((title, sorted(bars_, key=lambda each: each[2])) for title, bars_ in panels.items())
+        what = lambda text, lane, start, length: f"{' '.join(text.split())} {start:g} to {start + length:g}"
+        figure.tell("What runs when", (f"{title}: {', '.join(what(*bar) for bar in bars_)}" for title, bars_ in shown))
     return figure
 
 
@@ -504,12 +604,49 @@ def _figure(title, height=4.0, width=7.0, panels=(1,)):
     plt.draw_if_interactive()  # a backend that is loaded inside rc_context loses its interactive mode on leaving it
     with plt.rc_context(STYLE):
         size = width, height
-        figure, axes = plt.subplots(1, len(panels), figsize=size, width_ratios=panels, layout="constrained")
+        look = {"figsize": size, "width_ratios": panels, "layout": "constrained"}
+        figure, axes = plt.subplots(1, len(panels), FigureClass=_picture(), **look)
         np.ravel(axes)[0].set_title(title)
         try:
             yield figure, axes
         finally:
             plt.close(figure)  # or a notebook would show it twice
+
+
+@cache
+def _picture():
+    from matplotlib.figure import Figure
+
+    class Picture(Figure):
+        """A Figure that a notebook shows with a text for who cannot see it."""
+
+        alt = ""
+
+        def tell(self, *sentences: str | Iterable[str]) -> None:
+            """Set the text, from sentences and lists of them."""
+            lists = [[each] if isinstance(each, str) else each for each in sentences]
+            plain = [
+                re.sub(r"\$([^$]*)\$", lambda found: re.sub(r"[{}\\]", "", found[1]), x) for xs in lists for x in xs
+            ]
+            self.alt = " ".join(" ".join(each.split()).rstrip(".") + "." for each in plain if each.strip())
+
+        def _ipython_display_(self):
+            from IPython.display import display
+
+            file = BytesIO()
+            self.savefig(file, format="png", bbox_inches="tight")
+            data = base64.b64encode(file.getvalue()).decode()
+            image = f'<img src="data:image/png;base64,{data}" alt="{escape(self.alt)}">'
+            display({"text/html": image, "text/plain": self.alt}, raw=True)
+
+    return Picture
+
+
+def _extent(x, y):
+    """Return where a line begins and ends, and its extremes if they lie between."""
+    x, y = (np.asarray(values, dtype=float) for values in (x, y))
+    ends = dict.fromkeys((0, int(y.argmin()), int(y.argmax()), len(y) - 1)) if len(y) else ()
+    return ", ".join(f"{_number(y[n])} at {_number(x[n])}" for n in sorted(ends))
 
 
 def _number(value):

@@ -8,8 +8,9 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from autograder.classroom.config import MARK
 from autograder.classroom.demo import SECONDS, compare
-from autograder.classroom.grade import MARK, SEED
+from autograder.classroom.grade import SEED
 from autograder.classroom.grader import Grader
 from autograder.classroom.record import Graded
 from autograder.classroom.restore import SubmissionError, placeholder, read_cells, restore

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from traitlets.config import Config
 from autograder.classroom.config import configure
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
+from autograder.files import require_space, write_whole
 
 
 class BuildError(RuntimeError):
@@ -28,9 +28,8 @@ def build(course: Course, target: Path, step: Callable[[str], None] = lambda nam
             step(name)
             notebook = release(course, name, Path(scratch))
             built = target / name / notebook.name
-            built.parent.mkdir(parents=True, exist_ok=True)
             if not built.exists() or built.read_bytes() != notebook.read_bytes():
-                shutil.copyfile(notebook, built)
+                write_whole(built, notebook.read_bytes())
 
 
 def find_drift(course: Course, target: Path, step: Callable[[str], None] = lambda name: None) -> list[str]:
@@ -68,7 +67,7 @@ def release(course: Course, name: str, scratch: Path) -> Path:
 def register(lesson: Lesson, config: Config) -> None:
     """Write a lesson's source notebook and have nbgrader release it and enter it in the gradebook.
 
-    Raises BuildError with nbgrader's log if that fails.
+    Raises BuildError with nbgrader's log if that fails, OSError if the disk is at fault.
     """
     from nbgrader.apps import NbGraderAPI
     from nbgrader.coursedir import CourseDirectory
@@ -81,6 +80,7 @@ def register(lesson: Lesson, config: Config) -> None:
     api = NbGraderAPI(CourseDirectory(config=config), config=config)
     result = api.generate_assignment(name, force=True)
     if not result["success"]:
+        require_space(source.parent)
         raise BuildError(f"nbgrader could not release {name}:\n{result.get('log', '')}{result.get('error', '')}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from traitlets.config import Config, PyFileConfigLoader
 from autograder.course.course import Course, find_course
 from autograder.course.lesson import STUB
 
+GRADEBOOK = "MLA_GRADEBOOK"
+MARK = ".sample-class"  # in a classroom: lists the submissions of the sample class as STUDENT/LESSON
+
 
 def configure(
     c: Config, course: Course | None = None, classroom: Path | None = None, release: Path | None = None
@@ -18,8 +22,9 @@ def configure(
     """Fill in a configuration for a course, by default the one at work, and a classroom, which is made if absent.
 
     In the environment `MLA_CLASSROOM` names the classroom, by default `classroom/` beside the lessons, and
-    `MLA_GRADEBOOK` another database than the classroom's `gradebook.db`, as an SQLAlchemy URL. `release` is where the
-    students' notebooks go, by default `course/` beside the lessons.
+    `MLA_GRADEBOOK` another database than the classroom's `gradebook.db`, as an SQLAlchemy URL; the sample class stays
+    out of that one. `MLA_EXCHANGE` names another exchange than nbgrader's own, which is made if absent. `release` is
+    where the students' notebooks go, by default `course/` beside the lessons.
     """
     from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
     from nbgrader.preprocessors import (
@@ -41,7 +46,10 @@ def configure(
     classroom.mkdir(parents=True, exist_ok=True)  # `nbgrader db` may be the first to write there
     c.CourseDirectory.root = str(course.home)
     c.CourseDirectory.course_id = course.name
-    c.CourseDirectory.db_url = os.environ.get("MLA_GRADEBOOK") or f"sqlite:///{classroom / 'gradebook.db'}"
+    c.CourseDirectory.db_url = gradebook_url(classroom)
+    if exchange := os.environ.get("MLA_EXCHANGE"):
+        Path(exchange).mkdir(parents=True, exist_ok=True)
+        c.Exchange.root = str(Path(exchange).resolve())
     c.CourseDirectory.source_directory = str(classroom / "source")
     c.CourseDirectory.release_directory = str(release or course.home / "course")
     c.CourseDirectory.submitted_directory = str(classroom / "submitted")
@@ -69,6 +77,26 @@ def configure(
     own = c.HTMLExporter.get("filters") or {}
     c.HTMLExporter.filters = {"highlight_code": "autograder.classroom.converters.highlight_code", **own}
     return c
+
+
+def gradebook_url(classroom: Path) -> str:
+    """Return the address of a classroom's gradebook. PostgreSQL is spoken to by the driver of the extra `postgres`."""
+    url = os.environ.get(GRADEBOOK)
+    if not url or (classroom / MARK).is_file():
+        return f"sqlite:///{classroom / 'gradebook.db'}"
+    return re.sub("^postgres(ql)?:", "postgresql+psycopg:", url)
+
+
+def gradebook_name() -> str:
+    """Return what names the gradebook in a message: no password."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    url = os.environ.get(GRADEBOOK)
+    try:
+        return make_url(url).render_as_string() if url else "gradebook.db"
+    except ArgumentError:
+        return f"that {GRADEBOOK} names"
 
 
 def own_settings(course: Course) -> Config:

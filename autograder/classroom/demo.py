@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,15 +11,19 @@ from typing import Any
 
 from rich.console import Console
 
+from autograder.classroom.config import GRADEBOOK, MARK
 from autograder.classroom.export import export
 from autograder.classroom.feedback import write_feedback
-from autograder.classroom.grade import MARK, SEED, Classroom
+from autograder.classroom.grade import SEED, Classroom
 from autograder.classroom.record import Graded
 from autograder.classroom.scoreboard import as_rows, print_scoreboard
 from autograder.course.course import Course, CourseError
 from autograder.course.sample import Submission, expected, hand_in, sample_lessons, submissions
+from autograder.files import write_whole
+from autograder.text import listed
 
 SECONDS = 3.0
+GRADES = "it is an SQLite file of the demo's own, {}"
 
 
 @dataclass
@@ -38,13 +43,16 @@ class DemoResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain data."""
-        return {"results": as_rows(self.results), "surprises": self.surprises, "feedback_pages": self.pages}
+        told = {"results": as_rows(self.results), "surprises": self.surprises, "feedback_pages": self.pages}
+        return {**told, "gradebook": str(self.classroom / "gradebook.db")}
 
     def show(self, console: Console) -> None:
         """Print the scoreboard and what to open next."""
         print_scoreboard(console, self.results)
         for line in self.surprises:
             console.print(f"NOT EXPECTED: {line}", style="red", highlight=False, markup=False)
+        if os.environ.get(GRADEBOOK):
+            console.print(f"{GRADEBOOK} was left alone: the demo has a gradebook of its own.", highlight=False)
         exercises = sum(len(result.verdicts) for result in self.results)
         if self.as_expected:
             console.print(f"{len(self.results)} submissions, {exercises} exercises: every verdict is the expected one.")
@@ -52,7 +60,10 @@ class DemoResult:
         console.print("What to open:", highlight=False)
         for what, where in (
             ("the course", f"make lab, then course/{first}/{first}.ipynb"),
-            ("the gradebook", f"make lab, then the menu Nbgrader > Formgrader; it lies in {folder / 'gradebook.db'}"),
+            (
+                "the gradebook",
+                f"make lab, then the menu Nbgrader > Formgrader; {GRADES.format(folder / 'gradebook.db')}",
+            ),
             ("feedback pages", f"{folder / 'feedback'}/STUDENT/LESSON/LESSON.html, {self.pages} of them"),
             ("the grades", str(folder / "grades.csv")),
         ):
@@ -67,7 +78,7 @@ def run(
     everything: bool = False,
     early: Callable[[list[Graded]], None] = lambda results: None,
 ) -> DemoResult:
-    """Hand in, grade, write feedback and export.
+    """Hand in, grade, write feedback and export. The gradebook is an SQLite file in the folder, whatever else is set.
 
     Parameters
     ----------
@@ -76,13 +87,13 @@ def run(
     early
         Called with the results of the lessons without kernels, which take seconds, before the others are judged.
 
-    Raises FileExistsError if the folder holds a class that is not the sample's.
+    Raises FileExistsError if the folder holds anything of a class that is not the sample's.
     """
     lessons = sample_lessons(course)
     if not lessons:
         raise CourseError(f"{course.root} has no sample class: no lesson has a sample_class.py")
     chosen = {name: submissions(course, name, telling=not everything) for name in lessons}
-    _prepare(folder, sorted(f"{each.student}/{name}" for name in lessons for each in chosen[name]))
+    _prepare(course, folder, sorted(f"{each.student}/{name}" for name in lessons for each in chosen[name]))
     hand_in(course, folder / "submitted", telling=not everything)
     room = Classroom(course, folder, SECONDS)
     with room.records.gradebook() as gradebook:
@@ -98,21 +109,40 @@ def run(
     return DemoResult(course, folder, results, [*surprises, *problems], len(pages))
 
 
-def _prepare(folder: Path, wanted: list[str]) -> None:
-    """Make the folder, or empty it if it holds another version of the sample class."""
+def _prepare(course: Course, folder: Path, wanted: list[str]) -> None:
+    """Make the folder, or empty it if it holds another version of the sample class.
+
+    Raises FileExistsError if it holds anything of another class: submissions, or students in its gradebook.
+    """
     there = sorted("/".join(path.parts[-2:]) for path in (folder / "submitted").glob("*/*"))
     mark = folder / MARK
     ours = set(mark.read_text().splitlines()) if mark.exists() else set()
-    if set(there) - ours or (folder.exists() and any(folder.iterdir()) and not mark.exists()):
-        raise FileExistsError(f"{folder} holds a class: the demo leaves it alone; give another folder with --classroom")
+    others = sorted(set(there) - ours)
+    if folder.exists() and any(folder.iterdir()) and not mark.exists():
+        others = others or ["what it holds"]
+    others = others or _strangers(course, folder)
+    if others:
+        raise FileExistsError(
+            f"{folder} holds a class ({listed(others, 1)} is not of the sample class): the demo leaves it alone; give "
+            "another folder with --classroom"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir() if set(there) - set(wanted) else ():
         if path.is_dir() and path.name != "verdicts":  # those that still hold are found by their keys
             shutil.rmtree(path)
-        elif path.is_file():
+        elif path.is_file() and path != mark:
             path.unlink()
-    mark.write_text("\n".join(wanted) + "\n")
-    (folder / "seed").write_text(SEED + "\n")
+    write_whole(mark, "\n".join(wanted) + "\n")
+    write_whole(folder / "seed", SEED + "\n")
+
+
+def _strangers(course: Course, folder: Path) -> list[str]:
+    """Return the students in the folder's own gradebook, if it has one, who are not of the sample class."""
+    if not (folder / "gradebook.db").is_file():
+        return []
+    sample = {each.student for name in sample_lessons(course) for each in submissions(course, name)}
+    with Classroom(course, folder).records.gradebook() as gradebook:
+        return sorted({student.id for student in gradebook.students} - sample)
 
 
 def compare(course: Course, lesson: str, handed_in: Sequence[Submission], results: Sequence[Graded]) -> list[str]:

@@ -1,15 +1,32 @@
-"""What stands in nbgrader's gradebook, as rows: for a CSV file, a program, or a reader."""
+"""What stands in nbgrader's gradebook, as rows and tables: for a CSV file, a program, a learning platform, a reader."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+import io
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from autograder.classroom.grade import Classroom
+from autograder.classroom.grader import PENDING
 from autograder.classroom.record import grades_of, score_of, submissions_of
 from autograder.course.lesson import verdict_name
+from autograder.files import write_whole
+from autograder.judging.verdict import Outcome, Verdict
+
+ABOVE = "above the maximum"
+ABSENT = "not handed in"
+WITHDRAWN = "withdrawn since it was graded"
+UNTOUCHED = "untouched"  # a lesson handed in as it was handed out
+LONGEST = 1000  # characters of a lesson's reasons
+# What a spreadsheet may take for the start of a formula, also behind the separator of its other locale.
+FORMULA = re.compile("(^|;)(?=\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n])")
+
+LAYOUTS = ROWS, WIDE, CANVAS, MOODLE = "rows", "wide", "canvas", "moodle"
+Table = list[list[Any]]
 
 
 def overruled(room: Classroom) -> list[str]:
@@ -35,7 +52,8 @@ def rows(room: Classroom, per_exercise: bool = False) -> list[dict[str, Any]]:
     """Return the gradebook as a row a submission, or an exercise. A score that is still open is None.
 
     `late` is in hours, None if in time; the penalty for it is taken off the score of a submission. `isolation` is what
-    the programs ran under, "bubblewrap" or "process"; empty where nothing had to run.
+    the programs ran under, "bubblewrap" or "process"; empty where nothing had to run. `outcome`, `reason` and `mistake`
+    are the judge's; of a submission the one outcome of all its exercises, else how many have which, and the reasons.
     """
     if not (room.folder / "graded").is_dir():
         raise FileNotFoundError(f"nothing is graded in {room.folder} yet: run `mla-course grade` first")
@@ -43,20 +61,81 @@ def rows(room: Classroom, per_exercise: bool = False) -> list[dict[str, Any]]:
         return [row for lesson in room.course.lesson_names() for row in _rows(room, gradebook, lesson, per_exercise)]
 
 
-def export(room: Classroom, target: Path, per_exercise: bool = False) -> int:
-    """Write the rows as CSV and return their number. Text that a spreadsheet would take for a formula gets a "'"."""
-    head = ["student", "lesson", *(["exercise"] if per_exercise else []), "score", "max_score", "late", "status"]
-    head.append("isolation")
+def table(room: Classroom, layout: str = ROWS, per_exercise: bool = False) -> Table:
+    """Return the gradebook as lines of cells, the first of them the names of the columns.
+
+    `rows` has a line a submission, or an exercise; the others have one a student and a column a lesson that anybody
+    handed in: `wide` for people, with remarks; `canvas` and `moodle` as these platforms import grades. There, a
+    student's name in the gradebook is the login.
+
+    Raises ValueError for a layout that there is not, and for exercises in another one than `rows`.
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"there is no layout {layout!r}: expected one of {', '.join(LAYOUTS)}")
+    if per_exercise and layout != ROWS:
+        raise ValueError(f"the layout {layout} has a column a lesson: leave out --exercises, or --layout")
     found = rows(room, per_exercise)
-    with open(target, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, head)
-        writer.writeheader()
-        writer.writerows({key: _cell(value) for key, value in row.items()} for row in found)
-    return len(found)
+    if layout == ROWS:
+        head = ["student", "lesson", *(["exercise"] if per_exercise else []), "score", "max_score", "late", "status"]
+        head += ["isolation", "outcome", "reason", "mistake"]
+        return [head, *([row[key] for key in head] for row in found)]
+    return _by_student(layout, found, _people(room))
+
+
+def export(room: Classroom, target: Path, per_exercise: bool = False, layout: str = ROWS) -> int:
+    """Write the table as CSV, whole or not at all, and return its number of rows.
+
+    Text that a spreadsheet would take for a formula gets a "'". Raises as `table`.
+    """
+    lines, text = table(room, layout, per_exercise), io.StringIO()
+    csv.writer(text).writerows([_cell(value) for value in line] for line in lines)
+    write_whole(target, text.getvalue())
+    return len(lines) - 1 - (layout == CANVAS)
+
+
+def remarks(found: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a sentence for each of these rows whose score is open or above the maximum: no number says that."""
+    told = ((row, "still open, so left blank" if row["score"] is None else ABOVE) for row in found)
+    return [f"{row['student']} in {row['lesson']}: {what}" for row, what in told if what != ABOVE or _above(row)]
 
 
 def _cell(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else value
+    return FORMULA.sub(r"\1'", value) if isinstance(value, str) else value
+
+
+def _above(row: dict[str, Any]) -> bool:
+    return row["score"] is not None and row["score"] > row["max_score"] + 1e-6
+
+
+def _by_student(layout: str, found: Sequence[dict[str, Any]], people: dict[str, Any]) -> Table:
+    """Return a line for each student of these rows, a submission each."""
+    tops = {row["lesson"]: row["max_score"] for row in found}
+    by_student: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in found:
+        by_student.setdefault(row["student"], {})[row["lesson"]] = row
+    lines: Table = []
+    for student, own in sorted(by_student.items()):
+        who, scores = people[student], [own[lesson]["score"] for lesson in tops]
+        first, last, mail, number = (str(who[key] or "") for key in ("first_name", "last_name", "email", "lms_user_id"))
+        if layout == CANVAS:
+            lines.append([", ".join(filter(None, (last, first))) or student, number, "", student, "", *scores])
+        elif layout == MOODLE:
+            lines.append([first, last, student, number, mail, *scores])
+        else:
+            total = None if None in scores else sum(scores)
+            told = [f"{lesson}: {row['status']}" for lesson, row in own.items() if row["status"] != "graded"]
+            lines.append([student, last, first, mail, *scores, total, sum(tops.values()), "; ".join(told)])
+    if layout == CANVAS:
+        head = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *tops]
+        return [head, ["Points Possible", *[""] * 4, *tops.values()], *lines]
+    if layout == MOODLE:
+        return [["First name", "Last name", "Username", "ID number", "Email address", *tops], *lines]
+    return [["student", "last_name", "first_name", "email", *tops, "total", "max_total", "remarks"], *lines]
+
+
+def _people(room: Classroom) -> dict[str, dict[str, Any]]:
+    with room.records.gradebook() as gradebook:
+        return {student.id: student.to_dict() for student in gradebook.students}
 
 
 def _rows(room: Classroom, gradebook: Any, lesson: str, per_exercise: bool) -> Iterator[dict[str, Any]]:
@@ -67,14 +146,45 @@ def _rows(room: Classroom, gradebook: Any, lesson: str, per_exercise: bool) -> I
         if submission is None:
             if not per_exercise:
                 top = gradebook.find_assignment(lesson).max_score
-                yield {**who, "score": 0.0, "max_score": top, "late": None, "status": "not handed in", "isolation": ""}
+                row = {**who, "score": 0.0, "max_score": top, "late": None, "status": ABSENT, "isolation": ""}
+                yield {**row, "outcome": str(Outcome.ABSENT), "reason": "", "mistake": ""}
             continue
         late = round(submission.total_seconds_late / 3600, 2) or None
-        under = {verdict.exercise: verdict.isolation for verdict in room.records.read(student, lesson)[1]}
+        record = room.records.recorded(student, lesson)
+        verdicts = {verdict.exercise: verdict for verdict in record.verdicts}
+        remarks_on = (
+            [f"attempt {record.attempt} of {record.attempts} counts"] if record.attempt < record.attempts else []
+        )
+        if verdicts and room.submitted.is_dir() and not (room.submitted / student / lesson).is_dir():
+            remarks_on.append(WITHDRAWN)
         penalty = 0.0 if per_exercise else submission.late_submission_penalty
         for grades in [[grade] for grade in grades_of(submission)] if per_exercise else [grades_of(submission)]:
             what = {"exercise": verdict_name(grades[0].name)} if per_exercise else {}
             score, top, status = score_of(grades, penalty)
-            names = {under.get(what["exercise"], "")} if what else set(under.values())
             row = {**who, **what, "score": score, "max_score": top, "late": late, "status": status}
-            yield {**row, "isolation": " ".join(sorted(names - {""}))}
+            row["status"] = ", ".join([status, *remarks_on, *([ABOVE] if _above(row) else [])])
+            shown = [verdicts[what["exercise"]]] if what.get("exercise") in verdicts else []
+            yield {**row, **(_judged(shown) if what else _judged(list(verdicts.values())))}
+
+
+def _judged(verdicts: Sequence[Verdict]) -> dict[str, str]:
+    """Return what the judge said: of one exercise, or of a lesson in short."""
+    under = " ".join(sorted({verdict.isolation for verdict in verdicts} - {""}))
+    named = "; ".join(dict.fromkeys(verdict.mistake for verdict in verdicts if verdict.mistake))
+    outcomes = Counter(str(verdict.outcome) for verdict in verdicts)
+    if len(verdicts) == 1:
+        outcome, reason = str(verdicts[0].outcome), verdicts[0].reason
+    elif len(outcomes) < 2:
+        outcome = UNTOUCHED if Outcome.UNFINISHED in outcomes else next(iter(outcomes), "")
+        reason = _reasons(verdicts)
+    else:
+        outcome, reason = ", ".join(f"{count} {name}" for name, count in outcomes.items()), _reasons(verdicts)
+    return {"isolation": under, "outcome": outcome, "reason": reason, "mistake": named}
+
+
+def _reasons(verdicts: Sequence[Verdict]) -> str:
+    """Return the reasons of these exercises; once where they are all the same."""
+    told = {v.exercise: v.reason for v in verdicts if v.reason and v.reason != PENDING}
+    if len(set(told.values())) == 1 and len(told) > 1:
+        return next(iter(told.values()))
+    return "; ".join(f"{name}: {reason}" for name, reason in told.items())[:LONGEST]

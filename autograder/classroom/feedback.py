@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from autograder.classroom.build import quieten_nbgrader
-from autograder.classroom.grade import Classroom
+from autograder.classroom.grade import Classroom, read_secret, read_time
+from autograder.files import require_space
 from autograder.judging.verdict import write_atomically
 from autograder.text import one_line
 
@@ -41,6 +42,7 @@ def write_feedback(
             if not page.exists() or not stamp.exists() or stamp.read_text() != digests[path]:
                 answer = converter.convert(lesson, student)
                 if not answer["success"]:
+                    require_space(room.folder)
                     log = str(answer.get("error") or answer.get("log", "")).strip()
                     why = one_line(log.splitlines()[-1]) if log else "no message"
                     problems.append(f"no feedback for {student} in {lesson}: {why}")
@@ -59,5 +61,7 @@ def _feedback_digest(gradebook: Any, notebook: Path) -> str:
     by_cell = grades_and_comments(submission)
     grades = [[name, each.score, each.extra_credit] for name, each in by_cell[0].items()]
     comments = [[name, each.comment] for name, each in by_cell[1].items()]
-    content = json.dumps([sorted(grades), sorted(comments, key=str), submission.late_submission_penalty], default=str)
+    notes = read_time(notebook.parent)[0], read_secret(notebook.parent)
+    content = [sorted(grades), sorted(comments, key=str), submission.late_submission_penalty, notes]
+    content = json.dumps(content, default=str)
     return hashlib.sha256(content.encode() + notebook.read_bytes()).hexdigest()

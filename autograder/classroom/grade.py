@@ -1,7 +1,7 @@
 """Grade a class: find what was handed in, judge it, record it, lose nothing on the way.
 
 Layout of a classroom folder: `submitted/STUDENT/LESSON/LESSON.ipynb` comes in; `gradebook.db`, `autograded/` and
-`feedback/` are nbgrader's; `seed`, `verdicts/` and `graded/` are the judge's.
+`feedback/` are nbgrader's; `seed`, `verdicts/`, `graded/` and `history/` are the judge's.
 """
 
 from __future__ import annotations
@@ -11,34 +11,46 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from nbformat import NotebookNode
 
+from autograder.classroom import extension
 from autograder.classroom import grader as graders
+from autograder.classroom.config import MARK
 from autograder.classroom.grader import Grader
 from autograder.classroom.record import Entry, Graded, Records
-from autograder.classroom.restore import SubmissionError, placeholder, read_cells, read_file, restore, safe_name
+from autograder.classroom.restore import (
+    SubmissionError,
+    placeholder,
+    read_cells,
+    read_file,
+    refuse_other_lesson,
+    restore,
+    safe_name,
+)
 from autograder.classroom.scale import Cluster
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
+from autograder.files import require_space
 from autograder.isolation import sandbox
 from autograder.isolation.sandbox import SandboxError
-from autograder.judging.verdict import Outcome
+from autograder.judging.verdict import Outcome, Verdict
 from autograder.text import listed, one_line
 
 PATTERN = "STUDENT/LESSON/LESSON.ipynb"
-MARK = ".sample-class"  # lists the submissions of the sample class as STUDENT/LESSON
 MOST = 1000  # entries of a student's folder, or of a lesson's in it, that are looked at
 # Date and time, then nothing, an offset or a time zone's name: of another the parser would open any file.
 TIME = re.compile(
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z| ?[+-]\d\d:?\d\d| [A-Z][\w+-]*(/[A-Z][\w+-]*)*)?",
     re.ASCII | re.IGNORECASE,
 )
+SECRET = "submission_secret.txt"  # of nbgrader's exchange: names the feedback page that the student may fetch
 YEARS = 1970, 2999  # of a submission's time; a time zone takes one at the very end of the calendar off it
 SEED = "the same cases in every run"  # of the sample class: no secret, as its students are made up
 ISOLATION = "MLA_ISOLATION"  # in the environment: how to isolate where nothing else says
@@ -94,8 +106,9 @@ class Classroom:
         jobs: int | None = None,
         again: bool = False,
         progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+        best: bool = False,
     ) -> list[Graded]:
-        """Grade what is not graded yet, or has changed, and return the results of all.
+        """Grade what is not graded yet, or has changed, and return the results of all, and of what was withdrawn.
 
         Submissions are read one at a time, to judge them and again to record them, so that a large class takes no
         more memory than a small one.
@@ -110,42 +123,77 @@ class Classroom:
             Grade everything anew, also what has not changed.
         progress
             Called with the stage ("judging" or "recording"), steps done and steps in all.
+        best
+            Have the best attempt of a student at a lesson count, what it loses for its lateness taken off, in place of
+            the last one. All that are known are judged anew; of equal ones the last one counts.
 
         Raises
         ------
+        ExtensionError
+            The classroom's file of extensions is damaged.
         SandboxError, SchedulerError
             Submissions cannot be judged here as `isolation` has it, or not by the scheduler.
+        OSError
+            A disk is full or read-only. What is recorded stays, and the next run goes on from there.
         """
         wanted = self._wanted(lessons)
         self._refuse_public_seed(wanted)
-        with self._locked(), self._grader(wanted) as grader:
+        with self.locked(), self._grader(wanted) as grader:
             records = self.records
             deadlines, penalty = records.deadlines(), records.penalty()
-            terms = {(s, n): (deadlines.get((n, s)) or deadlines.get((n, ""), ""), penalty) for s, n in wanted}
+            times = records.extensions.read()
+            terms = {
+                (s, n): (deadlines.get((n, s)) or extension.due(deadlines.get((n, ""), ""), times.get((n, s))), penalty)
+                for s, n in wanted
+            }
             plans = {name: self.course.lesson(name) for name in {name for _, name in wanted}}
             total = sum(len(plans[name].graded) for _, name in wanted)
             results: dict[tuple[str, str], Graded | None] = {}
             todo: dict[tuple[str, str], str | None] = {}
+            several: list[tuple[str, str]] = []
+
+            def entries(pair: tuple[str, str]) -> list[Entry]:
+                entry = self._entry(grader, pair[0], plans[pair[1]], terms[pair])
+                others = records.attempted(entry) if best else []
+                return [
+                    entry,
+                    *(
+                        replace(entry, notebook=n, jobs=grader.jobs(entry.lesson, n), timestamp=t, secret=s)
+                        for n, t, s in others
+                    ),
+                ]
 
             def work() -> Iterator[tuple[Lesson, graders.Job]]:
                 nonlocal total
                 for student, name in wanted:
-                    entry = self._entry(grader, student, plans[name], terms[student, name])
-                    known = records.entered(entry) if not again and (name, student) in deadlines else None
+                    found = entries((student, name))
+                    known = records.entered(found) if not again and (name, student) in deadlines else None
                     results[student, name] = known
-                    if known:
-                        total -= len(plans[name].graded)
-                    else:
-                        todo[student, name] = entry.timestamp
-                        yield from ((entry.lesson, job) for job in entry.jobs)
+                    total += len(plans[name].graded) * (-1 if known else len(found) - 1)
+                    if not known:
+                        todo[student, name] = found[0].timestamp
+                        several.extend([(student, name)] * (len(found) > 1))
+                        yield from ((entry.lesson, job) for entry in found for job in entry.jobs)
+
+            def judged(entry: Entry) -> list[Verdict]:
+                return [faults.get(job.key) or grader.verdict(entry.lesson, job) for job in entry.jobs]
 
             faults = grader.judge_all(work(), lambda done: progress("judging", done, total), jobs)
+            if faults:
+                require_space(Path(tempfile.gettempdir()))
+            chosen, less = {}, records.late_penalty()
+            for pair in several:
+                found = entries(pair)
+                chosen[pair] = _best([(entry, judged(entry)) for entry in found], less)
+                todo[pair] = found[chosen[pair]].timestamp
             with records.staged(todo) as recorder:
                 for done, pair in enumerate(todo, start=1):
-                    entry = self._entry(grader, pair[0], plans[pair[1]], terms[pair])
-                    verdicts = [faults.get(job.key) or grader.verdict(entry.lesson, job) for job in entry.jobs]
-                    results[pair] = records.enter(recorder, entry, verdicts)
+                    attempts = [(entry, judged(entry)) for entry in entries(pair)]
+                    results[pair] = records.enter(recorder, *attempts[chosen.get(pair, 0)], attempts)
                     progress("recording", done, len(todo))
+            for name in lessons or self.course.lesson_names():
+                gone = records.withdrawn(name, {student for student, lesson in wanted if lesson == name})
+                results |= {(result.student, name): result for result in gone}
             found = [result for result in results.values() if result]
             records.count(found)
         return found
@@ -181,13 +229,13 @@ class Classroom:
             )
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other graders out of the classroom. The lock goes with the process, however that ends."""
+    def locked(self) -> Iterator[None]:
+        """Keep other runs that write out of the classroom. The lock goes with the process, however that ends."""
         with open(self.folder / ".lock", "w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise BlockingIOError(f"another run is grading {self.folder}: wait for it") from None
+                raise BlockingIOError(f"another run is at work in {self.folder}: wait for it") from None
             for leftover in self.folder.glob(".staging-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             yield
@@ -195,7 +243,21 @@ class Classroom:
     def _entry(self, grader: Grader, student: str, lesson: Lesson, terms: tuple[str, str]) -> Entry:
         folder = self.submitted / student / lesson.name
         notebook = restored(lesson, folder)
-        return Entry(student, lesson, notebook, grader.jobs(lesson, notebook), read_time(folder)[0], terms)
+        notes = read_time(folder)[0], terms, read_secret(folder)
+        return Entry(student, lesson, notebook, grader.jobs(lesson, notebook), *notes)
+
+
+def _best(attempts: Sequence[tuple[Entry, list[Verdict]]], less: Callable[[Entry, float], float]) -> int:
+    """Return which of a student's attempts counts: the one with most points, lateness taken off, or the first of those.
+
+    A fault of the grader is no score: such an attempt counts where all have one.
+    """
+    scores = [[verdict.score for verdict in verdicts] for _, verdicts in attempts]
+    sums = [-1.0 if None in each else float(sum(each)) for each in scores]
+    left = [
+        score - less(entry, score) if score > 0 else score for score, (entry, _) in zip(sums, attempts, strict=True)
+    ]
+    return left.index(max(left))
 
 
 def restored(lesson: Lesson, folder: Path) -> NotebookNode:
@@ -204,7 +266,9 @@ def restored(lesson: Lesson, folder: Path) -> NotebookNode:
         if not all(_is(path, stat.S_ISDIR) for path in (folder.parent, folder)):
             raise SubmissionError(Outcome.ABSENT, f"no folder {one_line(folder.name, 100)} was handed in, but a link")
         others = [one_line(name, 100) for name in _others(folder)]
-        return restore(lesson, read_cells(_find_notebook(folder)), {"others": others})
+        cells = read_cells(_find_notebook(folder))
+        refuse_other_lesson(lesson, cells)
+        return restore(lesson, cells, {"others": others})
     except SubmissionError as problem:
         return placeholder(lesson, problem)
     except Exception as error:  # one submission that the grader trips over must not stop the class
@@ -304,6 +368,15 @@ def read_time(folder: Path) -> tuple[str | None, str | None]:
     except Exception:  # the parser has many ways to fail
         where = f"submitted/{folder.parent.name}/{folder.name}/timestamp.txt"
         return None, f"{where} holds no time such as 2026-12-25 10:00:00 UTC, so the submission counts as in time"
+
+
+def read_secret(folder: Path) -> str | None:
+    """Return what nbgrader's exchange put beside a submission to name its feedback; None where there is nothing."""
+    try:
+        text = read_file(folder / SECRET, 1025).decode().strip()
+    except (OSError, ValueError):
+        return None
+    return text if re.fullmatch(r"[!-~]{1,1024}", text) else None
 
 
 def _find_notebook(folder: Path) -> Path:

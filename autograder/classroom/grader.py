@@ -29,6 +29,7 @@ from autograder.judging.verdict import Outcome, Verdict, VerdictStore, write_ato
 
 EMULATED = 10  # times the limit that the caller sets, for kernels, which run emulated
 PENDING = "counts once the answer is right"  # what is said of the speed of an answer that is not
+NOTHING = Outcome.ABSENT, Outcome.UNREADABLE, Outcome.OTHER  # of the whole notebook: no exercise of it can be judged
 FAULT_SECONDS = 60.0  # for which a grader fault stands; a later look tries again
 
 
@@ -137,7 +138,7 @@ class Grader:
         if self.seconds is not None:
             seconds = self.seconds * (EMULATED if each.kernel else 1)
             each = replace(each, limits=replace(each.limits, seconds=seconds))
-        if remarks.get("outcome") in (Outcome.ABSENT, Outcome.UNREADABLE):
+        if remarks.get("outcome") in NOTHING:
             return Job(each, (), "", judge.zero(each, Outcome(remarks["outcome"]), str(remarks.get("reason", ""))))
         if remarks.get("outcome") == Outcome.FAULT:
             return Job(each, (), "", judge.fault(each, str(remarks.get("reason", ""))))
@@ -271,7 +272,7 @@ def _speed_after(exercise: Exercise, answers: Verdict) -> Verdict:
     """Return the verdict on the speed of answers that did not pass."""
     if answers.outcome is Outcome.FAULT:
         return judge.fault(exercise, answers.reason.removeprefix("the grader failed: "), of_speed=True)
-    if answers.outcome in (Outcome.ABSENT, Outcome.UNREADABLE):
+    if answers.outcome in NOTHING:
         return judge.zero(exercise, answers.outcome, answers.reason, of_speed=True)
     return judge.zero(exercise, answers.outcome, PENDING, of_speed=True)
 

@@ -14,7 +14,7 @@ from traitlets import Float, Unicode
 
 from autograder.classroom import grader, report
 from autograder.classroom.grade import isolation_for, restored
-from autograder.classroom.record import Records
+from autograder.classroom.record import Recorded, Records
 from autograder.classroom.restore import REMARKS, clean_cells, restore
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
@@ -64,7 +64,7 @@ class Judge(OfCourse):
             pair, room = (resources["nbgrader"]["student"], lesson.name), Path(self.classroom)
             isolation = isolation_for(room, [pair], self.isolation)
             verdicts = grader.shared(self.course, self.classroom, self.seconds, isolation).verdicts(lesson, nb)
-            Records(Course.at(self.course), room).note(*pair, list(verdicts.values()))
+            Records(Course.at(self.course), room).note(*pair, Recorded(verdicts=tuple(verdicts.values())))
         for cell in nb.cells:
             if name := lesson.graded.get(cell["id"]):
                 fill(cell, verdicts[name], nb.metadata.get(REMARKS, {}))

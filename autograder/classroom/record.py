@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +17,16 @@ import nbformat
 from nbformat import NotebookNode
 from traitlets.config import Config
 
+from autograder.classroom import extension
 from autograder.classroom.build import register
 from autograder.classroom.config import configure, own_settings
+from autograder.classroom.extension import Extensions
 from autograder.classroom.grader import Job
-from autograder.classroom.restore import REMARKS
+from autograder.classroom.history import Attempt, History, digest_of, now
+from autograder.classroom.restore import REMARKS, code_cells
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
+from autograder.files import require_space
 from autograder.judging.verdict import Outcome, Verdict, write_atomically
 from autograder.text import one_line
 
@@ -31,7 +35,9 @@ from autograder.text import one_line
 class Graded:
     """One student's result in one lesson. `problem` says why nbgrader could not record it, if so.
 
-    `counts` is the score in the gradebook: the judge's, unless a person changed it or the submission came late.
+    `counts` is the score in the gradebook: the judge's, unless a person changed it or the submission came late. The
+    verdicts are those on attempt number `attempt` of `attempts`; `better` is the score of an earlier one that had more,
+    said when it is graded. What is `withdrawn` was graded and is no longer there; `same` are who handed in the same.
     """
 
     student: str
@@ -40,6 +46,11 @@ class Graded:
     fresh: bool = False
     problem: str | None = None
     counts: float | None = None
+    attempt: int = 0
+    attempts: int = 0
+    better: float | None = None
+    withdrawn: bool = False
+    same: tuple[str, ...] = ()
 
     @property
     def points(self) -> float:
@@ -62,6 +73,17 @@ class Graded:
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """What was noted of a graded submission: `digest` is of the attempt that counts, number `attempt` of `attempts`."""
+
+    fingerprint: str = ""
+    verdicts: tuple[Verdict, ...] = ()
+    digest: str = ""
+    attempt: int = 0
+    attempts: int = 0
+
+
+@dataclass(frozen=True)
 class Entry:
     """A submission as found: the notebook to grade and its jobs."""
 
@@ -71,14 +93,34 @@ class Entry:
     jobs: list[Job]
     timestamp: str | None
     terms: tuple[str, str]  # due date and penalty for lateness
+    secret: str | None = None  # of nbgrader's exchange (see `grade.SECRET`)
 
     def fingerprint(self) -> str:
         """Return a digest of all that the result depends on."""
         settled = [[job.key, job.settled and job.settled.to_json()] for job in self.jobs]
         cells = [[cell["id"], cell.source] for cell in self.notebook.cells]
         late = self.timestamp and [self.timestamp, *self.terms]
-        content = json.dumps([settled, cells, self.notebook.metadata.get(REMARKS), late])
+        content = json.dumps([settled, cells, self.notebook.metadata.get(REMARKS), late, self.secret])
         return hashlib.sha256(content.encode()).hexdigest()
+
+    def digest(self) -> str:
+        """Return the digest of the student's code as it was judged (see `history.digest_of`)."""
+        if reason := self.notebook.metadata.get(REMARKS, {}).get("reason"):
+            return digest_of([("", str(reason))])  # there was no notebook to read
+        own = {cell.name: cell.source for cell in code_cells(self.notebook, self.lesson)}
+        ran = {each.name for job in self.jobs for each in job.program}
+        solutions = [(name, own.get(name, "")) for name in self.lesson.solutions]
+        return digest_of([*solutions, *(("", own[name]) for name in own if name in ran - set(self.lesson.solutions))])
+
+
+def fingerprint_of(entries: Sequence[Entry]) -> str:
+    """Return a digest of all that the choice of one of these attempts, and its result, depends on."""
+    several = [entry.fingerprint() for entry in entries]
+    return several[0] if len(several) == 1 else hashlib.sha256("".join(several).encode()).hexdigest()
+
+
+def _attempt(entry: Entry, verdicts: Sequence[Verdict]) -> Attempt:
+    return Attempt(entry.timestamp, now(), entry.digest(), tuple(verdicts))
 
 
 class Records:
@@ -95,6 +137,11 @@ class Records:
             config.CourseDirectory.submitted_directory = str(submitted)
         return config
 
+    @property
+    def attempts(self) -> History:
+        """What was handed in over time."""
+        return History(self.folder / "history")
+
     @contextmanager
     def gradebook(self) -> Iterator[Any]:
         """Open nbgrader's gradebook."""
@@ -104,10 +151,16 @@ class Records:
         with Gradebook(self.config().CourseDirectory.db_url, self.course.name) as gradebook:
             yield gradebook
 
+    @property
+    def extensions(self) -> Extensions:
+        """More time that students were granted."""
+        return Extensions(self.folder)
+
     def deadlines(self) -> dict[tuple[str, str], str]:
         """Return when a submission in the gradebook is due, by lesson and student; for the student "", any other."""
-        found = {}
+        found, times = {}, self.extensions.read()
         with self.gradebook() as gradebook:
+            extension.enter(gradebook, times)
             for lesson in gradebook.assignments:
                 found[lesson.name, ""] = str(lesson.duedate)
                 found |= {(lesson.name, each.student_id): str(each.duedate) for each in lesson.submissions}
@@ -117,6 +170,24 @@ class Records:
         """Return how the instructor has nbgrader take points off for lateness."""
         config = self.config()
         return str([config.get("AssignLatePenalties"), config.get("LateSubmissionPlugin")])
+
+    def late_penalty(self) -> Callable[[Entry, float], float]:
+        """Return a function that says what is taken off a score for lateness, as nbgrader will."""
+        from nbgrader.preprocessors import AssignLatePenalties
+        from nbgrader.utils import parse_utc
+
+        rules = AssignLatePenalties(config=self.config())
+        rules.init_plugin()
+
+        def less(entry: Entry, score: float) -> float:
+            end = entry.terms[0]
+            if not entry.timestamp or end in ("", "None"):
+                return 0.0
+            seconds = (parse_utc(entry.timestamp) - parse_utc(end)).total_seconds()
+            off = rules.plugin_inst.late_submission_penalty(entry.student, score, seconds) if seconds > 0 else 0.0
+            return min(max(off or 0.0, 0.0), score)
+
+        return less
 
     @contextmanager
     def staged(self, todo: Mapping[tuple[str, str], str | None]) -> Iterator[Any]:
@@ -131,61 +202,143 @@ class Records:
             config.CourseDirectory.release_directory = str(Path(stage) / ".release")
             for name in sorted({lesson for _, lesson in todo}):
                 register(self.course.lesson(name), config)
-            self._forget_times({(lesson, student) for (student, lesson), time in todo.items() if time is None})
+            self._prepare(todo)
             with shared_connections():
                 yield Recorder(config)
 
-    def _forget_times(self, wanted: set[tuple[str, str]]) -> None:
-        """Drop the times of these submissions, by lesson and student; nbgrader would keep what earlier runs entered."""
+    def _prepare(self, todo: Mapping[tuple[str, str], str | None]) -> None:
+        """Grant extensions to who hands in first, and drop the times of submissions that have none any more.
+
+        nbgrader would keep the times that earlier runs entered.
+        """
+        times = self.extensions.read()
         with self.gradebook() as gradebook:
-            for lesson in {lesson for lesson, _ in wanted}:
+            for student, lesson in todo:
+                if (lesson, student) in times:
+                    gradebook.update_or_create_student(student)
+                    gradebook.update_or_create_submission(lesson, student)
+            extension.enter(gradebook, times)
+            for lesson in {lesson for _, lesson in todo}:
                 for submission in submissions_of(gradebook, lesson):
-                    if (lesson, submission.student_id) in wanted:
+                    if todo.get((submission.student_id, lesson), "") is None:
                         submission.timestamp = None
             gradebook.db.commit()
 
-    def enter(self, recorder: Any, entry: Entry, verdicts: list[Verdict]) -> Graded:
-        """Have nbgrader enter the verdicts of a submission, and note that it has."""
-        name = entry.lesson.name
+    def enter(
+        self,
+        recorder: Any,
+        entry: Entry,
+        verdicts: list[Verdict],
+        attempts: Sequence[tuple[Entry, list[Verdict]]] = (),
+    ) -> Graded:
+        """Have nbgrader enter the verdicts of a submission, and note that it has.
+
+        `attempts` are all that were judged to choose this one, the submission that is there first.
+        """
+        name, attempts = entry.lesson.name, attempts or [(entry, verdicts)]
         result = Graded(entry.student, name, verdicts, fresh=True)
         self._record_path(entry.student, name).unlink(missing_ok=True)
         named = {job.name: verdict for job, verdict in zip(entry.jobs, verdicts, strict=True)}
         folder = Path(recorder.coursedir.submitted_directory) / entry.student / name
         folder.mkdir(parents=True)
         nbformat.write(entry.notebook, folder / f"{name}.ipynb")
-        if entry.timestamp:
-            (folder / "timestamp.txt").write_text(entry.timestamp)
+        for note, text in (("timestamp.txt", entry.timestamp), ("submission_secret.txt", entry.secret)):
+            if text:
+                (folder / note).write_text(text)
         answer = recorder.record(name, entry.student, named)
         shutil.rmtree(folder)
         if not answer["success"]:
+            require_space(self.folder, *self._database())
             log = str(answer.get("error") or answer.get("log", "")).strip()
             result.problem = f"nbgrader could not record it: {one_line(log.splitlines()[-1]) if log else 'no message'}"
             return result
-        self.note(entry.student, name, verdicts, entry.fingerprint())
+        for earlier in attempts[1:]:
+            self.attempts.replace(entry.student, name, _attempt(*earlier))
+        self._keep(*attempts[0])
+        open_still = any(v.outcome is Outcome.FAULT for _, each in attempts for v in each)
+        fingerprint = "" if open_still else fingerprint_of([each for each, _ in attempts])
+        digest = entry.digest()
+        self._number(result, digest)
+        self.note(entry.student, name, Recorded(fingerprint, tuple(verdicts), digest, result.attempt, result.attempts))
         return result
 
-    def note(self, student: str, lesson: str, verdicts: Sequence[Verdict], fingerprint: str = "") -> None:
-        """Write a submission's record. Without a fingerprint, as when nbgrader grades, the next run enters it again."""
-        record = {"fingerprint": fingerprint, "verdicts": [v.to_json() for v in verdicts]}
-        write_atomically(self._record_path(student, lesson), json.dumps(record, indent=1) + "\n")
+    def history(self, student: str, lesson: str) -> list[Attempt]:
+        """Return a student's graded attempts at a lesson, oldest first."""
+        return self.attempts.read(student, lesson)
 
-    def entered(self, entry: Entry) -> Graded | None:
-        """Return the result of an earlier run, which the gradebook has, if it still holds."""
-        name = entry.lesson.name
-        fingerprint, verdicts = self.read(entry.student, name)
+    def _keep(self, entry: Entry, verdicts: Sequence[Verdict]) -> None:
+        """Add an attempt to the history, unless the grader could not even read it."""
+        if entry.notebook.metadata.get(REMARKS, {}).get("outcome") != Outcome.FAULT:
+            self.attempts.add(entry.student, entry.lesson, entry.notebook, _attempt(entry, verdicts), entry.secret)
+
+    def _number(self, result: Graded, digest: str) -> None:
+        """Say which attempt a result is of, and whether an earlier one had more points."""
+        history = self.history(result.student, result.lesson)
+        digests = [attempt.digest for attempt in history]
+        result.attempts = len(history)
+        result.attempt = digests.index(digest) + 1 if digest in digests else 0
+        most = max((a.score for a in history[: max(result.attempt - 1, 0)] if a.score is not None), default=0.0)
+        result.better = most if result.score is not None and most > result.score else None
+
+    def attempted(self, entry: Entry) -> list[tuple[NotebookNode, str | None, str | None]]:
+        """Return the notebooks of a student's other attempts at a lesson, with the time and the secret of each."""
+        earlier = [a for a in self.history(entry.student, entry.lesson.name) if a.digest != entry.digest()]
+        kept = [(a, self.attempts.notebook(entry.student, entry.lesson, a.digest)) for a in earlier]
+        return [(found[0], attempt.submitted, found[1]) for attempt, found in kept if found]
+
+    def _database(self) -> list[Path]:
+        """Return the folder of the gradebook, if it is a file."""
+        scheme, _, path = self.config().CourseDirectory.db_url.partition(":///")
+        return [Path(path).parent] if scheme.startswith("sqlite") and path else []
+
+    def note(self, student: str, lesson: str, record: Recorded) -> None:
+        """Write a submission's record. Without a fingerprint, as when nbgrader grades, the next run enters it again."""
+        plain = {**vars(record), "verdicts": [v.to_json() for v in record.verdicts]}
+        write_atomically(self._record_path(student, lesson), json.dumps(plain, indent=1) + "\n")
+
+    def entered(self, entries: Sequence[Entry]) -> Graded | None:
+        """Return the result of an earlier run, which the gradebook has, if it still holds.
+
+        `entries` are the attempts to choose from, the submission that is there first.
+        """
+        entry, name = entries[0], entries[0].lesson.name
+        found = self.recorded(entry.student, name)
         notebook = self.folder / "autograded" / entry.student / name / f"{name}.ipynb"
-        faults = any(v.outcome is Outcome.FAULT for v in verdicts)
-        if faults or fingerprint != entry.fingerprint() or not notebook.exists():
+        faults = any(v.outcome is Outcome.FAULT for v in found.verdicts)
+        if faults or found.fingerprint != fingerprint_of(entries) or not notebook.exists():
             return None
-        return Graded(entry.student, name, verdicts)
+        if self.attempts.last(entry.student, name) != entry.digest():
+            return None
+        return Graded(entry.student, name, list(found.verdicts), attempt=found.attempt, attempts=found.attempts)
+
+    def withdrawn(self, lesson: str, there: Collection[str]) -> list[Graded]:
+        """Return the results of students who were graded in a lesson, and whose submission is no longer there."""
+        files = sorted((self.folder / "graded" / lesson).glob("*.json"))
+        gone = [path.stem for path in files if path.stem not in there]
+        by_digest: dict[str, list[str]] = {}
+        for student in sorted(there) if gone else ():
+            by_digest.setdefault(self.recorded(student, lesson).digest, []).append(student)
+        found = []
+        for student in gone:
+            record = self.recorded(student, lesson)
+            result = Graded(student, lesson, list(record.verdicts), attempt=record.attempt, attempts=record.attempts)
+            result.withdrawn, result.same = True, tuple(by_digest.get(record.digest, ()) if result.score else ())
+            found.append(result)
+        return found
 
     def read(self, student: str, lesson: str) -> tuple[str, list[Verdict]]:
         """Return the fingerprint and the verdicts recorded of a submission; "" and none where there is no record."""
+        found = self.recorded(student, lesson)
+        return found.fingerprint, list(found.verdicts)
+
+    def recorded(self, student: str, lesson: str) -> Recorded:
+        """Return what is noted of a submission; of one that was never graded, and of a damaged file, nothing."""
         try:
-            record = json.loads(self._record_path(student, lesson).read_text())
-            return str(record["fingerprint"]), [Verdict.from_json(v) for v in record["verdicts"]]
+            plain = json.loads(self._record_path(student, lesson).read_text())
+            verdicts = tuple(Verdict.from_json(each) for each in plain["verdicts"])
+            return Recorded(**{**plain, "verdicts": verdicts})
         except (OSError, ValueError, KeyError, TypeError):
-            return "", []
+            return Recorded()
 
     def _record_path(self, student: str, lesson: str) -> Path:
         return self.folder / "graded" / lesson / f"{student}.json"

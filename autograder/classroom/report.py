@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from autograder.judging.verdict import Outcome, Verdict
-from autograder.kernels.report import CELL, RED, speed_html, speed_lines
+from autograder.kernels.report import AMBER, CELL, GREEN, GREY, RED, speed_html, speed_lines
 from autograder.text import listed
 
 PLAIN = "tex2jax_ignore"  # what MathJax leaves alone
-COLOURS = {Outcome.PASSED: "#1a7f37", Outcome.PARTIAL: "#9a6700", Outcome.FAULT: "#57606a"}
+COLOURS = {Outcome.PASSED: GREEN, Outcome.PARTIAL: AMBER, Outcome.FAULT: GREY}
+SIGNS = {Outcome.PASSED: "✓", Outcome.PARTIAL: "◐", Outcome.FAULT: "?"}
 
 
 def number(value: float | None) -> str:
@@ -43,9 +44,19 @@ def as_text(verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
+def chip(outcome: str) -> str:
+    """Return an outcome as HTML: a sign and its word, in white on its colour, which no theme of a page changes."""
+    if not outcome:
+        return ""
+    colour, sign = COLOURS.get(outcome, RED), SIGNS.get(outcome, "✗")
+    look = f"background:{colour};color:#ffffff;padding:0 6px;border-radius:3px;white-space:nowrap"
+    return f"<span style='{look}'><span aria-hidden='true'>{sign} </span>{escape(outcome)}</span>"
+
+
 def as_html(verdict: Verdict, picture: str = "") -> str:
     """Return the verdict as HTML. Text from the student's process is escaped, and not searched for formulas."""
-    colour = COLOURS.get(verdict.outcome, RED)
+    points = f"{number(verdict.score)} of {number(verdict.points)} points"
+    title = f"{escape(verdict.exercise)}: {chip(verdict.outcome)} {points}"
     rows = "".join(
         f"<tr><td {CELL}>{escape(part.name)}</td>"
         f"<td {CELL}>{number(part.score)} / {number(part.points)}</td>"
@@ -60,8 +71,8 @@ def as_html(verdict: Verdict, picture: str = "") -> str:
     if verdict.speed:
         picture += speed_html(verdict.speed, verdict.outcome is Outcome.PASSED)
     return (
-        f"<div class='{PLAIN}' style='border-left:4px solid {colour};padding:2px 10px;margin:4px 0'>"
-        f"<b style='color:{colour}'>{escape(headline(verdict))}</b>{table}{notes}{picture}</div>"
+        f"<div class='{PLAIN}' style='border-left:4px solid {COLOURS.get(verdict.outcome, RED)};padding:2px 10px;"
+        f"margin:4px 0'><b>{title}</b>{table}{notes}{picture}</div>"
     )
 
 
@@ -83,8 +94,8 @@ def summary_html(rows: Sequence[Mapping[str, Any]], penalty: float = 0.0, others
         if row.get("comment"):
             reason += f" <a href='#comment-{escape(row['name'])}'>comment</a>"
         link = f"<a href='#{escape(row['cell'])}'>{escape(row['name'])}</a>"
-        shown = f"<span style='color:{COLOURS.get(outcome, RED)}'>{escape(outcome)}</span>"
-        lines.append("<tr>" + "".join(f"<td {CELL}>{each}</td>" for each in (link, points, shown, reason)) + "</tr>")
+        row_cells = (link, points, chip(outcome), reason)
+        lines.append("<tr>" + "".join(f"<td {CELL}>{each}</td>" for each in row_cells) + "</tr>")
     head = "".join(f"<th {CELL}>{title}</th>" for title in ("exercise", "points", "outcome", "why"))
     notes = [f"Late: {penalty:g} points less."] if penalty else []
     if others:
@@ -117,7 +128,10 @@ def error_picture(result: torch.Tensor, expected: torch.Tensor, name: str, cells
     )
     width, height = 9 * error.shape[1], 9 * error.shape[0]
     caption = f"error of {escape(name)} over its last two axes: white is right, black as large as the values themselves"
-    return f"<svg width='{width}' height='{height}' role='img'>{squares}</svg><br><small>{caption}</small>"
+    return (
+        f"<svg width='{width}' height='{height}' role='img' aria-label='{caption}' style='outline:1px solid'>"
+        f"{squares}</svg><br><small>{caption}</small>"
+    )
 
 
 def _blocks(error: torch.Tensor, count: int, axis: int) -> torch.Tensor:

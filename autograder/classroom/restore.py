@@ -15,6 +15,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
+from autograder.course.course import Course
 from autograder.course.lesson import Lesson, clear_solution
 from autograder.judging.program import MAX_CODE, Cell, is_broken, names_bound, without_magics
 from autograder.judging.verdict import Outcome
@@ -118,6 +119,30 @@ def clean_cells(cells: Sequence[Any]) -> Iterator[StudentCell]:
         names = cell.get("id"), marks.get("grade_id")
         cell_id, grade_id = (name[:MAX_ID] if isinstance(name, str) else "" for name in names)
         yield StudentCell(cell_id, grade_id, cell["cell_type"], source)
+
+
+def lesson_of(course: Course, cells: Sequence[StudentCell]) -> str | None:
+    """Return the lesson that has most of these cells, by their marks; None where no lesson has any, or two as many."""
+    marked = {name for cell in cells for name in (cell.id, cell.grade_id)}
+    counts = {
+        name: sum(each.name in marked for each in course.exercises(name)) for name in course.lesson_names() if marked
+    }
+    most = max(counts.values(), default=0)
+    found = [name for name, count in counts.items() if count == most]
+    return found[0] if most and len(found) == 1 else None
+
+
+def refuse_other_lesson(lesson: Lesson, cells: Sequence[StudentCell]) -> None:
+    """Raise SubmissionError for a notebook that holds nothing of this lesson's exercises, but another one's."""
+    marked = {name for cell in cells for name in (cell.id, cell.grade_id)}
+    if marked & set(lesson.solutions) or any(
+        set(lesson.solutions) & names_bound(without_magics(cell.source)) for cell in cells if cell.kind == "code"
+    ):
+        return
+    if found := lesson_of(Course.at(lesson.folder.parents[1]), cells):
+        raise SubmissionError(
+            Outcome.OTHER, f"the notebook of {found} was handed in as {lesson.name}: hand in that of {lesson.name}"
+        )
 
 
 def restore(lesson: Lesson, cells: Sequence[StudentCell], remarks: dict[str, Any] | None = None) -> NotebookNode:

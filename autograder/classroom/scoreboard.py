@@ -12,6 +12,7 @@ from autograder.classroom.grader import PENDING
 from autograder.classroom.record import Graded
 from autograder.classroom.report import number
 from autograder.judging.verdict import Outcome
+from autograder.text import listed
 
 
 def as_rows(results: Sequence[Graded]) -> list[dict[str, Any]]:
@@ -24,6 +25,9 @@ def as_rows(results: Sequence[Graded]) -> list[dict[str, Any]]:
             "counts": result.counts,
             "points": result.points,
             "fresh": result.fresh,
+            "attempt": result.attempt,
+            "attempts": result.attempts,
+            "withdrawn": result.withdrawn,
             "problem": result.problem,
             "verdicts": [verdict.to_json() for verdict in result.verdicts],
         }
@@ -38,7 +42,7 @@ def print_scoreboard(console: Console, results: Sequence[Graded], everything: bo
     """
     if not results:
         return
-    told = [result for result in results if everything or result.fresh]
+    told = [result for result in results if (everything or result.fresh) and not result.withdrawn]
     reasons = [
         f"{result.lesson} {result.student}: {line}"
         for result in sorted(told, key=lambda r: (r.lesson, r.student))
@@ -63,11 +67,32 @@ def print_scoreboard(console: Console, results: Sequence[Graded], everything: bo
     console.print(table)
     if any(result.changed for result in results):
         console.print("* what counts: set by hand, with extra credit, or late", markup=False, highlight=False)
+    if any(result.withdrawn for result in results):
+        console.print("† withdrawn since it was graded", markup=False, highlight=False)
+
+
+def remarks(results: Sequence[Graded]) -> list[str]:
+    """Return a sentence for each submission that was withdrawn, or of whose attempts another one counts or could."""
+    found = []
+    for result in results:
+        who, each = f"{result.lesson} {result.student}: ", f"attempt {result.attempt} of {result.attempts} counts"
+        if result.withdrawn:
+            line = f"{who}withdrawn since it was graded; {number(result.counts)} points stay in the gradebook"
+            if result.same:
+                line += f"; {listed(result.same)} handed in the same: was the folder renamed?"
+            found.append(line)
+        elif result.attempt < result.attempts:
+            found.append(f"{who}{each}, the best one")
+        elif result.fresh and result.better is not None:
+            line = f"{who}{each}, with {number(result.score)} points; an earlier one had {number(result.better)}"
+            found.append(f"{line}: --best has the best attempts count")
+    return sorted(found)
 
 
 def _shown(result: Graded) -> str:
-    """Return the score that counts, with a mark where it is not the judge's."""
-    return f"{number(result.counts)}*" if result.changed else number(result.score)
+    """Return the score that counts, with a mark where it is not the judge's, and where nothing is there any more."""
+    shown = f"{number(result.counts)}*" if result.changed else number(result.score)
+    return f"{shown}†" if result.withdrawn else shown
 
 
 def _reasons(result: Graded) -> list[str]:

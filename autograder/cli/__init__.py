@@ -2,37 +2,77 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from typing import NoReturn
 
 from autograder.cli import lessons, teaching, watching  # noqa: F401  which register their commands
 from autograder.cli.terminal import app, err
 from autograder.course.lesson import LessonError
+from autograder.files import disk_trouble
 
-EXTRAS = {"distributed": "scale", "dask": "scale", "psycopg": "postgres", "voila": "dashboard"} | dict.fromkeys(
-    ("nbgrader", "nbconvert", "jupyterlab", "bs4", "jinja2", "sqlalchemy", "alembic"), "grading"
+EXTRAS = {
+    "distributed": "scale",
+    "dask": "scale",
+    "psycopg": "postgres",
+    "psycopg2": "postgres",
+    "voila": "dashboard",
+} | dict.fromkeys(
+    ("nbgrader", "nbconvert", "jupyterlab", "bs4", "jinja2", "sqlalchemy", "alembic", "jupytext"), "grading"
 )
+EXTRAS |= dict.fromkeys(("sphinx", "myst_nb", "pydata_sphinx_theme", "jupyter_server_mathjax", "nbclient"), "site")
 
 
 def main() -> None:
     """Run the command line; turn the errors that a user can act on into a sentence and exit status 2."""
     from autograder.classroom.build import BuildError
+    from autograder.classroom.collect import CollectError
+    from autograder.classroom.extension import ExtensionError
     from autograder.classroom.restore import SubmissionError
     from autograder.classroom.scale import SchedulerError
     from autograder.course.course import UnknownExercise
     from autograder.isolation.sandbox import SandboxError
+    from autograder.site import SiteError
 
     try:
         app()
-    except (BuildError, LessonError, SandboxError, SchedulerError, SubmissionError, UnknownExercise, OSError) as error:
-        err.print(f"mla-course: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
-        sys.exit(2)
-    except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").split(".")[0])
-        if extra is None:
+    except OSError as error:
+        _stop(disk_trouble(error) or str(error))
+    except (
+        BuildError,
+        CollectError,
+        ExtensionError,
+        LessonError,
+        SandboxError,
+        SchedulerError,
+        SiteError,
+        SubmissionError,
+        UnknownExercise,
+    ) as error:
+        _stop(str(error))
+    except ImportError as error:  # psycopg without a library of PostgreSQL's names none
+        words = [(error.name or "").split(".")[0], *re.findall(r"\w+", str(error))]
+        missing = next((word for word in words if word in EXTRAS), None)
+        if missing is None:
             raise
-        err.print(
-            f"mla-course: this needs {error.name}: install the extra with `pip install 'mla-course[{extra}]'`",
-            markup=False,
-            soft_wrap=True,
-        )
-        sys.exit(2)
+        _stop(f"this needs {missing}: install the extra with `pip install 'mla-course[{EXTRAS[missing]}]'`")
+    except Exception as error:
+        if (said := _of_the_gradebook(error)) is None:
+            raise
+        _stop(said)
+
+
+def _stop(sentence: str) -> NoReturn:
+    err.print(f"mla-course: {sentence}", style="red", highlight=False, markup=False, soft_wrap=True)
+    sys.exit(2)
+
+
+def _of_the_gradebook(error: Exception) -> str | None:
+    """Return a sentence for an error of the database, which is not loaded unless a command needs it; else None."""
+    from autograder.classroom.config import gradebook_name
+
+    databases = sys.modules.get("sqlalchemy.exc")
+    if databases is None or not isinstance(error, databases.DBAPIError | databases.ArgumentError):
+        return None
+    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return f"the gradebook {gradebook_name()} cannot be used ({lines[0]}): see to it and run the command again"

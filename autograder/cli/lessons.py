@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from autograder.cli.terminal import Jobs, Json, Modelled, Seconds, app, bars, err, out, steps, stoppable
+from autograder.cli.terminal import Jobs, Json, Lessons, Modelled, Seconds, app, bars, err, out, steps, stoppable
 from autograder.course.course import find_course
 from autograder.course.lesson import LessonError
 
@@ -37,6 +37,28 @@ def build(
             out.print(line, highlight=False)
         out.print("course/ is out of date: run `mla-course build`" if drift else f"{len(names)} lessons are up to date")
     raise typer.Exit(1 if drift else 0)
+
+
+@app.command()
+def release(
+    folder: Annotated[Path, typer.Argument(help="Where to write it; an earlier release there is brought up to date.")],
+    as_json: Json = False,
+) -> None:
+    """Write what students get: the notebooks, and what they need to run. It installs, and holds no solutions."""
+    from autograder.classroom.handout import hand_out, is_published
+
+    course = find_course()
+    with steps("building", len(course.lesson_names()), as_json) as step:
+        paths = hand_out(course, folder.resolve(), step)
+    if as_json:
+        print(json.dumps({"folder": str(folder.resolve()), "files": paths}))
+    else:
+        out.print(f"{len(paths)} files in {folder}, none with a solution: hand it out, or publish it", soft_wrap=True)
+        if not is_published(course):
+            line = (
+                f"notebooks cannot open in Colab yet: say in {course.solutions / 'course.toml'} where you publish them"
+            )
+            out.print(line, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -79,6 +101,49 @@ def check(
         out.print(f"{name}: {score} of {points} points", soft_wrap=True)
     passed = all(verdict.outcome is Outcome.PASSED for verdicts in found.values() for verdict in verdicts)
     raise typer.Exit(0 if passed else 1)
+
+
+@app.command()
+def progress(
+    folder: Annotated[
+        Path | None, typer.Argument(help="The folder of your notebooks.", show_default="course/ beside the lessons")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what the checks in your notebooks said last: done, points, speed, and what to do next."""
+    from autograder import progress as notes
+
+    course = find_course()
+    default = course.home / "course"
+    folder = folder or (default if default.is_dir() else Path.cwd())
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}: name the one that holds your notebooks")
+    found = notes.entries(course, folder)
+    if as_json:
+        print(json.dumps(notes.to_json(found)))
+    else:
+        out.print(notes.as_text(found), highlight=False, soft_wrap=True)
+
+
+@app.command()
+def site(
+    lessons: Lessons = None,
+    to: Annotated[
+        Path | None, typer.Option(help="Where the site goes.", show_default="site/ beside the lessons")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write the course as a static site: lessons with executed outputs, and no solutions. All lessons take minutes."""
+    from autograder import site as pages
+
+    course = find_course()
+    names = lessons or course.lesson_names()
+    with steps("running lessons", len(names) + 1, as_json) as step:
+        first = pages.build(course, (to or course.home / "site").resolve(), names, step)
+    if as_json:
+        print(json.dumps({"lessons": names, "page": str(first)}))
+    else:
+        out.print(f"{len(names)} lessons are in {first}", soft_wrap=True)
 
 
 @app.command()

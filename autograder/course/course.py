@@ -12,16 +12,20 @@ import functools
 import hashlib
 import importlib
 import os
+import re
 import sys
 import tomllib
 import types
 from pathlib import Path
 
+from autograder.course.colab import opening_cells
 from autograder.course.lesson import Lesson, LessonError, load
 from autograder.judging.exercise import Exercise
 
 PACKAGE = Path(__file__).resolve().parents[1]
 VARIABLE = "MLA_COURSE"
+PROJECT = "mla-course"  # as pip knows it
+PUBLISHED = {"repository": re.compile(r"[\w-]+/[\w.-]+", re.ASCII), "tag": re.compile(r"\w[\w./-]*", re.ASCII)}
 
 
 class CourseError(LessonError):
@@ -50,6 +54,11 @@ class Course:
     helpers : tuple of str
         Packages that a student's code may import while it is judged, beside PyTorch, NumPy, Triton and
         `mla_ref.hardware`. Of a package with `HELPER_MODULES`, those modules alone.
+    plots : tuple of str
+        Modules of pictures: cells of a lesson that call their functions arrive collapsed.
+    repository, tag : str
+        Where the course is published: OWNER/NAME on GitHub, and a tag or branch there. Notebooks open in Colab from
+        there; empty for a course that does not.
 
     Raises
     ------
@@ -67,6 +76,8 @@ class Course:
         settings = _settings(self.solutions / "course.toml")
         self.name: str = settings.get("name", self.root.name)
         self.helpers: tuple[str, ...] = tuple(settings.get("helpers", ()))
+        self.plots: tuple[str, ...] = tuple(settings.get("plots", ()))
+        self.repository, self.tag = settings.get("repository", ""), settings.get("tag", "")
         self._package = f"course_{hashlib.sha256(str(self.root).encode()).hexdigest()[:12]}"
 
     @classmethod
@@ -124,7 +135,10 @@ class Course:
     @functools.cache  # noqa: B019  a course lives as long as its process
     def _lesson(self, name: str, _modified: tuple[int, ...]) -> Lesson:
         figures = self.module(name, "figures") if self.has(name, "figures") else None
-        return load(self.solutions / name / "lesson.py", self.exercises(name), figures, self.records)
+        found = load(self.solutions / name / "lesson.py", self.exercises(name), figures, self.records, self.plots)
+        if self.repository:
+            found.notebook.cells[:0] = opening_cells(PROJECT, self.repository, self.tag, name)
+        return found
 
     def exercises(self, lesson: str) -> tuple[Exercise, ...]:
         """Return the exercises of a lesson, in order.
@@ -185,9 +199,14 @@ def _settings(file: Path) -> dict:
         return {}
     except (OSError, ValueError) as error:
         raise CourseError(f"{file} cannot be read: {error}") from None
-    name, helpers = found.get("name", ""), found.get("helpers", [])
-    if not isinstance(name, str) or not isinstance(helpers, list) or not all(isinstance(each, str) for each in helpers):
-        raise CourseError(f"{file}: expected name, a text, and helpers, a list of packages' names")
+    lists = [found.get(key, []) for key in ("helpers", "plots")]
+    fit = all(isinstance(names, list) and all(isinstance(each, str) for each in names) for names in lists)
+    if not isinstance(found.get("name", ""), str) or not fit:
+        raise CourseError(f"{file}: expected name, a text, and helpers and plots, lists of packages' and modules' names")
+    if found.keys() & PUBLISHED.keys() and not all(
+        isinstance(text := found.get(key), str) and form.fullmatch(text) for key, form in PUBLISHED.items()
+    ):
+        raise CourseError(f'{file}: expected repository, as "OWNER/NAME" on GitHub, and tag, as "v1.0", or neither')
     return found
 
 

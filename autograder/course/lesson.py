@@ -20,6 +20,7 @@ from types import ModuleType
 import nbformat
 from nbformat import NotebookNode
 
+from autograder.course.collapse import collapse
 from autograder.course.figures import FigureError, fill
 from autograder.isolation.worker.running import REFERENCE
 from autograder.judging.exercise import SPEED, Exercise
@@ -74,9 +75,13 @@ class Lesson:
 
 
 def load(
-    script: Path, exercises: Sequence[Exercise], figures: ModuleType | None = None, records: Sequence[Path] = ()
+    script: Path,
+    exercises: Sequence[Exercise],
+    figures: ModuleType | None = None,
+    records: Sequence[Path] = (),
+    plots: Sequence[str] = (),
 ) -> Lesson:
-    """Read the script of a lesson with these exercises, and fill in its figures.
+    """Read the script of a lesson with these exercises, fill in its figures, and collapse cells that call `plots`.
 
     Raises LessonError if it is not well formed.
     """
@@ -103,6 +108,7 @@ def load(
         raise LessonError(f"{script}: two cells would have the id {duplicates[0]!r}; give one heading another name")
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
+    collapse(notebook, plots)
     roles.verify()
     return Lesson(
         script.parent, title, notebook, tuple(roles.setup), roles.solutions, tuple(roles.checks), tuple(exercises)

@@ -14,6 +14,7 @@ from typing import Any
 
 from autograder.course.course import Course, CourseError
 from autograder.course.lesson import Lesson, clear_solution, without_marks
+from autograder.files import write_whole
 from autograder.judging.verdict import Outcome
 
 Notebook = dict[str, Any]
@@ -172,6 +173,6 @@ def hand_in(course: Course, submitted: Path, lessons: list[str] | None = None, t
             folder.mkdir(parents=True, exist_ok=True)
             content = render(lesson, each)
             if content is not None:
-                (folder / f"{name}.ipynb").write_bytes(content)
+                write_whole(folder / f"{name}.ipynb", content)
             count += 1
     return count

@@ -30,6 +30,7 @@ class Outcome(enum.StrEnum):
     ENDED = "ended early"
     UNREADABLE = "unreadable"
     ABSENT = "absent"
+    OTHER = "other lesson"
     FAULT = "grader fault"
 
 

@@ -530,6 +530,17 @@ plots.bars(
 # save, and run `mla-course check` once.
 
 # %% [markdown]
+# ## Where you stand
+#
+# What your checks said last, in this lesson and in those beside it. Come back to this cell whenever you like. In a
+# terminal, `mla-course progress` says the same.
+
+# %%
+from autograder.checking import progress
+
+progress()
+
+# %% [markdown]
 # ## Appendix
 #
 # <details><summary><b>The course at a glance</b></summary>

@@ -52,8 +52,8 @@ plots.squares(
 )
 
 # %% [markdown]
-# With a cache every token is computed once. But **in each row all blue squares are read**, and that decides how fast
-# decoding is.
+# With a cache every token is computed once. But **in each row all squares with a dot are read**, and that decides how
+# fast decoding is.
 
 # %% [markdown]
 # ## Predict: what the cache costs

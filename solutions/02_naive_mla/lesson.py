@@ -36,9 +36,9 @@ from autograder import check
 # | $R$, $R_q$ | width (rank) of the latent for keys and values, and of the latent for queries | 512, 1536 |
 #
 # In the picture W is a weight matrix. Its upper letters say what it does: D projects down and U up, Q makes queries,
-# K keys, V values, and O the layer's output. Follow the orange boxes: they are all that is kept of a token. The key of
-# a head has two parts. `k_nope`, of width $D_n$, comes from the latent. `k_rope`, of width $D_r$, carries the position
-# and is one vector for all heads. Its rotation is called RoPE.
+# K keys, V values, and O the layer's output. Follow the boxes "cached", orange with a solid edge: they
+# are all that is kept of a token. The key of a head has two parts. `k_nope`, of width $D_n$, comes from the latent.
+# `k_rope`, of width $D_r$, carries the position and is one vector for all heads. Its rotation is called RoPE.
 
 # %%
 from mla_ref.plots import flow
@@ -73,7 +73,7 @@ flow(
 # There are two things one could cache per token:
 #
 # - **expanded**: the key of every head, both parts ($D_n + D_r$), and the value of every head ($D_v$);
-# - **latent**: the orange boxes of the picture.
+# - **latent**: the boxes "cached" of the picture, in orange.
 #
 # Count the bytes of one token in one layer. A **word** is one stored number, an element of a tensor. `itemsize` is the
 # bytes of one word: 2 for bfloat16. Return the quotient as it is, not rounded: figures may be off by a millionth of
@@ -81,8 +81,8 @@ flow(
 #
 # <details><summary>Hint 1</summary>
 #
-# In the picture, count the numbers in the green boxes on the key and value side, then those in the orange boxes. Two
-# products, then a quotient.
+# In the picture, count the numbers in the boxes "rebuilt" on the key and value side, then those in the boxes
+# "cached". Two products, then a quotient.
 #
 # </details>
 # <details><summary>Hint 2</summary>

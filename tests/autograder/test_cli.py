@@ -21,7 +21,20 @@ from autograder.course.sample import render, submissions
 
 COURSE = Course.at(Path(__file__).parents[2])
 NAME = "00_start_here"
-COMMANDS = ("build", "check", "grade", "feedback", "export", "demo", "bench", "doctor")
+COMMANDS = (
+    "build",
+    "release",
+    "check",
+    "collect",
+    "grade",
+    "extension",
+    "feedback",
+    "export",
+    "demo",
+    "bench",
+    "doctor",
+    "progress",
+)
 
 
 def run(*arguments, cwd=None):
@@ -106,7 +119,9 @@ def test_grade_says_what_submissions_run_under(notebooks, tmp_path):
     assert json.loads(result.stdout)["isolation"] == "process"
 
 
-@pytest.mark.parametrize(("package", "extra"), [("distributed", "scale"), ("nbgrader", "grading")])
+@pytest.mark.parametrize(
+    ("package", "extra"), [("distributed", "scale"), ("nbgrader", "grading"), ("psycopg2", "postgres")]
+)
 def test_a_package_that_is_missing_names_its_extra(package, extra, monkeypatch, capsys):
     def missing():
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)

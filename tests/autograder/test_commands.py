@@ -2,6 +2,7 @@
 
 import functools
 import json
+import zipfile
 
 import pytest
 from typer.testing import CliRunner
@@ -38,6 +39,14 @@ def test_build_writes_the_course_and_its_check_finds_what_differs(run, tmp_path)
     assert NAME in json.loads(text)["drift"][0]
 
 
+def test_release_writes_what_students_get(run, tmp_path):
+    status, text = run("release", tmp_path / "class", "--json")
+    assert status == 0
+    assert f"course/{NAME}/{NAME}.ipynb" in json.loads(text)["files"]
+    status, text = run("release", tmp_path / "class")
+    assert (status, "none with a solution" in text) == (0, True)
+
+
 def test_check_prints_verdicts_and_points(run, tmp_path):
     path = tmp_path / f"{NAME}.ipynb"
     path.write_text(json.dumps(notebook(**RIGHT)))
@@ -72,7 +81,49 @@ def test_grade_feedback_and_export_tell_the_same_scores(run, tmp_path):
     assert (status, len(json.loads(text)["pages"])) == (0, 2)
     assert run("export", "--classroom", room)[0] == 0
     rows = (room / "grades.csv").read_text().splitlines()
-    assert f"ben,{NAME},2.0,5.0,,graded,{default_isolation()}" in rows
+    assert any(row.startswith(f"ben,{NAME},2.0,5.0,,graded,{default_isolation()},") for row in rows)
+    assert run("export", room / "canvas.csv", "--classroom", room, "--layout", "canvas")[0] == 0
+    assert (room / "canvas.csv").read_text().splitlines()[1] == "Points Possible,,,,,5.0"
+    status, text = run("export", "--classroom", room, "--layout", "wide", "--json")
+    assert (status, json.loads(text)[0][0]) == (0, "student")
+    assert run("export", "--classroom", room, "--layout", "wide", "--exercises")[0] == 2
     status, text = run("export", "--classroom", room, "--json", "--exercises")
     assert status == 0
     assert {(r["student"], r["exercise"]): r["score"] for r in json.loads(text)}["ben", "double"] == 0
+
+
+def test_a_class_from_an_archive_to_its_grades(run, tmp_path):
+    room, archive = ("--classroom", tmp_path / "class"), tmp_path / "moodle.zip"
+    with zipfile.ZipFile(archive, "w") as members:
+        members.writestr(f"Ada Li_1_assignsubmission_file_/{NAME}.ipynb", json.dumps(notebook(**RIGHT)))
+        members.writestr("Ben_2_assignsubmission_file_/essay.pdf", b"")
+    status, text = run("collect", archive, *room, "--dry-run", "--json")
+    assert (status, json.loads(text)[0]["to"]) == (1, f"submitted/Ada_Li/{NAME}/{NAME}.ipynb")
+    assert not (tmp_path / "class" / "submitted").exists()
+    status, text = run("collect", archive, *room)
+    assert status == 1
+    assert "Ben_2/essay.pdf -> refused: nothing of it is a notebook" in text
+    assert "1 notebooks went into" in text
+    assert run("grade", *room, "--best")[0] == 0
+    (tmp_path / "class" / "submitted" / "Ada_Li").rename(tmp_path / "class" / "submitted" / "ada")
+    status, text = run("grade", *room)
+    assert status == 0
+    assert "Ada_Li: withdrawn since it was graded; 5 points stay in the gradebook; ada handed in the same" in text
+
+
+def test_extensions_are_granted_listed_and_removed(run, tmp_path):
+    room = ("--classroom", tmp_path)
+    (tmp_path / "submitted" / "ada").mkdir(parents=True)
+    assert run("extension", *room) == (0, "no extensions\n")
+    status, text = run("extension", "ada", NAME, "2.5", *room)
+    assert (status, text) == (0, f"{NAME} ada: 2.5 days more, no due date is set\n")
+    status, text = run("extension", "adda", NAME, "1", *room, "--json")
+    assert status == 1
+    assert "see that the name is right" in json.loads(text)["remarks"][0]
+    assert [each["student"] for each in json.loads(run("extension", *room, "--json")[1])["extensions"]] == [
+        "ada",
+        "adda",
+    ]
+    assert run("extension", "adda", NAME, "--remove", *room) == (0, "no extensions\n")
+    assert run("extension", "adda", NAME, "--remove", *room)[0] == 1
+    assert run("extension", "ada", NAME, *room)[0] == 2

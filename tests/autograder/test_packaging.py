@@ -40,3 +40,11 @@ def test_the_conda_environment_installs_the_same_project():
     assert "--constraint constraints.txt" in lines
     editable = next(line for line in lines if line.startswith("--editable"))
     assert set(re.search(r"\[(.+)\]", editable).group(1).split(",")) == set(EXTRAS)
+
+
+def test_colabs_own_packages_are_within_the_ranges():
+    """Its IPython and ipywidgets, which are old and must stay."""
+    ranges = {requirement.name: requirement.specifier for requirement in map(Requirement, PROJECT["dependencies"])}
+    assert ranges["ipython"].contains("7.34.0")
+    assert ranges["ipywidgets"].contains("7.7.1")
+    assert "jupytext" not in ranges, "no lesson needs it"

@@ -1,8 +1,10 @@
+import base64
 import math
 
 import matplotlib
 import matplotlib.pyplot as plt
 import pytest
+from bs4 import BeautifulSoup
 from matplotlib.figure import Figure
 
 from mla_ref import DEVICES, MLAConfig, attention_cost, attention_mask, plots
@@ -155,6 +157,87 @@ def test_timeline_draws_every_bar_where_it_runs():
     )
     assert [(p.get_x(), p.get_width()) for p in axes.patches] == [(0, 2), (2, 2), (1, 1)]
     assert axes.patches[0].get_facecolor() == axes.patches[1].get_facecolor() != axes.patches[2].get_facecolor()
+
+
+EACH = {
+    "roofline": lambda: plots.roofline(DEVICES["t4"], {"a <b>": attention_cost("absorb", V3, batch=1, context=9)}),
+    "bars": lambda: plots.bars({"mha": 3, "a <b>": 2}, unit="GB", title="bytes"),
+    "matrix": lambda: plots.matrix([[1, 2], [3, 4]], title="a <b>", annotate=True),
+    "squares": lambda: plots.squares({"a <b>": [[0, 1, 1]]}, ("masked", "seen")),
+    "flow": lambda: plots.flow(
+        {"h": (0, 0, "a <b>"), "c": (2, 1, "latent")}, [("h", "c", "$W^{Q}$")], groups={"cached": ["c"]}
+    ),
+    "page_table": lambda: plots.page_table([[1], []], [3, 0], page_size=4, num_pages=3, title="a <b>"),
+    "stacked": lambda: plots.stacked({"a <b>": {"cache": 2.0, "scores": 3.0}}, unit="bytes"),
+    "curves": lambda: plots.curves({"": {"a <b>": ([1, 2, 3], [4, 9, 5])}}, xlabel="B", ylabel="us"),
+    "matrices": lambda: plots.matrices({"a <b>": (4, 6, [(0, 0, 1, 1, "red", "tile")])}),
+    "processors": lambda: plots.processors({"a <b>": 17}),
+    "rescaling": lambda: plots.rescaling([0.0, 1.0, 3.0], 2, title="a <b>"),
+    "timeline": lambda: plots.timeline({"a <b>": [("load", 0, 0, 2)]}),
+}
+SAYS = {
+    "roofline": "flat at 65 TFLOP/s",
+    "bars": "mha: 3.",
+    "matrix": "Row 1: 3, 4.",
+    "squares": "1 masked, 2 seen",
+    "flow": "a <b> → latent (W^Q). cached: latent",
+    "page_table": "Sequence 0, length 3: pages 1. Sequence 1, length 0: no page. Pool of 3 pages of 4 tokens, free: 0",
+    "stacked": "cache 2, scores 3; in all 5",
+    "curves": "4 at 1, 9 at 2, 5 at 3",
+    "matrices": "1 × 1 at (0, 0) tile",
+    "processors": "17 of 132",
+    "rescaling": "After 3 tokens m = 3.00",
+    "timeline": "load 0 to 2",
+}
+
+
+def test_every_picture_of_the_module_is_told():
+    drawing = {name for name, each in vars(plots).items() if getattr(each, "__module__", "") == plots.__name__}
+    assert {name for name in drawing if name[0] != "_"} == set(EACH)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_notebook_shows_a_picture_once_with_what_it_shows_in_words(name):
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.utils.capture import capture_output
+
+    figure = EACH[name]()
+    assert SAYS[name] in figure.alt
+    assert "a <b>" in figure.alt
+    shell = InteractiveShell.instance()
+    with capture_output() as captured:
+        assert shell.display_formatter.format(figure) == ({}, {}), "it would be shown twice"
+    (output,) = captured.outputs
+    assert output.data["text/plain"] == figure.alt
+    (image,) = BeautifulSoup(output.data["text/html"], "html.parser").find_all(True)
+    assert image.name == "img" and image["alt"] == figure.alt
+    assert base64.b64decode(image["src"].partition("base64,")[2]).startswith(b"\x89PNG")
+
+
+def test_lines_are_told_apart_without_colour():
+    names = [f"form {n}" for n in range(8)] + [f"form 0, variant {n}" for n in range(2)]
+    lines = {name: ([1, 2], [n, n]) for n, name in enumerate(names)}
+    special = dict(dotted=["form 1, model", "form 2, model"], points=["form 3, run", "form 4, run"])
+    lines |= {name: ([1, 2], [3, 3]) for names in special.values() for name in names}
+    axes = drawn(
+        plots.curves({"": lines}, xlabel="x", ylabel="y", **special, verticals={"one": 1, "two": 2, "three": 1})
+    )
+    assert len(axes.lines) == len(lines) + 3
+    assert len({(line.get_linestyle(), str(line._dash_pattern), line.get_marker()) for line in axes.lines}) == len(
+        axes.lines
+    )
+    roofs = drawn(plots.roofline(list(DEVICES.values())[:4], {})).lines
+    assert len({line.get_linestyle() for line in roofs}) == 4
+
+
+def test_areas_are_told_apart_without_colour():
+    stacked = drawn(plots.stacked({"row": dict.fromkeys("abcdef", 1.0)}, unit="bytes"))
+    assert len({bar.get_hatch() for bar in stacked.patches}) == 6
+    squares = drawn(plots.squares({"": [[0, 1, 2, 3, 4]]}, "abcde"))
+    assert len({line.get_marker() for line in squares.lines}) == 4
+    boxes = {name: (n, 0, name) for n, name in enumerate("abc")}
+    flow = drawn(plots.flow(boxes, [], groups={name: [name] for name in "abc"}))
+    assert len({text.get_bbox_patch().get_linestyle() for text in flow.texts}) == 3
 
 
 def test_global_style_is_left_alone():

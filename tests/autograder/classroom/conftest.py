@@ -2,12 +2,16 @@ import shutil
 
 import pytest
 
+from autograder.classroom import grader
+from autograder.classroom.grade import Classroom
 from autograder.classroom.grader import Job
 from autograder.classroom.record import Entry, Records
 from autograder.classroom.restore import StudentCell, restore
-from autograder.course.course import find_course
+from autograder.course.course import Course, find_course
 from autograder.judging import judge
 from autograder.judging.verdict import Outcome, Verdict
+
+from .. import tiny_course
 
 LESSON = "00_start_here"
 
@@ -26,6 +30,28 @@ def records(empty_class, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(empty_class, tmp_path / "class")
     return Records(find_course(), tmp_path / "class")
+
+
+@pytest.fixture(scope="session")
+def judged_class(tmp_path_factory):
+    """A class of the tiny course whose judge knows the right and the wrong notebook; nobody is in it any more."""
+    room = Classroom(Course.at(tiny_course.FOLDER), tmp_path_factory.mktemp("judged") / "class")
+    right, wrong = (tiny_course.notebook(**each) for each in (tiny_course.RIGHT, tiny_course.WRONG))
+    tiny_course.hand_in(room.folder, ada=right, ben=wrong)
+    room.grade()
+    for name in ("submitted", "graded", "autograded", "history"):
+        shutil.rmtree(room.folder / name)
+    (room.folder / "gradebook.db").unlink()
+    with room.records.gradebook():
+        return room.folder
+
+
+@pytest.fixture
+def tiny_room(judged_class, tmp_path, monkeypatch):
+    """An empty class of the tiny course, in which the right and the wrong notebook are graded without a worker."""
+    monkeypatch.chdir(tmp_path)
+    yield Classroom(Course.at(tiny_course.FOLDER), shutil.copytree(judged_class, tmp_path / "class"))
+    grader.shared.cache_clear()
 
 
 @pytest.fixture

@@ -204,7 +204,7 @@ def test_a_link_to_somebody_elses_notebook_is_not_followed(room):
 
 
 def test_two_runs_do_not_grade_one_class_at_once(room):
-    with room._locked(), pytest.raises(BlockingIOError, match="another run"):
+    with room.locked(), pytest.raises(BlockingIOError, match="another run"):
         Classroom(COURSE, room.folder).grade()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from autograder.classroom.config import gradebook_url
 from autograder.classroom.export import rows
 from autograder.classroom.feedback import write_feedback
 from autograder.classroom.grade import Classroom
@@ -103,3 +104,67 @@ def test_a_run_that_was_killed_is_finished_by_the_next(url, tiny, tmp_path):
     results = Classroom(tiny, tmp_path).grade()
     assert {result.student: (result.score, result.counts) for result in results} == {f"s{n}": (5, 5) for n in range(6)}
     assert not results[0].fresh, "what was recorded before stays"
+
+
+def test_two_first_contacts_with_an_empty_database_both_succeed(url, tiny, tmp_path):
+    rooms = [tmp_path / "one", tmp_path / "two"]
+    for room, student in zip(rooms, ("ada", "ben"), strict=True):
+        hand_in(room, **{student: notebook(**RIGHT)})
+    command = [sys.executable, "-m", "autograder.cli", "--course", tiny.root, "grade", "--classroom"]
+    keys = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    graders = [subprocess.Popen([*command, room], **keys) for room in rooms]
+    said = [grader.communicate(timeout=300)[0] for grader in graders]
+    assert [grader.returncode for grader in graders] == [0, 0], said
+    assert {row["student"]: row["score"] for row in rows(Classroom(tiny, rooms[0]))} == {"ada": 5, "ben": 5}
+
+
+def test_many_may_open_an_empty_database_at_once(url):
+    code = """
+import sys
+from autograder.classroom.guard import guard
+from nbgrader.api import Gradebook
+guard()
+sys.stdin.readline()
+Gradebook(sys.argv[1], "course").close()
+"""
+    keys = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    opened = [subprocess.Popen([sys.executable, "-c", code, url], **keys) for _ in range(4)]
+    for process in opened:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    said = [process.communicate(timeout=300)[1] for process in opened]
+    assert [process.returncode for process in opened] == [0] * 4, said
+
+
+def test_any_address_of_postgresql_takes_the_driver_of_the_extra(url, monkeypatch, tmp_path):
+    for scheme in ("postgresql", "postgres", "postgresql+psycopg"):
+        monkeypatch.setenv("MLA_GRADEBOOK", url.replace("postgresql+psycopg", scheme))
+        assert gradebook_url(tmp_path) == url
+
+
+def test_a_database_that_does_not_answer_is_a_sentence_without_the_password(tiny, tmp_path):
+    hand_in(tmp_path, ada=notebook(**RIGHT))
+    address = "postgresql://me:secret@127.0.0.1:1/none"
+    done = _grade(tiny, tmp_path, {"MLA_GRADEBOOK": address})
+    assert done.returncode == 2
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("mla-course: ")]
+    assert "the gradebook postgresql://me:***@127.0.0.1:1/none cannot be used" in said
+    assert "secret" not in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("missing", ["psycopg", "psycopg_binary"])
+def test_a_missing_driver_names_its_extra(missing, tiny, tmp_path):
+    hand_in(tmp_path, ada=notebook(**RIGHT))
+    (tmp_path / "site").mkdir()
+    gone = f"import sys\nsys.modules.update(dict.fromkeys(['{missing}', 'psycopg_c'], None))\n"
+    (tmp_path / "site" / "sitecustomize.py").write_text(gone + "import os\nos.environ['PSYCOPG_IMPL'] = 'binary'\n")
+    path = f"{tmp_path / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    done = _grade(tiny, tmp_path, {"MLA_GRADEBOOK": "postgresql://me@127.0.0.1:1/none", "PYTHONPATH": path})
+    assert done.returncode == 2
+    assert "install the extra with `pip install 'mla-course[postgres]'`" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _grade(course, folder, variables):
+    command = [sys.executable, "-m", "autograder.cli", "--course", course.root, "grade", "--classroom", folder]
+    return subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=300)

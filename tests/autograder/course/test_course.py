@@ -75,7 +75,7 @@ def test_a_folder_without_lessons_is_no_course(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["name = ", "name = 'tiny'\nname = 'other'", "helpers = 'mla_ref'", "helpers = 5", "helpers = [1]", "name = []"],
+    ["name = ", "name = 'tiny'\nname = 'other'", "helpers = 'mla_ref'", "helpers = 5", "helpers = [1]", "name = []", "plots = [1]"],
 )
 def test_settings_that_cannot_be_used_are_refused(written, text):
     course, _ = written

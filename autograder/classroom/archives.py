@@ -1,0 +1,198 @@
+"""The notebooks in a stranger's folder or archive: nothing is unpacked to where its name says, or without end."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from autograder.classroom.restore import MAX_BYTES, read_file
+from autograder.text import one_line
+
+DEPTH = 2  # archives within the archive that are opened
+MAX_ARCHIVE = 64 << 20  # bytes of an archive within another
+MAX_MEMBERS = 10_000  # of such a one
+MAX_UNPACKED = 256 << 20  # bytes of the notebooks in such a one
+MAX_OUTER = 200_000  # members of the archive itself
+MAX_PATH = 1000  # characters of a path
+MAX_FOLDERS = 50  # of it
+ENTRY = b"PK\x01\x02"  # what each member of an archive begins with in its table
+MOST_SHOWN = 40  # characters of a longer one
+LONG = f"its path has more than {MAX_PATH} characters or {MAX_FOLDERS} folders"
+LINK = "it is a link, which is not followed"
+BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError, struct.error)
+
+
+@dataclass(frozen=True)
+class File:
+    """A file in an archive: its path there; its content, if it is a notebook; why it was not read, if so."""
+
+    parts: tuple[str, ...]
+    content: bytes | None = None
+    time: datetime | None = None
+    problem: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Its path, fit for a terminal."""
+        return one_line("/".join(self.parts), 300)
+
+
+def is_notebook(name: str) -> bool:
+    """Return whether a file is a notebook by its name."""
+    return name.lower().endswith(".ipynb")
+
+
+def files(source: Path) -> Iterator[File]:
+    """Yield what a folder, a .zip archive or a notebook holds, but for hidden files and what systems leave behind.
+
+    Raises OSError for a source that is none of these.
+    """
+    if source.is_dir():
+        for folder, folders, names in os.walk(source):
+            folders[:] = sorted(name for name in folders if not _litter(name))
+            for name in sorted(names):
+                path = Path(folder) / name
+                yield from _on_disk(path, path.relative_to(source).parts)
+    elif is_notebook(source.name):
+        yield from _on_disk(source, (source.name,))
+    elif zipfile.is_zipfile(source):
+        with _opened(source) as archive:
+            if len(archive.infolist()) > MAX_OUTER:
+                raise OSError(f"{source} holds more than {MAX_OUTER} files: give its parts one at a time")
+            yield from _members(archive, (), 0)
+    else:
+        raise OSError(f"{source} is no folder, no .zip archive and no notebook")
+
+
+def _opened(source: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(source)
+    except BROKEN as error:
+        raise OSError(f"{source} cannot be read as a .zip archive: {one_line(error, 200)}") from None
+
+
+def _on_disk(path: Path, parts: tuple[str, ...]) -> Iterator[File]:
+    if any(map(_litter, parts)):
+        return
+    if len(parts) > MAX_FOLDERS:
+        yield File(parts[:2], problem=LONG)
+        return
+    try:
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            yield File(parts, problem=LINK)
+            return
+        time = datetime.fromtimestamp(status.st_mtime, UTC)
+        if is_notebook(path.name):
+            yield _bounded(File(parts, read_file(path, MAX_BYTES + 1), time))
+        elif path.suffix.lower() == ".zip":
+            yield from _within(read_file(path, MAX_ARCHIVE + 1), parts, time, 1)
+        else:
+            yield File(parts, time=time)
+    except OSError as error:
+        yield File(parts, problem=f"it cannot be read: {one_line(error.strerror or error, 200)}")
+
+
+def _within(content: bytes, parts: tuple[str, ...], time: datetime | None, depth: int) -> Iterator[File]:
+    """Yield the files of an archive in another one, whose own troubles cost only itself."""
+    if depth > DEPTH:
+        yield File(parts, problem="it is an archive in an archive in an archive")
+    elif len(content) > MAX_ARCHIVE:
+        yield File(parts, problem=f"it is larger than {MAX_ARCHIVE >> 20} MiB")
+    elif content.count(ENTRY) > MAX_MEMBERS:
+        yield File(parts, problem=f"it holds more than {MAX_MEMBERS} files")
+    else:
+        try:
+            archive = zipfile.ZipFile(io.BytesIO(content))
+        except BROKEN as error:
+            yield File(parts, problem=f"it cannot be read as an archive: {one_line(error, 200)}")
+            return
+        with archive:
+            yield from _members(archive, parts, depth, time)
+
+
+def _members(
+    archive: zipfile.ZipFile, within: tuple[str, ...], depth: int, time: datetime | None = None
+) -> Iterator[File]:
+    unpacked = 0
+    for info in archive.infolist():
+        name = _name(info)
+        if len(name) > MAX_PATH or name.count("/") > MAX_FOLDERS:
+            yield File((*within, name[:MOST_SHOWN].replace("/", "_")), problem=LONG)
+            continue
+        parts = (*within, *(part for part in name.split("/") if part not in ("", ".")))
+        if info.is_dir() or any(map(_litter, parts[len(within) :])):
+            continue
+        kept = File(parts, time=time or _time(info))
+        if name.startswith("/") or ".." in parts or ":" in parts[len(within)][:2]:
+            yield File(parts, problem="its path leads out of the archive")
+        elif stat.S_ISLNK(info.external_attr >> 16):
+            yield File(parts, problem=LINK)
+        elif not is_notebook(name) and not name.lower().endswith(".zip"):
+            yield kept
+        elif depth and unpacked > MAX_UNPACKED:
+            yield File(parts, problem=f"the archive's notebooks take more than {MAX_UNPACKED >> 20} MiB")
+        else:
+            limit = MAX_BYTES if is_notebook(name) else MAX_ARCHIVE
+            try:
+                content = _unpacked(archive, info, limit + 1)
+            except BROKEN as error:
+                yield File(parts, problem=f"it cannot be unpacked: {one_line(error, 200)}")
+                continue
+            unpacked += len(content)
+            if is_notebook(name):
+                yield _bounded(File(parts, content, kept.time))
+            else:
+                yield from _within(content, parts, kept.time, depth + 1)
+
+
+def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> bytes:
+    if info.flag_bits & 1:
+        raise ValueError("it has a password")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others take memory as they say
+        raise ValueError("it is packed in a way that is not read here: expected deflate")
+    with archive.open(info) as member:
+        return member.read(limit)
+
+
+def _bounded(file: File) -> File:
+    if len(file.content) <= MAX_BYTES:
+        return file
+    return File(file.parts, problem=f"it is larger than {MAX_BYTES >> 20} MiB: have its outputs cleared")
+
+
+def _name(info: zipfile.ZipInfo) -> str:
+    """Return a member's name with slashes; of systems that do not say so, names in UTF-8 are taken for that."""
+    name = info.filename
+    if not info.flag_bits & 0x800:
+        try:
+            name = name.encode("cp437").decode()
+        except ValueError:
+            name = info.filename
+    return name.replace("\\", "/")
+
+
+def _time(info: zipfile.ZipInfo) -> datetime | None:
+    """Return a member's time: the one in UTC if it has that, else the local one, taken for this machine's."""
+    extra = info.extra
+    while len(extra) >= 4:
+        kind, size = struct.unpack("<HH", extra[:4])
+        if kind == 0x5455 and size >= 5 and len(extra) >= 9 and extra[4] & 1:
+            return datetime.fromtimestamp(struct.unpack("<i", extra[5:9])[0], UTC)
+        extra = extra[4 + size :]
+    try:
+        return datetime(*info.date_time).astimezone(UTC) if info.date_time[0] > 1980 else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _litter(name: str) -> bool:
+    return (name.startswith(".") and name != "..") or name in ("__MACOSX", "Thumbs.db", "desktop.ini")

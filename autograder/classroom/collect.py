@@ -1,0 +1,399 @@
+"""Put what a learning platform's download holds where `grade` looks, and say of each file where it went, or why not."""
+
+from __future__ import annotations
+
+import csv
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from autograder.classroom.archives import File, files
+from autograder.classroom.grade import SECRET, Classroom, read_time
+from autograder.classroom.restore import MAX_BYTES, SubmissionError, lesson_of, read_cells, read_file, safe_name
+from autograder.course.course import Course
+from autograder.files import write_whole
+from autograder.text import listed, one_line
+
+MOODLE = re.compile(r"(?P<name>.+)_(?P<number>\d+)_assignsubmission_[a-z]+(_(?P<file>.*))?", re.DOTALL)
+CANVAS = re.compile(r"(?P<name>.+?)_(?P<late>LATE_)?(?P<number>\d+)_(?P<upload>\d+)_(?P<file>.+)", re.DOTALL)
+MOST = 100  # lines on what was not taken of a source
+AT_ONCE = timedelta(minutes=10)  # within which a platform writes an archive
+IDS = ("student_id", "sis login id", "username", "id number", "sis user id", "email address", "email")
+NUMBERS = ("number", "identifier", "id")
+NAMES = ("name", "full name", "student")
+
+
+class CollectError(ValueError):
+    """What was given cannot be collected from: a sentence with what to do."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What became of a file: `what` is "new", "replaced", "unchanged" or "refused"; `why` also has remarks."""
+
+    file: str
+    what: str
+    student: str = ""
+    lesson: str = ""
+    to: str = ""
+    why: str = ""
+    remark: bool = field(default=False)  # whether `why` is something to see to
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+    @property
+    def good(self) -> bool:
+        """Whether there is nothing to see to."""
+        return self.what != "refused" and not self.remark
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose file it is, by the platform's naming. `steady` is whether the number is the student's in every lesson."""
+
+    name: str
+    number: str = ""
+    steady: bool = False
+
+
+@dataclass
+class Candidate:
+    """A notebook that was handed in, put aside until it is known which of a student's counts."""
+
+    file: str
+    parts: tuple[str, ...]
+    name: str  # of the notebook, as the student had it
+    path: Path
+    time: datetime | None
+    upload: int = 0
+    late: bool = False
+    owner: Owner | None = None
+    student: str = ""
+    lesson: str = ""
+    own: str | None = None  # the lesson whose notebook it is
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """What makes it the one that counts: the right lesson, the later attempt, the lesson's name."""
+        stem = Path(self.name).stem
+        attempt = re.search(r"-(\d+)$", stem) if self.owner and self.owner.steady else None
+        return self.own == self.lesson, int(attempt[1]) if attempt else 0, self.upload, stem == self.lesson
+
+
+class Students:
+    """Who is who: by a file of the instructor's, else by the gradebook, else by a name made of what the platform says.
+
+    The file is a CSV with a column `student_id` and one of `number` and `name`. The grading worksheet of Moodle and the
+    grades that Canvas exports are such files too.
+
+    Raises CollectError for a file that is none.
+    """
+
+    def __init__(self, room: Classroom, mapping: Path | None):
+        self.known: dict[str, set[str]] = defaultdict(set)
+        self.numbers: dict[str, set[str]] = defaultdict(set)
+        self.given: dict[str, set[str]] = _mapping(mapping) if mapping else {}
+        with room.records.gradebook() as gradebook:
+            for each in gradebook.students:
+                first, last = each.first_name or "", each.last_name or ""
+                for name in (each.id, first + last, last + first, (each.email or "").partition("@")[0]):
+                    self.known[_plain(name)].add(each.id)
+                if each.lms_user_id:
+                    self.numbers[str(each.lms_user_id)].add(each.id)
+
+    def find(self, owner: Owner) -> tuple[str, bool]:
+        """Return the student's name in the class, and whether it was made up. Raises CollectError where two fit."""
+        keys = (f"number {owner.number}", f"name {_plain(owner.name)}")
+        found = next((self.given[key] for key in keys if self.given.get(key)), set())
+        found = found or (self.numbers.get(owner.number, set()) if owner.steady else set())
+        found = found or self.known.get(_plain(owner.name), set()) if _plain(owner.name) else found
+        if len(found) > 1:
+            names = listed(sorted(found))
+            raise CollectError(f"{one_line(owner.name, 100)} may be {names}: say which by --mapping")
+        if found:
+            return min(found), False
+        made = re.sub(r"[^\w@.-]+", "_", unicodedata.normalize("NFC", owner.name)).strip("_.")
+        made = made.encode()[:100].decode(errors="ignore") or "student"
+        made = f"{made}_{owner.number}" if owner.steady else made
+        if not safe_name(made):
+            raise CollectError(f"no student's name can be made of {one_line(owner.name, 100)}: use --mapping")
+        return made, True
+
+
+def collect(
+    room: Classroom,
+    sources: Sequence[Path],
+    lesson: str | None = None,
+    mapping: Path | None = None,
+    timestamps: bool = False,
+    dry: bool = False,
+    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+) -> list[Taken]:
+    """Put the notebooks of archives and folders into `submitted/`, and return what became of each file.
+
+    Parameters
+    ----------
+    lesson
+        What they were handed in as; by default what a file's name, a folder's, or its cells say.
+    mapping
+        A file that says which student is which (see `Students`).
+    timestamps
+        Take the files' times for those of handing in.
+    dry
+        Only say what would become of them.
+
+    Raises
+    ------
+    OSError
+        A source is absent or no archive.
+    CollectError, LessonError
+        The mapping is none; there is no such lesson.
+    """
+    if lesson:
+        room.course.folder(lesson)
+    for source in sources:
+        if not source.exists():
+            raise FileNotFoundError(f"there is no {source}")
+    room.folder.mkdir(parents=True, exist_ok=True)
+    taken: list[Taken] = []
+    with room.locked():
+        students = Students(room, mapping)
+        for source in sources:
+            with TemporaryDirectory(prefix=".staging-", dir=room.folder) as stage:
+                found = _read(room.course, source, Path(stage), lesson, progress)
+                candidates = [each for each in found if isinstance(each, Candidate)]
+                told = [each for each in found if isinstance(each, Taken)]
+                if timestamps and _of_the_archive(candidates):
+                    why = "all its files have times within minutes: they are of the archive, so that none was taken"
+                    told.append(Taken(one_line(source, 300), "refused", why=why))
+                    candidates = [_untimed(each) for each in candidates]
+                told += _name(students, candidates)
+                told += _place(room, [each for each in candidates if each.student], timestamps, dry)
+                taken += sorted(told, key=lambda each: each.file)
+    return taken
+
+
+def _read(
+    course: Course, source: Path, stage: Path, lesson: str | None, progress: Callable[[str, int, int], None]
+) -> list[Candidate | Taken]:
+    """Return the notebooks of a source, put aside in `stage`, and what was left out."""
+    found: list[Candidate] = []
+    left: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
+    for number, file in enumerate(files(source), start=1):
+        progress(f"reading {one_line(source.name, 40)}", number, number)
+        if file.content is None:
+            left[file.problem, _place_of(file)].append(file.parts[-1])
+        else:
+            path = stage / f"{number}.ipynb"
+            path.write_bytes(file.content)
+            found.append(Candidate(file.shown, file.parts, file.parts[-1], path, file.time))
+    names = course.lesson_names()
+    shift = _wrappers([each.parts for each in found], names)
+    for each in found:
+        _owner(each, shift, names)
+        _lesson(course, each, lesson)
+    return [*found, *_left(left, {_place_of(each) for each in found})]
+
+
+def _left(left: dict[tuple[str, tuple[str, ...]], list[str]], places: set[tuple[str, ...]]) -> list[Taken]:
+    """Return what was not read, and what holds no notebook, a line a place; not what lies beside a notebook."""
+    around = {place[:n] for place in places for n in range(len(place) + 1)}
+    told = []
+    for (problem, place), files_there in sorted(left.items()):
+        beside = place in around or any(place[:n] in places for n in range(len(place)))
+        if problem or not beside:
+            shown = "/".join((one_line("/".join(place), 200), listed(sorted(files_there))))
+            told.append(Taken(shown.lstrip("/"), "refused", why=problem or "nothing of it is a notebook"))
+    if len(told) > MOST:
+        more = Taken(f"{len(told) - MOST} places more", "refused", why="as above")
+        told = [*told[:MOST], more]
+    return told
+
+
+def _submission(part: str) -> bool:
+    return bool(MOODLE.fullmatch(part) or CANVAS.fullmatch(part))
+
+
+def _place_of(file: File | Candidate) -> tuple[str, ...]:
+    """Return what files of one submission have in common."""
+    for n, part in enumerate(file.parts):
+        if found := MOODLE.fullmatch(part) or CANVAS.fullmatch(part):
+            return *file.parts[:n], f"{found['name']}_{found['number']}"
+    return file.parts[:-1]
+
+
+def _wrappers(paths: Sequence[tuple[str, ...]], lessons: Sequence[str]) -> int:
+    """Return how many folders stand around the students' folders."""
+    shift = 0
+    while paths and all(len(parts) > shift + 2 and parts[shift + 1] not in lessons for parts in paths):
+        if len({parts[shift] for parts in paths}) > 1 or _submission(paths[0][shift]):
+            break
+        shift += 1
+    return shift
+
+
+def _owner(each: Candidate, shift: int, lessons: Sequence[str]) -> None:
+    """Say whose a notebook is, if its path does."""
+    for part in each.parts:
+        if found := MOODLE.fullmatch(part):
+            each.owner, each.name = Owner(found["name"], found["number"]), found["file"] or each.name
+            return
+        if found := CANVAS.fullmatch(part):
+            each.owner = Owner(found["name"], found["number"], steady=True)
+            each.upload, each.late = int(found["upload"][:18]), bool(found["late"])
+            each.name = found["file"] if part == each.parts[-1] else each.name
+            return
+    folders = [part for part in each.parts[shift:-1] if part not in lessons]
+    each.owner = Owner(folders[0]) if folders else None
+
+
+def _lesson(course: Course, each: Candidate, given: str | None) -> None:
+    """Say of which lesson a notebook is, and of which it was handed in."""
+    try:
+        cells = read_cells(each.path)
+        each.own = lesson_of(course, cells)
+    except SubmissionError:
+        each.remarks.append("it is no notebook that can be read, as `grade` will tell the student")
+    names = course.lesson_names()
+    within = [
+        name for part in (*each.parts[:-1], each.name) for name in names if _plain(name) in _plain(Path(part).stem)
+    ]
+    each.lesson = given or (max(within, key=len) if within else None) or each.own or ""
+    if each.own and each.own != each.lesson:
+        each.remarks.append(f"it is the notebook of {each.own}, handed in as {each.lesson}")
+
+
+def _of_the_archive(candidates: Sequence[Candidate]) -> bool:
+    """Return whether the times of these are those of the archive, and not of handing in."""
+    times = [each.time for each in candidates if each.time]
+    return len({_place_of(each) for each in candidates}) > 2 and bool(times) and max(times) - min(times) < AT_ONCE
+
+
+def _untimed(each: Candidate) -> Candidate:
+    each.time = None
+    return each
+
+
+def _name(students: Students, candidates: Iterable[Candidate]) -> list[Taken]:
+    """Say which student each notebook is of; return those of which that cannot be said."""
+    refused, made_of = [], defaultdict(set)
+    for each in candidates:
+        try:
+            if each.owner is None:
+                raise CollectError("its path does not say whose it is: put it in a folder of the student's name")
+            each.student, made = students.find(each.owner)
+            if made:
+                made_of[each.student].add(each.owner)
+        except CollectError as error:
+            refused.append(Taken(each.file, "refused", lesson=each.lesson, why=str(error)))
+    for each in candidates:
+        if len(made_of.get(each.student, ())) > 1:
+            why = f"several students would be called {each.student}: tell them apart by --mapping"
+            refused.append(Taken(each.file, "refused", lesson=each.lesson, why=why))
+            each.student = ""
+    return refused
+
+
+def _place(room: Classroom, candidates: Sequence[Candidate], timestamps: bool, dry: bool) -> list[Taken]:
+    """Put of each student's notebooks for a lesson the one that counts where `grade` looks."""
+    taken, groups = [], defaultdict(list)
+    for each in candidates:
+        if each.lesson:
+            groups[each.student, each.lesson].append(each)
+        else:
+            why = "neither its name nor its cells say of which lesson it is: give --lesson"
+            taken.append(Taken(each.file, "refused", each.student, why=why))
+    for (student, lesson), group in sorted(groups.items()):
+        group.sort(key=lambda each: each.rank)
+        last, others = group[-1], group[:-1]
+        if len({sha256(each.path.read_bytes()).digest() for each in group if each.rank == last.rank}) > 1:
+            why = f"it is one of {len(group)} for {lesson}: leave the one that counts, or call it {lesson}.ipynb"
+            taken += [Taken(each.file, "refused", student, lesson, why=why) for each in group]
+            continue
+        taken.append(_put(room, last, timestamps, dry))
+        why = f"{last.file} counts in its place"
+        taken += [Taken(each.file, "unchanged", student, lesson, why=why) for each in others]
+    return taken
+
+
+def _put(room: Classroom, each: Candidate, timestamps: bool, dry: bool) -> Taken:
+    """Put a notebook in its place, with its time; of what it replaces a hidden copy stays."""
+    from nbgrader.utils import parse_utc
+
+    folder = room.submitted / each.student / each.lesson
+    book, clock = folder / f"{each.lesson}.ipynb", folder / "timestamp.txt"
+    shown = book.relative_to(room.folder).as_posix()
+    content, remarks = each.path.read_bytes(), list(each.remarks)
+    time = f"{each.time:%Y-%m-%d %H:%M:%S} UTC" if timestamps and each.time else None
+    if any(path.is_symlink() for path in (folder.parent, folder, book)):
+        return Taken(each.file, "refused", each.student, each.lesson, why=f"{shown} is a link: remove it")
+    there = read_time(folder)[0]
+    if time and there and parse_utc(there) > parse_utc(time):
+        why = f"{shown} was handed in later, at {there}"
+        return Taken(each.file, "unchanged", each.student, each.lesson, shown, why)
+    try:
+        before = read_file(book, MAX_BYTES + 1)
+    except FileNotFoundError:
+        before = None
+    what = "new" if before is None else "unchanged" if before == content else "replaced"
+    if each.late and not time:
+        remarks.append("Canvas calls it late, and not by how much: see to its timestamp.txt")
+    if not dry:
+        if what == "replaced":
+            write_whole(folder / f".{each.lesson}.{sha256(before).hexdigest()[:8]}.ipynb", before)
+        if what != "unchanged":
+            for note in (clock, folder / SECRET):  # of what it replaces
+                with suppress(FileNotFoundError):
+                    note.unlink()
+            write_whole(book, content)
+        if time and time != there:
+            write_whole(clock, time + "\n")
+    return Taken(each.file, what, each.student, each.lesson, shown, "; ".join(remarks), bool(remarks))
+
+
+def _plain(name: str) -> str:
+    """Return a name without what platforms change in it: case, accents, spaces and marks."""
+    letters = unicodedata.normalize("NFKD", name).casefold()
+    return "".join(letter for letter in letters if letter.isalnum())
+
+
+def _mapping(path: Path) -> dict[str, set[str]]:
+    """Return the students that a file names, by "number N" and "name N". Raises CollectError if it is none."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except ValueError:
+        raise CollectError(f"{path} is no text in UTF-8: save it as CSV in UTF-8") from None
+    head = text.partition("\n")[0]
+    lines = csv.DictReader(text.splitlines(), delimiter=max(",;\t", key=head.count))
+    found: dict[str, set[str]] = defaultdict(set)
+    columns = {str(name).strip().lower(): name for name in lines.fieldnames or ()}
+    if not set(columns) & set(IDS) or not set(columns) & {*NUMBERS, *NAMES}:
+        raise CollectError(
+            f"{path} does not say who is who: expected a column student_id, and number or name; the first line is "
+            f"{one_line(head, 200)}"
+        )
+    for line in lines:
+        student, number, name = (
+            next((str(line[columns[c]]).strip() for c in kind if c in columns and line[columns[c]]), "")
+            for kind in (IDS, NUMBERS, NAMES)
+        )
+        if student and not safe_name(student):
+            raise CollectError(
+                f"{path}: {one_line(student, 100)} cannot be a student's name: letters, digits, _ @ + - ."
+            )
+        if student and (digits := re.search(r"\d+", number)):
+            found[f"number {digits[0]}"].add(student)
+        if student and _plain(name):
+            found[f"name {_plain(name)}"].add(student)
+    return found

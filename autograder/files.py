@@ -1,0 +1,59 @@
+"""Files written whole or not at all, and what a disk that takes no more is called."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
+ROOM = 4 << 20  # bytes that a folder must take, to be blamed for nothing
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file so that there is the old content or the new, never a part. What is no file is written as it is.
+
+    Raises OSError as writing does.
+    """
+    content = content.encode() if isinstance(content, str) else content
+    if path.exists() and not path.is_file():  # /dev/stdout, a pipe
+        path.write_bytes(content)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def require_space(*folders: Path) -> None:
+    """Raise OSError, as writing does, unless these folders take a file of some size.
+
+    To ask once something has failed: nbgrader tells the failures of a disk and of a notebook apart by their text alone,
+    which may quote a student.
+    """
+    for folder in folders:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(ROOM))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def disk_trouble(error: OSError) -> str | None:
+    """Return a sentence for an error that a full or read-only disk has raised; None for another one."""
+    if error.errno not in DISK:
+        return None
+    where = f" at {error.filename}" if error.filename else ""
+    return (
+        f"the disk takes no more{where} ({os.strerror(error.errno)}): see to it and run the command again; what is "
+        "finished is kept, and no file is half-written"
+    )

@@ -1,0 +1,260 @@
+"""Collecting a platform's download: every file goes to its student's folder, or the output says why it does not."""
+
+import io
+import json
+import os
+import stat
+import zipfile
+
+import pytest
+
+from autograder.classroom.archives import MAX_MEMBERS
+from autograder.classroom.collect import CollectError, collect
+from autograder.course.course import Course
+from autograder.judging.verdict import Outcome
+
+from ..tiny_course import NAME, RIGHT, WRONG, notebook
+
+BOOK = f"{NAME}.ipynb"
+RIGHT_BOOK, WRONG_BOOK = (json.dumps(notebook(**each)).encode() for each in (RIGHT, WRONG))
+OTHER = {"cells": [{"cell_type": "code", "id": "rms_norm", "metadata": {}, "source": "", "outputs": []}]}
+
+
+def _zip(target, members, kind=zipfile.ZIP_DEFLATED, **times):
+    with zipfile.ZipFile(target, "w", kind) as archive:
+        for name, content in members.items():
+            info = zipfile.ZipInfo(name, times.get(name.split("_")[0], (2026, 12, 24, 10, 0, 0)))
+            info.compress_type = kind
+            archive.writestr(info, content)
+    return target
+
+
+def _packed(members, kind=zipfile.ZIP_DEFLATED):
+    return _zip(io.BytesIO(), members, kind).getvalue()
+
+
+def _enrol(room, **people):
+    with room.records.gradebook() as gradebook:
+        for student, keys in people.items():
+            gradebook.add_student(student, **keys)
+
+
+def _there(room):
+    books = room.submitted.glob("*/*/*.ipynb")
+    return {path.parts[-3]: path.read_bytes() for path in books if not path.name.startswith(".")}
+
+
+def _refused(taken):
+    return {each.file: each.why for each in taken if each.what == "refused"}
+
+
+def test_a_moodle_download_of_folders(tiny_room, tmp_path):
+    members = {
+        f"Zoë O'Brien-Li_101_assignsubmission_file_/{BOOK}": RIGHT_BOOK,
+        "Ben de la Cruz_102_assignsubmission_file/work/final version (2).IPYNB": WRONG_BOOK,
+        "Cleo_103_assignsubmission_file_/all of it.zip": _packed(
+            {f"mine/{BOOK}": RIGHT_BOOK, "__MACOSX/._x.ipynb": ""}
+        ),
+        "Cleo_103_assignsubmission_onlinetext_/onlinetext.html": "<p>see the file</p>",
+        "Dan_104_assignsubmission_file_/essay.pdf": b"%PDF",
+    }
+    taken = collect(tiny_room, [_zip(tmp_path / "moodle.zip", members)])
+    assert _there(tiny_room) == {"Zoë_O_Brien-Li": RIGHT_BOOK, "Ben_de_la_Cruz": WRONG_BOOK, "Cleo": RIGHT_BOOK}
+    assert _refused(taken) == {"Dan_104/essay.pdf": "nothing of it is a notebook"}
+    assert {result.student: result.score for result in tiny_room.grade()}["Zoë_O_Brien-Li"] == 5
+
+
+def test_a_flat_moodle_download_of_students_that_the_gradebook_knows(tiny_room, tmp_path):
+    _enrol(tiny_room, zl1={"first_name": "Zoë", "last_name": "Li"}, bc2={"first_name": "Ben", "last_name": "Cruz"})
+    members = {
+        f"Zoe Li_7_assignsubmission_file_{BOOK}": RIGHT_BOOK,
+        f"Cruz Ben_8_assignsubmission_file_{BOOK}": WRONG_BOOK,
+    }
+    collect(tiny_room, [_zip(tmp_path / "flat.zip", members)])
+    assert _there(tiny_room) == {"zl1": RIGHT_BOOK, "bc2": WRONG_BOOK}
+
+
+def test_a_canvas_download_takes_the_last_attempt_and_says_which_is_late(tiny_room, tmp_path):
+    _enrol(tiny_room, ada={"lms_user_id": "340934"})
+    members = {
+        f"lovelaceada_340934_208490284_{BOOK}": WRONG_BOOK,
+        f"lovelaceada_340934_208490999_{NAME}-1.ipynb": RIGHT_BOOK,
+        f"boole_LATE_340935_208490300_{BOOK}": WRONG_BOOK,
+        "boole_LATE_340935_208490301_shot.png": b"",
+    }
+    taken = collect(tiny_room, [_zip(tmp_path / "canvas.zip", members)])
+    assert _there(tiny_room) == {"ada": RIGHT_BOOK, "boole_340935": WRONG_BOOK}
+    assert not _refused(taken)
+    assert [each.student for each in taken if "late" in each.why] == ["boole_340935"]
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        "student_id;number\nzoe;101\nben;102\n",
+        "Identifier,Full name,Email address\nParticipant 101,Ann Li,zoe\nParticipant 102,Ann Li,ben\n",
+        "\ufeffStudent,ID,SIS Login ID\nPoints Possible,,\nX,101,zoe\nY,102,ben\n",
+    ],
+)
+def test_a_file_says_who_is_who(tiny_room, tmp_path, mapping):
+    (tmp_path / "who.csv").write_text(mapping)
+    members = {f"Ann Li_{n}_assignsubmission_file_/{BOOK}": RIGHT_BOOK for n in (101, 102)}
+    archive = _zip(tmp_path / "moodle.zip", members)
+    assert all("tell them apart by --mapping" in why for why in _refused(collect(tiny_room, [archive])).values())
+    assert not _there(tiny_room)
+    collect(tiny_room, [archive], mapping=tmp_path / "who.csv")
+    assert set(_there(tiny_room)) == {"zoe", "ben"}
+
+
+@pytest.mark.parametrize("mapping", ["a,b\n1,2\n", "student_id,number\n../x,1\n", b"student_id,number\n\xff,1\n"])
+def test_a_file_that_says_no_such_thing_is_refused_whole(tiny_room, tmp_path, mapping):
+    (tmp_path / "who.csv").write_bytes(mapping if isinstance(mapping, bytes) else mapping.encode())
+    archive = _zip(tmp_path / "moodle.zip", {f"Ann Li_1_assignsubmission_file_/{BOOK}": RIGHT_BOOK})
+    with pytest.raises(CollectError, match=r"who\.csv"):
+        collect(tiny_room, [archive], mapping=tmp_path / "who.csv")
+
+
+def test_folders_of_students_in_a_folder(tiny_room, tmp_path):
+    for path, content in ((f"ada/{NAME}/{BOOK}", RIGHT_BOOK), ("ben/mine.ipynb", WRONG_BOOK), (BOOK, RIGHT_BOOK)):
+        (tmp_path / "in" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / path).write_bytes(content)
+    (tmp_path / "in" / "eve").mkdir()
+    (tmp_path / "in" / "eve" / BOOK).symlink_to(tmp_path / "in" / "ada" / NAME / BOOK)
+    os.mkfifo(tmp_path / "in" / "eve" / "pipe.ipynb")
+    taken = collect(tiny_room, [tmp_path / "in"])
+    assert _there(tiny_room) == {"ada": RIGHT_BOOK, "ben": WRONG_BOOK}
+    assert len(_refused(taken)) == 3
+    assert "does not say whose it is" in _refused(taken)[BOOK]
+
+
+def test_collecting_again_changes_nothing_and_what_is_replaced_is_kept(tiny_room, tmp_path):
+    name = f"ada/{NAME}/{BOOK}"
+    first = _zip(tmp_path / "1.zip", {name: WRONG_BOOK})
+    assert [each.what for each in collect(tiny_room, [first])] == ["new"]
+    clock = tiny_room.submitted / "ada" / NAME / "timestamp.txt"
+    clock.write_text("2026-12-24 10:00:00 UTC")
+    assert [each.what for each in collect(tiny_room, [first])] == ["unchanged"]
+    assert clock.exists()
+    second = _zip(tmp_path / "2.zip", {name: RIGHT_BOOK})
+    assert [each.what for each in collect(tiny_room, [second], dry=True)] == ["replaced"]
+    assert _there(tiny_room) == {"ada": WRONG_BOOK}
+    assert [each.what for each in collect(tiny_room, [second])] == ["replaced"]
+    assert not clock.exists(), "it was that of what is replaced"
+    hidden = [path.read_bytes() for path in clock.parent.glob(".*.ipynb")]
+    assert (hidden, _there(tiny_room)) == ([WRONG_BOOK], {"ada": RIGHT_BOOK})
+
+
+def test_times_are_taken_where_they_are_asked_for_and_are_of_handing_in(tiny_room, tmp_path):
+    names = [f"{who}_1_assignsubmission_file_/{BOOK}" for who in ("ada", "ben", "cleo")]
+    together = _zip(tmp_path / "together.zip", dict.fromkeys(names, RIGHT_BOOK))
+    (said,) = _refused(collect(tiny_room, [together], timestamps=True)).values()
+    assert "none was taken" in said
+    clock = tiny_room.submitted / "ada" / NAME / "timestamp.txt"
+    assert not clock.exists()
+    apart = _zip(tmp_path / "apart.zip", dict.fromkeys(names, RIGHT_BOOK), ben=(2026, 12, 20, 9, 0, 0))
+    collect(tiny_room, [apart], timestamps=True)
+    assert clock.read_text().startswith("2026-12-2")
+    older = _zip(tmp_path / "older.zip", {names[0]: WRONG_BOOK}, ada=(2026, 12, 1, 9, 0, 0))
+    (found,) = collect(tiny_room, [older], timestamps=True)
+    assert "was handed in later" in found.why
+    assert _there(tiny_room)["ada"] == RIGHT_BOOK
+
+
+def _linked():
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        info = zipfile.ZipInfo(BOOK)
+        info.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(info, "/etc/passwd")
+    return target.getvalue()
+
+
+HOSTILE = {
+    "a link": (_linked, "it is a link"),
+    "a path upwards": (lambda: _packed({f"../../../ben/{BOOK}": RIGHT_BOOK}), "leads out of the archive"),
+    "an absolute path": (lambda: _packed({f"/tmp/{BOOK}": RIGHT_BOOK}), "leads out of the archive"),
+    "a drive": (lambda: _packed({f"C:\\x\\{BOOK}": RIGHT_BOOK}), "leads out of the archive"),
+    "many folders": (lambda: _packed({f"{'a/' * 30_000}{BOOK}": RIGHT_BOOK}), "its path has more than"),
+    "a bomb": (lambda: _packed({BOOK: bytes(40 << 20)}), "larger than 32 MiB"),
+    "many members": (lambda: _packed(dict.fromkeys(map(str, range(MAX_MEMBERS + 1)), b"")), "holds more than"),
+    "not an archive": (lambda: b"PK\x03\x04 no", "cannot be read as an archive"),
+    "cut short": (lambda: _packed({BOOK: RIGHT_BOOK})[:-30], "cannot be read as an archive"),
+    "damaged": (lambda: _packed({BOOK: RIGHT_BOOK}, 0).replace(b"def double", b"def doubly"), "cannot be unpacked"),
+    "another packing": (lambda: _packed({BOOK: RIGHT_BOOK}, zipfile.ZIP_LZMA), "packed in a way"),
+    "archives within": (lambda: _packed({"a.zip": _packed({"b.zip": b""})}), "an archive in an archive in an archive"),
+    "a name not UTF-8": (
+        lambda: _packed({"ééé": b""}).replace("é".encode(), b"\xff\xfe"),
+        "cannot be read as an archive",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_archive_costs_only_itself(tiny_room, tmp_path, kind):
+    make, says = HOSTILE[kind]
+    members = {f"ada/{BOOK}": RIGHT_BOOK, "eve/all.zip": make()}
+    taken = collect(tiny_room, [_zip(tmp_path / "moodle.zip", members)])
+    assert _there(tiny_room) == {"ada": RIGHT_BOOK}
+    (why,) = _refused(taken).values()
+    assert says in why
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["class", "moodle.zip"]
+    assert not list(tiny_room.folder.glob(".staging*"))
+
+
+def test_an_archive_of_100_000_members_is_read_and_told_in_a_few_lines(tiny_room, tmp_path):
+    members = {f"ada/{BOOK}": RIGHT_BOOK} | {f"eve{n}/x.txt": b"" for n in range(100_000)}
+    taken = collect(tiny_room, [_zip(tmp_path / "many.zip", members, zipfile.ZIP_STORED)])
+    assert _there(tiny_room) == {"ada": RIGHT_BOOK}
+    assert len(taken) < 200
+
+
+def test_which_of_two_counts_is_not_guessed(tiny_room, tmp_path):
+    members = {
+        "ada/one.ipynb": RIGHT_BOOK,
+        "ada/two.ipynb": WRONG_BOOK,
+        f"ben/{BOOK}": RIGHT_BOOK,
+        "ben/old.ipynb": WRONG_BOOK,
+    }
+    taken = collect(tiny_room, [_zip(tmp_path / "in.zip", members)])
+    assert _there(tiny_room) == {"ben": RIGHT_BOOK}
+    assert all("one of 2" in why for why in _refused(taken).values())
+    assert len(_refused(taken)) == 2
+
+
+def test_what_is_no_notebook_goes_to_the_student_who_shall_hear_of_it(tiny_room, tmp_path):
+    (found,) = collect(tiny_room, [_zip(tmp_path / "in.zip", {f"ada/{BOOK}": b"{"})])
+    assert found.remark and "no notebook that can be read" in found.why
+    assert tiny_room.grade()[0].verdicts[0].outcome is Outcome.UNREADABLE
+
+
+def test_a_source_that_is_none_is_an_error(tiny_room, tmp_path):
+    (tmp_path / "x.zip").write_bytes(b"PK")
+    for path, says in ((tmp_path / "none.zip", "there is no"), (tmp_path / "x.zip", "no .zip archive")):
+        with pytest.raises(OSError, match=says):
+            collect(tiny_room, [path])
+
+
+@pytest.fixture
+def two_lessons(tiny_room, tmp_path):
+    """The tiny course with a second lesson, of other exercises."""
+    root = tmp_path / "course"
+    first, second = (root / "solutions" / name for name in (NAME, "91_other"))
+    for folder in (first, second):
+        folder.mkdir(parents=True)
+        for file in (tiny_room.course.folder(NAME)).glob("*.py"):
+            text = file.read_text()
+            if folder is second:
+                text = text.replace("double", "rms_norm").replace("DOUBLE", "NORM").replace("quad", "rope")
+            (folder / file.name).write_text(text)
+    tiny_room.course = Course.at(root)
+    return tiny_room
+
+
+def test_a_lesson_that_is_handed_in_as_another_is_told(two_lessons, tmp_path):
+    members = {f"ada/{BOOK}": json.dumps(OTHER).encode(), "ben/mine.ipynb": json.dumps(OTHER).encode()}
+    taken = {each.student: each for each in collect(two_lessons, [_zip(tmp_path / "in.zip", members)])}
+    assert "it is the notebook of 91_other, handed in as 90_tiny" in taken["ada"].why
+    assert (taken["ben"].lesson, taken["ben"].why) == ("91_other", "")
+    (result,) = two_lessons.grade([NAME])
+    assert {verdict.outcome for verdict in result.verdicts} == {Outcome.OTHER}
+    assert f"the notebook of 91_other was handed in as {NAME}" in result.verdicts[0].reason

@@ -1,0 +1,165 @@
+"""nbgrader's exchange to the end: released, fetched, submitted, collected, graded, handed back."""
+
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from nbgrader.auth import Authenticator
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.exchange import default
+from nbgrader.utils import notebook_hash
+
+from autograder.classroom.build import build
+from autograder.classroom.feedback import write_feedback
+from autograder.classroom.grade import Classroom
+
+from ..tiny_course import NAME, RIGHT, WRONG, hand_in, notebook
+
+BOOK = f"{NAME}.ipynb"
+CONFIG = """
+from autograder.classroom.config import configure
+c = configure(get_config())
+c.Exchange.root = {exchange!r}
+"""
+STUDENT = """
+import json, os, sys
+from pathlib import Path
+from nbgrader.auth import Authenticator
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.exchange import default
+from traitlets.config import Config
+
+user, student, exchange, course, lesson, *todo = json.loads(sys.argv[1])
+if user:  # not before: the interpreter may lie where no other user may read
+    os.setgroups([])
+    os.setgid(user[1])
+    os.setuid(user[0])
+c = Config()
+c.CourseDirectory.course_id, c.CourseDirectory.assignment_id = course, lesson
+if student:
+    c.CourseDirectory.student_id = student
+c.Exchange.root, c.Exchange.cache = exchange, str(Path("cache").resolve())
+book = Path(lesson, f"{lesson}.ipynb")
+for step in todo:
+    if isinstance(step, dict):
+        cells = json.loads(book.read_text())
+        for cell in cells["cells"]:
+            cell["source"] = step.get(cell["id"], cell["source"])
+        book.write_text(json.dumps(cells))
+        continue
+    getattr(default, step)(coursedir=CourseDirectory(config=c), authenticator=Authenticator(config=c), config=c).start()
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tiny):
+    """A folder that every user may enter, with the exchange in it and the tiny course released to it."""
+    with tempfile.TemporaryDirectory(prefix="mla-exchange-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "exchange").mkdir()
+        (folder / "exchange").chmod(0o777)
+        (folder / "nbgrader_config.py").write_text(CONFIG.format(exchange=str(folder / "exchange")))
+        build(tiny, tiny.root / "course")
+        yield folder
+
+
+class Student:
+    """A student with a home of their own; where the tests run as root, a Unix user."""
+
+    def __init__(self, place, course, name):
+        self.place, self.course, self.name = place, course, name
+        self.user = pwd.getpwnam(name)[2:4] if os.geteuid() == 0 else None
+        self.home = place / name
+        self.home.mkdir()
+        if self.user:
+            shutil.chown(self.home, name)
+
+    def run(self, *todo):
+        """Do these steps: classes of nbgrader's exchange, or sources to put into the notebook."""
+        told = [self.user, "" if self.user else self.name, str(self.place / "exchange"), self.course.name, NAME, *todo]
+        command = [sys.executable, "-c", STUDENT, json.dumps(told)]
+        env = {**os.environ, "HOME": str(self.home), "JUPYTER_PREFER_ENV_PATH": "1"}
+        _run(command, self.home, env)
+
+    def feedback(self):
+        """Return the pages that were fetched."""
+        return [path.read_text() for path in sorted((self.home / NAME / "feedback").rglob("*.html"))]
+
+
+def _nbgrader(place, course, room, command):
+    env = {**os.environ, "MLA_COURSE": str(course.root), "MLA_CLASSROOM": str(room.folder)}
+    return _run([sys.executable, "-m", "nbgrader", command, NAME], place, env)
+
+
+def _run(command, folder, env):
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_two_students_hand_in_and_get_their_feedback(place, tiny, judged_class, monkeypatch):
+    monkeypatch.chdir(place)
+    room = Classroom(tiny, shutil.copytree(judged_class, place / "class"))
+    (place / "class").chmod(0o700)
+    students = {name: Student(place, tiny, name) for name in ("games", "mail")}
+    _nbgrader(place, tiny, room, "release_assignment")
+    for name, sources in (("games", RIGHT), ("mail", WRONG)):
+        students[name].run("ExchangeFetchAssignment", sources, "ExchangeSubmit")
+    _nbgrader(place, tiny, room, "collect")
+    local = room.submitted / "zoe" / NAME
+    local.mkdir(parents=True)
+    shutil.copy(room.submitted / "mail" / NAME / BOOK, local / BOOK)  # came by mail: there is no page to fetch
+    assert {result.student: result.score for result in room.grade()} == {"games": 5, "mail": 2, "zoe": 2}
+    assert len(write_feedback(room)[0]) == 3
+    assert "no feedback is released: zoe" in _nbgrader(place, tiny, room, "release_feedback")
+    for name, score in (("games", "5.0 / 5.0"), ("mail", "2.0 / 5.0")):
+        students[name].run("ExchangeFetchFeedback")
+        (page,) = students[name].feedback()
+        assert f"Score: {score}" in page
+        assert ("halved" in page) == (name == "mail")
+
+
+def _inbound(room, root, student, time="2026-12-24 10:00:00 UTC"):
+    folder = root / room.course.name / "inbound" / f"{student}+{NAME}+{time}+random"
+    folder.mkdir(parents=True)
+    (folder / "timestamp.txt").write_text(time)
+    return folder
+
+
+def _exchange(room, root, kind):
+    config = room.records.config()
+    config.Exchange.root, config.CourseDirectory.assignment_id = str(root), NAME
+    config.ExchangeCollect.update = True
+    getattr(default, kind)(
+        coursedir=CourseDirectory(config=config), authenticator=Authenticator(config=config), config=config
+    ).start()
+
+
+def test_a_link_in_the_exchange_hands_in_no_file_of_the_instructors(tiny_room, tmp_path):
+    hand_in(tiny_room.folder, ada=notebook(**RIGHT))
+    honest = tiny_room.submitted / "ada" / NAME / BOOK
+    (_inbound(tiny_room, tmp_path, "eve") / BOOK).symlink_to(honest)
+    os.mkfifo(_inbound(tiny_room, tmp_path, "dan") / "pipe")
+    shutil.copy(honest, _inbound(tiny_room, tmp_path, "ben") / BOOK)
+    _exchange(tiny_room, tmp_path, "ExchangeCollect")
+    assert {result.student: result.score for result in tiny_room.grade()} == {"ada": 5, "ben": 5, "eve": 0}
+
+
+def test_feedback_goes_to_the_submission_that_was_graded_last(tiny_room, tmp_path):
+    released = tmp_path / tiny_room.course.name / "feedback"
+    for day, secret in ((24, "first"), (25, "second")):
+        folder = _inbound(tiny_room, tmp_path, "ada", f"2026-12-{day} 10:00:00 UTC")
+        (folder / BOOK).write_text(json.dumps(notebook(**RIGHT)))
+        (folder / "submission_secret.txt").write_text(secret)
+        _exchange(tiny_room, tmp_path, "ExchangeCollect")
+        tiny_room.grade()
+        write_feedback(tiny_room)
+        _exchange(tiny_room, tmp_path, "ExchangeReleaseFeedback")
+        assert (released / f"{notebook_hash(secret=secret, notebook_id=NAME)}.html").is_file()

@@ -1,0 +1,126 @@
+"""What students get installs, answers `check`, and holds no solution."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from autograder.classroom.build import BuildError
+from autograder.classroom.handout import hand_out, solutions_in
+from autograder.course.course import Course
+
+from ..tiny_course import FOLDER, NAME, write
+
+ROOT = Path(__file__).parents[3]
+OURS = Course.at(ROOT)
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    """The course, released."""
+    folder = tmp_path_factory.mktemp("released") / "class"
+    hand_out(OURS, folder)
+    return folder
+
+
+def test_no_solution_is_in_any_file_of_a_release(released):
+    assert solutions_in(OURS, released) == []
+    lessons = {path.name for path in (released / "autograder" / "_course").rglob("*.py")}
+    assert lessons == {"exercises.py", "drawing.py", "oracles.py"}
+    assert not {"solutions", "tests", "benchmarks"} & {path.name for path in released.iterdir()}
+
+
+def test_no_solution_is_in_what_pip_installs_of_the_repository(tmp_path):
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    for pattern in wheel["include"]:
+        for path in ROOT.glob(pattern.lstrip("/")):
+            target = tmp_path / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if path.is_dir() else shutil.copy)(path, target)
+    assert solutions_in(OURS, tmp_path) == []
+
+
+def test_a_solution_is_found_wherever_and_however_it_stands(tmp_path):
+    source = OURS.lesson("01_mha").solutions["grouped_attention"]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "notes.md").write_text("    " + source.replace("\n", "\n    # mine\n\n    "))
+    assert [each for each in solutions_in(OURS, tmp_path) if each.startswith("grouped_attention in a/notes.md")]
+    shutil.copytree(ROOT / "solutions" / "02_naive_mla", tmp_path / "b")
+    found = {each.partition(" ")[0] for each in solutions_in(OURS, tmp_path / "b")}
+    assert found >= {each.name for each in OURS.exercises("02_naive_mla")}
+
+
+def test_a_lesson_that_tells_its_solution_is_not_handed_out(tmp_path):
+    course = write(tmp_path, "lesson", {'print("the lesson\'s own words")': "def _twice(x):\n    return 2 * x"})
+    body = "return _twice(x)\n\n\ndef _twice(x):\n    return 2 * x"
+    lesson = course.folder(NAME) / "lesson.py"
+    lesson.write_text(lesson.read_text().replace("Some words on the matter.", body.replace("\n", "\n# ")))
+    with pytest.raises(BuildError, match="would hold solutions: double in course"):
+        hand_out(course, tmp_path / "class")
+    assert not (tmp_path / "class").exists()
+
+
+def test_what_was_released_answers_check_by_itself(released, tmp_path):
+    """As where it is installed: nothing else of ours is in reach."""
+    done = _ran(released, "from autograder import check\nfrom mla_ref import plots\n", tmp_path)
+    assert done.returncode == 0, done.stderr
+    source = OURS.lesson("01_mha").solutions["predict_cache_bytes"]
+    code = f"import math, torch\nfrom autograder import check\n{source}\ncheck('predict_cache_bytes')"
+    done = _ran(released, code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "predict_cache_bytes: passed" in done.stdout
+
+
+def test_everything_that_the_notebooks_import_is_in_a_release(released, tmp_path):
+    import nbformat
+
+    lines = set()
+    for path in (released / "course").rglob("*.ipynb"):
+        for cell in nbformat.read(path, as_version=4).cells:
+            lines |= {
+                line.strip()
+                for line in cell.source.split("\n")
+                if cell.cell_type == "code"
+                and line.strip().startswith(("from mla_ref", "from autograder"))
+                and line.strip()[-1] != "("
+            }
+    assert len(lines) > 20
+    done = _ran(released, "\n".join(sorted(lines)), tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_second_release_brings_the_first_up_to_date_and_keeps_what_is_not_its_own(tmp_path):
+    folder = tmp_path / "class"
+    first = hand_out(Course.at(FOLDER), folder)
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert there == {*first, ".handed-out"}
+    (folder / "syllabus.md").write_text("Mondays")
+    (folder / ".handed-out").write_text("\n".join([*first, "course/old/old.ipynb"]))
+    (folder / "course" / "old").mkdir()
+    (folder / "course" / "old" / "old.ipynb").touch()
+    assert hand_out(Course.at(FOLDER), folder) == first
+    assert (folder / "syllabus.md").exists() and not (folder / "course" / "old" / "old.ipynb").exists()
+
+
+def test_a_file_of_somebody_elses_is_not_written_over(tmp_path):
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "README.md").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"README\.md, which no release wrote"):
+        hand_out(Course.at(FOLDER), tmp_path / "class")
+    assert [path.name for path in (tmp_path / "class").iterdir()] == ["README.md"]
+
+
+def test_the_environment_of_a_student_has_no_tools_of_an_instructor(released):
+    assert "--editable .[lab]\n" in (released / "environment.yml").read_text()
+    assert (released / "pyproject.toml").read_bytes() == (ROOT / "pyproject.toml").read_bytes()
+
+
+def _ran(released, code, elsewhere):
+    variables = {key: value for key, value in os.environ.items() if not key.startswith(("MLA_", "PYTHON"))}
+    variables |= {"PYTHONPATH": str(released), "MPLBACKEND": "agg"}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=elsewhere, env=variables, capture_output=True, text=True, timeout=300)
