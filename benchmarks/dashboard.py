@@ -72,6 +72,7 @@ def main():
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "python": platform.python_version(),
         "exercises": 80,
+        "load, last minute": round(os.getloadavg()[0], 1),
         "seconds": {},
     }
     for students in SIZES:

@@ -43,6 +43,7 @@ class Dashboard:
     def __init__(self, folder: Path, formgrader: str = ""):
         self.folder, self.formgrader = folder, formgrader
         self.busy = False  # while widgets are set by the program and not by a person
+        self.lock = threading.RLock()  # what is graded meanwhile is read by a thread of its own
         self._read()
         self._build()
         self._fill()
@@ -76,7 +77,7 @@ class Dashboard:
     def _build(self) -> None:
         def box(kind: Any, change: Callable[[], None], **options: Any) -> Any:
             made = kind(**{"style": {"description_width": "initial"}, **options})
-            made.observe(lambda _: None if self.busy else change(), "value")
+            made.observe(lambda _: None if self.busy else self._alone(change), "value")
             return made
 
         self.view = box(widgets.ToggleButtons, self._show, options=VIEWS)
@@ -165,12 +166,15 @@ class Dashboard:
     def _named(self, student: str) -> str:
         return one_line(self.group.shown(student, self.hide.value), 60)
 
-    @staticmethod
-    def _list(title: str, entries: Sequence[tuple[str, Callable[[], None]]]) -> widgets.VBox:
+    def _alone(self, act: Callable[[], None]) -> None:
+        with self.lock:
+            act()
+
+    def _list(self, title: str, entries: Sequence[tuple[str, Callable[[], None]]]) -> widgets.VBox:
         made = []
         for text, act in entries[:SHORT]:
             button = widgets.Button(description=one_line(text, 120), layout=widgets.Layout(width="auto"))
-            button.on_click(lambda _, act=act: act())
+            button.on_click(lambda _, act=act: self._alone(act))
             made.append(button)
         rest = f", the first {SHORT} of {len(entries)}" if len(entries) > SHORT else "" if entries else ": none"
         head = widgets.HTML(page(f"<h2>{title}{rest}</h2>"))
@@ -330,8 +334,9 @@ class Dashboard:
 
             self.told.value = page("<span role='status'>comparing answers…</span>")
             snapshot.read_shapes(self.folder, find_course())
-        self._read()
-        self._fill()
+        with self.lock:
+            self._read()
+            self._fill()
 
     def _count(self) -> None:
         """Count what waits, for which all that was handed in is looked through."""

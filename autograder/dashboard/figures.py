@@ -27,7 +27,8 @@ from autograder.judging.verdict import Outcome
 
 OUTCOMES = list(Outcome)
 NOTHING = -1  # of an exercise that is in no record of the student
-UNTRIED = [OUTCOMES.index(each) for each in (Outcome.UNFINISHED, Outcome.MISSING, Outcome.UNREADABLE, Outcome.ABSENT)]
+NONE = Outcome.UNFINISHED, Outcome.MISSING, Outcome.UNREADABLE, Outcome.ABSENT, Outcome.OTHER
+UNTRIED = [OUTCOMES.index(each) for each in NONE]
 FAULT = OUTCOMES.index(Outcome.FAULT)
 PASSED = OUTCOMES.index(Outcome.PASSED)
 LIMITS = (Outcome.TIME, Outcome.MEMORY, Outcome.ENDED)
@@ -417,7 +418,8 @@ def lost(group: Group) -> list[Lost]:
         mine, recent = share[n].mean(), share[n, -2:].mean()
         weight = float(np.clip(1 - mine / middle, 0, 1)) if middle else 0.0
         if missing == len(given):
-            found.append(Lost(student, "has handed in nothing", 1.0))
+            what = "none of the lessons that half the class has" if handed[n].any() else "nothing"
+            found.append(Lost(student, f"has handed in {what}", 0.95 if handed[n].any() else 1.0))
         elif behind >= 2:
             found.append(Lost(student, f"has not handed in the last {behind} lessons", max(weight, 0.9)))
         elif mine < BEHIND * middle:

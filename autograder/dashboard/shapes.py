@@ -6,7 +6,7 @@ import ast
 import hashlib
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -161,6 +161,11 @@ def _passages(tokens: Sequence[str]) -> Iterator[int]:
         for n in range(max(1, len(tokens) - GRAM + 1))
     ]
     yield from sorted({min(grams[n : n + WINDOW]) for n in range(max(1, len(grams) - WINDOW + 1))})
+
+
+def tokens_of(passages: Collection[int]) -> int:
+    """Return about how many tokens these passages stand for: winnowing keeps two of `WINDOW + 1`."""
+    return len(passages) * (WINDOW + 1) // 2
 
 
 # Near relatives

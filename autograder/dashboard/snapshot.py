@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from autograder.course.course import Course
 
 CACHE = ".dashboard"
-VERSION = 2  # of what the cache holds
+VERSION = [4, *map(str, Outcome)]  # of what the cache holds: outcomes are kept as places in their list
 LESSON = re.compile(r"\d\d_.+")
 REASON = 600  # characters of a reason that are kept
 SPEED = ("how", "device", "seconds", "floor", "baseline", "bytes", "flops", "bandwidth", "rate", "fraction", "ratio")
@@ -402,7 +402,7 @@ class Shapes:
     answers
         [shape, text] by student (see `shapes.Shape`); a cell as it was handed out is left out.
     tokens
-        Of each shape.
+        Of each shape; the starter's, and those beyond it that the lesson's own solution does not have.
     family
         Of each shape that has near relatives, the one that stands for them.
     starter, own
@@ -449,7 +449,7 @@ def _compared(folder: Path, course: Course, name: str, data: dict[str, Any], pro
     """Return what the cache should hold of the shapes in a lesson; write it if it did not."""
     from autograder.classroom.restore import code_cells
     from autograder.course.lesson import without_marks
-    from autograder.dashboard.shapes import families, shape_of
+    from autograder.dashboard.shapes import families, shape_of, tokens_of
     from autograder.judging.program import Cell
 
     lesson, stamps = course.lesson(name), _stamps(folder, name)
@@ -479,7 +479,11 @@ def _compared(folder: Path, course: Course, name: str, data: dict[str, Any], pro
         for exercise in lesson.solutions:
             if shape := shape_of(lesson, exercise, cells):
                 found[exercise] = [shape.shape, shape.text]
-                tokens[shape.shape], passages[shape.shape] = shape.tokens, shape.passages
+                passages[shape.shape] = shape.passages
+                if exercise in exercises and shape.shape not in exercises[exercise]:
+                    starter, base, own = exercises[exercise]
+                    given = set(passages[starter]) | set(passages[own])
+                    tokens[shape.shape] = min(shape.tokens, base + tokens_of(set(shape.passages) - given))
         students[student] = [stamp, found]
         progress(f"comparing {name}", len(students), len(stamps))
     near = {}
@@ -488,7 +492,7 @@ def _compared(folder: Path, course: Course, name: str, data: dict[str, Any], pro
         near[exercise] = families({each: passages[each] for each in shapes}, [passages[starter], passages[own]])
     used = {shape for _, found in students.values() for shape, _ in found.values()}
     used |= {each for starter, _, own in exercises.values() for each in (starter, own)}
-    tokens, passages = ({each: all_[each] for each in sorted(used)} for all_ in (tokens, passages))
+    tokens, passages = ({each: its[each] for each in sorted(used) if each in its} for its in (tokens, passages))
     data = {"sources": sources, "exercises": exercises, "families": near, "tokens": tokens, "students": students}
     save(folder / CACHE / f"{name}.shapes.json", data)
     save(folder / CACHE / f"{name}.passages.json", {"passages": passages})

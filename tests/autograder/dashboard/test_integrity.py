@@ -8,7 +8,7 @@ import pytest
 
 from autograder.course.lesson import without_marks
 from autograder.dashboard import figures, integrity, snapshot
-from autograder.dashboard.shapes import families, shape_of_source
+from autograder.dashboard.shapes import families, shape_of_source, tokens_of
 from autograder.judging.verdict import Outcome, Verdict
 
 from ...test_other_solutions import COURSE, OTHERS, whole
@@ -102,7 +102,11 @@ def _honest(students, seed):
         made = [shape_of_source(source, exercise) for source in sources]
         key = lesson, exercise
         shapes.starter[key], shapes.own[key] = starter.tokens, made[0].shape
-        shapes.tokens |= {each.shape: each.tokens for each in made}
+        given = {*starter.passages, *made[0].passages}
+        shapes.tokens |= {
+            each.shape: min(each.tokens, starter.tokens + tokens_of(set(each.passages) - given)) for each in made[1:]
+        }
+        shapes.tokens[made[0].shape] = made[0].tokens
         shapes.answers[key] = {}
         for name in names:
             way = pick.randrange(len(made))

@@ -9,7 +9,7 @@ from autograder.classroom.grade import Classroom
 from autograder.dashboard import figures, findings, pages, snapshot
 from autograder.judging.verdict import Outcome, Verdict
 
-from ..tiny_course import NAME, RIGHT, WRONG, hand_in, notebook
+from ..tiny_course import NAME, RIGHT, WRONG, hand_in, notebook, own_cell
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +157,25 @@ def test_another_database_is_read_where_the_environment_names_one(tmp_path, monk
     monkeypatch.setenv("MLA_GRADEBOOK", f"sqlite:///{elsewhere}")
     _record(tmp_path, "ada", 3)
     assert snapshot.read(tmp_path).book.students == {"ada": "Ada L", "zoe": "zoe"}
+
+
+def test_an_answer_is_compared_with_the_helpers_that_it_uses_and_without_what_the_lesson_gives(tiny, tmp_path):
+    room = Classroom(tiny, tmp_path, isolation="process")
+    helped = {}
+    for student, (value, helper) in {"ada": ("x", "twice"), "ben": ("number", "again")}.items():
+        plain = notebook(double=f"def double({value}): return {helper}({value})  # {student}", quad=RIGHT["quad"])
+        plain["cells"].insert(3, own_cell(f"def {helper}(a):\n    return a + a"))
+        helped[student] = plain
+    other = notebook(double="def double(x): return twice(x)", quad=RIGHT["quad"])
+    other["cells"].insert(3, own_cell("def twice(a):\n    return 2 * a"))
+    hand_in(room.folder, **helped, eve=other, zoe=notebook())
+    room.grade()
+    findings.sum_up(tiny, room.folder)
+    shapes = snapshot.read_shapes(room.folder)
+    found = {student: shape for student, (shape, _) in shapes.answers[NAME, "double"].items()}
+    assert found["ada"] == found["ben"] != found["eve"]
+    texts = [text for student, (_, text) in shapes.answers[NAME, "double"].items() if student in ("ada", "ben")]
+    assert len(set(texts)) == 2
+    quads = {shape for shape, _ in shapes.answers[NAME, "quad"].values()}
+    assert shapes.own[NAME, "quad"] in quads
+    assert shapes.own[NAME, "double"] == found["zoe"]
