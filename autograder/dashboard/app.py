@@ -300,7 +300,6 @@ class Dashboard:
         self.beside.value = "" if n is None else pages.side_by_side(self.look, self.alike[n])
 
     def _operations(self) -> None:
-        self._waiting = None
         self.work.value = pages.operations_page(self.look, self.waiting)
 
     # What leads elsewhere
