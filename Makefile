@@ -6,7 +6,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 STAMP := .venv/.installed
 BENCHES := ceilings timing_traps norm_rope ablation decode paged crossover judged
 
-.PHONY: demo demo-all test lab site bench build clean
+.PHONY: demo demo-all test lab dashboard site bench build clean
 
 demo: $(STAMP)  ## build the course, grade a small sample class, print the scoreboard
 	$(BIN)/mla-course build
@@ -27,6 +27,9 @@ lab: $(STAMP)  ## JupyterLab at lesson 00, with nbgrader's formgrader in its men
 
 site: $(STAMP)  ## the course as a static site in site/, some minutes the first time
 	$(BIN)/mla-course site
+
+dashboard: $(STAMP)  ## the class in a browser: who is lost, which exercise is broken, whose answers are alike
+	$(BIN)/mla-course dashboard
 
 bench: $(STAMP)  ## on a machine with an NVIDIA GPU: all its benchmarks, some minutes each, then the README's tables
 	@if nvidia-smi >/dev/null 2>&1; then \
@@ -52,5 +55,5 @@ $(STAMP): pyproject.toml constraints.txt
 	      --index-url $(CPU_INDEX) $(TORCH) 2>/dev/null || true; \
 	  fi; }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(TORCH)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[lab,grading,scale,postgres,site,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[lab,grading,dashboard,scale,postgres,site,dev]"
 	touch $@

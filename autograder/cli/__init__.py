@@ -6,12 +6,18 @@ import re
 import sys
 from typing import NoReturn
 
-from autograder.cli import lessons, teaching  # noqa: F401  which register their commands
+from autograder.cli import lessons, teaching, watching  # noqa: F401  which register their commands
 from autograder.cli.terminal import app, err
 from autograder.course.lesson import LessonError
 from autograder.files import disk_trouble
 
-EXTRAS = {"distributed": "scale", "dask": "scale", "psycopg": "postgres", "psycopg2": "postgres"} | dict.fromkeys(
+EXTRAS = {
+    "distributed": "scale",
+    "dask": "scale",
+    "psycopg": "postgres",
+    "psycopg2": "postgres",
+    "voila": "dashboard",
+} | dict.fromkeys(
     ("nbgrader", "nbconvert", "jupyterlab", "bs4", "jinja2", "sqlalchemy", "alembic", "jupytext"), "grading"
 )
 EXTRAS |= dict.fromkeys(("sphinx", "myst_nb", "pydata_sphinx_theme", "jupyter_server_mathjax", "nbclient"), "site")

@@ -113,6 +113,7 @@ def grade(
     from autograder.classroom.export import overruled
     from autograder.classroom.grade import Classroom
     from autograder.classroom.scoreboard import as_rows, print_scoreboard, remarks
+    from autograder.dashboard.findings import sum_up
 
     room = Classroom(*at_work(classroom), seconds, isolation and isolation.value, scheduler)
     for name in lessons or ():
@@ -122,6 +123,8 @@ def grade(
     err.print(UNDER[under], highlight=False, soft_wrap=True)
     with bars(as_json) as progress, stoppable(GOES_ON):
         results = room.grade(lessons or (), jobs, again, progress, best)
+        if results:
+            sum_up(room.course, room.folder, progress)
     if as_json:
         print(json.dumps({"isolation": under, "results": as_rows(results), "left_alone": strange}))
     else:

@@ -1,0 +1,168 @@
+"""Copies are found, coincidences are not."""
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from autograder.course.lesson import without_marks
+from autograder.dashboard import figures, integrity, snapshot
+from autograder.dashboard.shapes import families, shape_of_source, tokens_of
+from autograder.judging.verdict import Outcome, Verdict
+
+from ...test_other_solutions import COURSE, OTHERS, whole
+from . import simulated
+
+ROOT = Path(__file__).parents[3]
+LONG = """
+def attention(q, k, v):
+    scores = (q @ k.mT) / math.sqrt(q.shape[-1])
+    rows, columns = scores.shape[-2:]
+    mask = torch.ones(rows, columns, dtype=torch.bool).tril(columns - rows)
+    scores = scores.masked_fill(~mask, -torch.inf)
+    peak = scores.amax(-1, keepdim=True)
+    weights = (scores - peak).exp()
+    return (weights / weights.sum(-1, keepdim=True)) @ v, peak.squeeze(-1) + weights.sum(-1).log()
+"""
+
+
+def test_names_comments_and_layout_are_no_difference():
+    renamed = re.sub(r"\bscores\b", "s", LONG).replace("peak", "biggest")
+    renamed = renamed.replace("    rows,", '    """Mine."""\n\n    # by myself\n    rows,')
+    one, other = (shape_of_source(source, "attention") for source in (LONG, renamed))
+    assert one.shape == other.shape
+    assert one.text != other.text
+    assert shape_of_source(LONG.replace("tril", "triu"), "attention").shape != one.shape
+    assert shape_of_source("def attention(:", "attention") is None
+
+
+def test_a_copy_with_a_few_changes_is_family_and_another_answer_is_not():
+    changed = LONG.replace(
+        "    weights = (scores - peak).exp()\n", "    scores = scores - peak\n    weights = scores.exp()\n"
+    )
+    other = """
+def attention(query, key, value):
+    out, lse = [], []
+    for position in range(query.shape[-2]):
+        seen = key.shape[-2] - query.shape[-2] + position + 1
+        row = torch.einsum("...d,...td->...t", query[..., position, :], key[..., :seen, :]) * query.shape[-1] ** -0.5
+        lse.append(torch.logsumexp(row, dim=-1))
+        out.append(torch.einsum("...t,...td->...d", torch.softmax(row, -1), value[..., :seen, :]))
+    return torch.stack(out, -2), torch.stack(lse, -1)
+"""
+    sources = {"one": LONG, "two": changed, "three": other}
+    found = families({name: shape_of_source(source, "attention").passages for name, source in sources.items()}, [])
+    assert found.get("one") == found.get("two") is not None
+    assert "three" not in found
+
+
+@pytest.mark.parametrize(("students", "seed"), [(30, 2), (300, 3)])
+def test_a_copied_pair_and_a_ring_are_found_and_who_was_first(students, seed):
+    made = simulated.make(students, 80, seed=seed)
+    group = figures.gather(simulated.as_snapshot(made))
+    found = integrity.alike(group, made.shapes)
+    sure = {tuple(sorted(each.students)): each for each in found if each.bits >= 15}
+    assert set(sure) == set(map(tuple, made.copied))
+    for each in sure.values():
+        lessons = {lesson for lesson, _, _ in each.exercises}
+        times = {s: min(group.snapshot.book.handed_in[x, s] for x in lessons) for s in each.students}
+        assert each.first == min(times, key=times.get)
+
+
+def test_a_pair_of_a_thousand_is_found(thousand):
+    made, group = thousand
+    found = integrity.alike(group, made.shapes)
+    assert made.copied[0] in [tuple(sorted(each.students)) for each in found]
+    assert all(set(each.students) in [set(copied) for copied in made.copied] for each in found if each.bits >= 15)
+
+
+@pytest.mark.parametrize(("students", "seed"), [(20, 1), (200, 2)])
+def test_a_class_that_copies_nothing_has_no_likely_group(students, seed):
+    made = simulated.make(students, 80, seed=seed, bad=False, copies=False)
+    found = integrity.alike(figures.gather(simulated.as_snapshot(made)), made.shapes)
+    assert [each for each in found if each.bits >= 15] == []
+
+
+SOURCES = {}  # right answers to the real exercises, by lesson and exercise
+for _exercise, _, _source in OTHERS:
+    _key = COURSE.locate(_exercise)[0], _exercise
+    SOURCES.setdefault(_key, [without_marks(COURSE.lesson(_key[0]).solutions[_exercise])]).append(
+        whole(_exercise, _source)
+    )
+
+
+def _honest(students, seed):
+    """Return a class that solves the real exercises: each student takes a way for each, out of those that are known."""
+    pick = random.Random(seed)
+    names = [f"s{n:02d}" for n in range(students)]
+    shapes = snapshot.Shapes()
+    for (lesson, exercise), sources in SOURCES.items():
+        starter = shape_of_source(COURSE.lesson(lesson).starter(exercise), exercise)
+        made = [shape_of_source(source, exercise) for source in sources]
+        key = lesson, exercise
+        shapes.starter[key], shapes.own[key] = starter.tokens, made[0].shape
+        given = {*starter.passages, *made[0].passages}
+        shapes.tokens |= {
+            each.shape: min(each.tokens, starter.tokens + tokens_of(set(each.passages) - given)) for each in made[1:]
+        }
+        shapes.tokens[made[0].shape] = made[0].tokens
+        shapes.answers[key] = {}
+        for name in names:
+            way = pick.randrange(len(made))
+            shapes.answers[key][name] = [made[way].shape, f"{exercise} {way} in the words of {name}"]
+        others = {each.shape: each.passages for each in made[1:]}
+        shapes.family[key] = families(others, [starter.passages, made[0].passages])
+    verdict = snapshot.row_of(Verdict("x", 1, 1.0, Outcome.PASSED).to_json())
+    sheets = {"01_x": snapshot.sheet_of({name: ([verdict], 0.0, []) for name in names})}
+    book = snapshot.Book({name: name for name in names})
+    return figures.gather(snapshot.Snapshot(Path("nowhere"), sheets, book, [])), shapes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_honest_students_of_the_real_course_are_not_accused_and_a_copy_among_them_is(seed):
+    """Where each exercise has some six ways, two of them often meet: that is how few ways there are."""
+    group, shapes = _honest(40, seed)
+    assert [each for each in integrity.alike(group, shapes) if each.bits >= 5] == []
+    for key, answers in shapes.answers.items():
+        if key[0] == "06_flash_decoding":  # in which every way is one more to have hit by chance
+            shapes.tokens["of his own"] = 300
+            answers["s07"] = ["of his own", "as s07 wrote it"]
+            answers["s23"] = ["of his own", "renamed by s23"]
+    assert [sorted(each.students) for each in integrity.alike(group, shapes)] == [["s07", "s23"]]
+
+
+def test_sixty_identical_submissions_are_one_group():
+    made = simulated.make(200, 40, 5, seed=5, bad=False, copies=False)
+    ring, lesson = made.students[20:80], "02_lesson"
+    for name in made.lessons[lesson]:
+        answers = made.shapes.answers[lesson, name]
+        for student in ring:
+            answers[student] = [f"{name} of the ring", "to the letter"]
+        made.shapes.tokens[f"{name} of the ring"] = 200
+    first = integrity.alike(figures.gather(simulated.as_snapshot(made)), made.shapes)[0]
+    assert set(first.students) == set(ring)
+    assert first.sure == "almost certain"
+
+
+def test_refused_answers_are_told_with_the_judges_words():
+    rows = {
+        "ada": Verdict(
+            "k", 1, 0.0, Outcome.ERROR, "the result is what torch computes from data outside the kernels: `mm`"
+        ),
+        "ben": Verdict("k", 1, 0.0, Outcome.WRONG, "out is off by 0.3"),
+        "eve": Verdict("k", 1, 1.0, Outcome.PASSED),
+    }
+    sheet = snapshot.sheet_of({s: ([snapshot.row_of(v.to_json())], 0.0, []) for s, v in rows.items()})
+    group = figures.gather(snapshot.Snapshot(Path("nowhere"), {"04_x": sheet}, snapshot.Book(), []))
+    (found,) = integrity.refused(group)
+    assert (found.student, found.what) == ("ada", "had torch compute in place of a kernel")
+    assert "`mm`" in found.evidence
+
+
+@pytest.mark.parametrize("words", integrity.REFUSED)
+def test_the_judge_still_says_these_words(words):
+    """They are looked for in its reasons: who changes one there changes it in `integrity.REFUSED` too."""
+    folders = (ROOT / "autograder" / name for name in ("judging", "kernels", "isolation"))
+    sources = [path.read_text() for folder in folders for path in folder.rglob("*.py")]
+    assert any(words in source for source in sources)
