@@ -5,6 +5,13 @@ from autograder.dashboard import figures
 from . import simulated
 
 
+def pytest_collection_modifyitems(items):
+    """One worker has the tests on a large class, which takes long to make."""
+    for item in items:
+        if {"thousand", "hundred"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("large class"))
+
+
 @pytest.fixture(scope="session")
 def thousand():
     """A class of 1,000 students and 80 exercises, five of them bad: what was made, and its figures."""
