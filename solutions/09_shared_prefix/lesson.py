@@ -88,6 +88,10 @@ guess = 50  # users: put your own number here
 #
 # $$z = \ln(e^{z_a} + e^{z_b}), \qquad o = e^{z_a - z} o_a + e^{z_b - z} o_b .$$
 #
+# In float32 the weights are better taken from the larger one, $m = \max(z_a, z_b)$: $w_a = e^{z_a - m}$,
+# $w_b = e^{z_b - m}$ and $o = (w_a o_a + w_b o_b) / (w_a + w_b)$. A z of 300 is rounded by up to 1.5e-5, and
+# $e^{z_a - z}$ is off by as much; the differences to m are not rounded. `mla_ref.combine` does it so too.
+#
 # | | shape | dtype |
 # |---|---|---|
 # | `out_a`, `out_b` | [B, H, Dv]; where the part is empty undefined, perhaps NaN | float32, float16 or bfloat16 |
@@ -99,19 +103,22 @@ guess = 50  # users: put your own number here
 #
 # <details><summary>Hint 1</summary>
 #
-# `torch.logaddexp(lse_a, lse_b)` subtracts the larger one for you, and gives −inf for two of −inf.
+# `torch.logaddexp(lse_a, lse_b)` is z: it subtracts the larger one for you, and gives −inf for two of −inf.
+# `torch.maximum(lse_a, lse_b)` is m.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Where both are empty, put 0 in place of the lse in the exponents, as in `online_update` of lesson 06: then both
-# weights are $e^{-\infty} = 0$. A weight of 0 does not keep out a NaN: 0 · NaN is NaN.
+# Where both are empty, put 0 in place of m in the exponents, as in `online_update` of lesson 06: then both
+# weights are $e^{-\infty} = 0$, and their sum is 0 too, so divide by 1 there. A weight of 0 does not keep out a NaN:
+# 0 · NaN is NaN.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
 # `weight = torch.exp(lse_a - base)[..., None]`, and for the part `torch.where(weight > 0, weight * out_a.float(),
-# 0.0)`. The same for b; five or six lines.
+# 0.0)`. The same for b. Add the parts, add the weights, divide: `out / torch.where(total > 0, total, 1.0)`. Seven or
+# eight lines.
 #
 # </details>
 
@@ -127,11 +134,14 @@ def merge_two(out_a, lse_a, out_b, lse_b):
     """
     ### BEGIN SOLUTION
     lse = torch.logaddexp(lse_a, lse_b)
-    base = lse.masked_fill(lse == -math.inf, 0.0)
-    out = 0.0
+    base = torch.maximum(lse_a, lse_b)
+    base = base.masked_fill(base == -math.inf, 0.0)
+    out = total = 0.0
     for part, part_lse in ((out_a, lse_a), (out_b, lse_b)):
         weight = torch.exp(part_lse - base)[..., None]
         out = out + torch.where(weight > 0, weight * part.float(), 0.0)
+        total = total + weight
+    out = out / torch.where(total > 0, total, 1.0)
     return out.to(out_a.dtype), lse
     ### END SOLUTION
 
@@ -195,7 +205,8 @@ def rotate(x, cos, sin):
 # the tokens that you leave out, absorb's places 0 to L − 1, are the same.)
 #
 # The work is counted: your products may take twice the FLOPs of Algorithm 1. To expand every sequence's own tokens
-# takes more. `merge_two` is there for you, the right one where yours is not.
+# takes more, and so does absorb over a long prefix: its tokens go through `k` and `v`. `merge_two` is there for you,
+# the right one where yours is not.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -690,14 +701,15 @@ plots.flow(
 # | `q` | [B, H, D] | whole queries, rotated; the scale is 1/√D |
 # | `k`, `v` | [N, H, D], [N, H, Dv] | expanded tokens of all nodes, node 0's first, then node 1's, … |
 # | `parents` | list of n ints | of each node the one before it, −1 for a root; a parent may have a larger number |
-# | `lengths` | list of n ints | tokens of each node alone; 0 is possible |
+# | `lengths` | list of n ints | tokens of each node alone; 0 is possible, and so is a node without users |
 # | `last` | list of B ints | the last node of each request, −1 for one that shares nothing |
 # | `own_out`, `own_lse` | [B, H, Dv], [B, H] | own tokens, done by absorb; NaN and −inf for none |
 # | returns `out`, `lse` | [B, H, Dv], [B, H] | over the whole context; 0 and −inf where there is none |
 #
 # Floats are float32, the lists are Python's. The work is counted: your products may take half more than all nodes
-# with their users. In a tree of many branches every node with every query, and a mask behind it, takes more.
-# `merge_two` is there for you.
+# with their users. In a tree of many branches every node with every query, and a mask behind it, takes more. Request
+# by request over the whole path takes no more FLOPs, so it is accepted here; but it reads a node's keys once for each
+# user, and that is what a GPU would wait for. `merge_two` is there for you.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -14,7 +14,8 @@ from autograder.course.sample import (
 from autograder.judging.verdict import Outcome
 
 LSE = "lse = torch.logaddexp(lse_a, lse_b)"
-BASE = "base = lse.masked_fill(lse == -math.inf, 0.0)"
+BASE = "    base = base.masked_fill(base == -math.inf, 0.0)\n"
+DIVISION = "    out = out / torch.where(total > 0, total, 1.0)\n"
 WEIGHT = "torch.exp(part_lse - base)[..., None]"
 KEPT_OUT = "torch.where(weight > 0, weight * part.float(), 0.0)"
 NAN_STAYS = replace("merge_two", KEPT_OUT, "torch.where(weight == 0, 0.0, weight * part.float())")
@@ -241,11 +242,7 @@ def soft(scores):
         "gus",
         "weights not normalised, lengths with the prefix, words for bytes, latents dropped, the tail, siblings",
         patches=(
-            replace(
-                "merge_two",
-                BASE,
-                "base = torch.maximum(lse_a, lse_b)\n    base = base.masked_fill(base == -math.inf, 0.0)",
-            ),
+            replace("merge_two", DIVISION, ""),
             replace("prefix_decode", "(seq_lens - L)", "seq_lens"),
             replace("choose_form", "itemsize * ", ""),
             replace("prefix_footprint", TOKENS, "tokens = B / data * (T - L)"),
@@ -306,7 +303,7 @@ def soft(scores):
         "mona",
         "NaN of nothing, a position too far, keys of 576, all heads everywhere, base 2, own tokens forgotten",
         patches=(
-            replace("merge_two", BASE, "base = lse"),
+            replace("merge_two", BASE, ""),
             NAN_STAYS,
             replace("prefix_decode", POSITION, "position = seq_lens.long().clamp(max=len(cos) - 1)"),
             replace("choose_form", '(2 * sizes["R"] + sizes["Dr"])', '(sizes["R"] + sizes["Dr"])'),
@@ -333,8 +330,8 @@ def soft(scores):
         "nils",
         "exp that overflows, no rotation, no fall-back, a prefix for all groups, not divided, plain mean of parts",
         patches=(
-            replace("merge_two", LSE, "total = torch.exp(lse_a) + torch.exp(lse_b)\n    lse = torch.log(total)"),
-            replace("merge_two", WEIGHT, "(torch.exp(part_lse) / total)[..., None]"),
+            replace("merge_two", LSE, "both = torch.exp(lse_a) + torch.exp(lse_b)\n    lse = torch.log(both)"),
+            replace("merge_two", WEIGHT, "(torch.exp(part_lse) / both)[..., None]"),
             NAN_STAYS,
             replace("prefix_decode", "    q_rope = rotate(q_rope, cos[position], sin[position])\n", ""),
             replace("choose_form", FALL_BACK, "if B == 0:"),
