@@ -464,7 +464,7 @@ PREFIX = Exercise(
 
 def _form(
     B, S, L, sizes, itemsize, sparse_tflops, tb_per_s,
-    *, rate=0.5, queries=None, width=None, flops=2, absorb_macs=None, pick=None,
+    *, rate=0.5, queries=None, width=None, flops=2, absorb_macs=None, pick=None, clipped=True,
     gain=lambda naive, absorb: absorb / naive,
 ):  # fmt: skip
     """Switch point, form and gain. The keywords make the named mistakes."""
@@ -479,7 +479,7 @@ def _form(
     return {
         "switch_point": point,
         "form": form,
-        "gain": gain(naive_s, absorb_s) if form == "naive" else 1.0,
+        "gain": gain(naive_s, absorb_s) if form == "naive" or not clipped else 1.0,
     }
 
 
@@ -569,6 +569,12 @@ CHOOSE = Exercise(
             "no fall-back",
             "naive is chosen where too few sequences share: below switch_point, and without a prefix, it is absorb",
             pick=lambda point, B: "naive",
+        ),
+        _form_slip(
+            "gain of naive for the fall-back",
+            "gain is that of naive although absorb is chosen: it is absorb's time over that of the form chosen, so 1 "
+            "below the switch point and without a prefix",
+            clipped=False,
         ),
         _form_slip(
             "upside down",
@@ -759,6 +765,31 @@ def _last_users_lost(block: int) -> Callable[..., Any]:
     return oracle
 
 
+def _half_base_2(scores_too: bool, log2: bool) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return an oracle with exp2 of the natural scores, if `scores_too`, and log2 of their sum beside the maximum."""
+
+    def oracle(q_nope, q_rope, k, v, scale):
+        scores = _scores(q_nope, q_rope, k, scale)
+        top = scores.amax(-1)
+        weights = ((scores - top[..., None]) * (LN2 if scores_too else 1)).exp()
+        total = weights.sum(-1)
+        out = torch.einsum("bhl,lhv->bhv", weights / total[..., None], v)
+        return out, top + total.log() / (LN2 if log2 else 1)
+
+    return oracle
+
+
+def _heads_first(x: Tensor) -> Tensor:
+    """Read [B, H, ...] as if it lay in memory as [H, B, ...]."""
+    return x.reshape(x.shape[1], x.shape[0], -1).transpose(0, 1)
+
+
+def _queries_heads_first(q_nope: Tensor, q_rope: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
+    """The results too."""
+    out, lse = _shared(_heads_first(q_nope), _heads_first(q_rope), **given)
+    return out.transpose(0, 1).reshape(out.shape), lse.T.reshape(lse.shape)
+
+
 def _unnormalised(**given: Any) -> tuple[Tensor, Tensor]:
     out, lse = _shared(**given)
     maximum = _scores(given["q_nope"], given["q_rope"], given["k"], given["scale"]).amax(-1)
@@ -824,6 +855,39 @@ SHARED = Exercise(
         ),
         _shared_slip("scale missing", "the scores are not multiplied by scale", scale=1.0),
         Mistake("lse base 2", BASE_2, after(_shared, base_2)),
+        Mistake(
+            "lse base 2",
+            "lse is m_i + log2(l_i), of two bases: the maximum is that of natural scores, so add log(l_i)",
+            _half_base_2(False, True),
+        ),
+        *(
+            Mistake(
+                "lse base 2",
+                "the weights are powers of 2 of natural scores: take exp, or multiply scale by log2(e) first, and lse "
+                "by ln 2 at the end",
+                _half_base_2(True, log2),
+            )
+            for log2 in (True, False)
+        ),
+        _shared_slip(
+            "rotated piece from column 0",
+            "the rotated piece of a key is taken from column 0: in k it begins at column DN, behind the other one",
+            lambda q_rope, k, **_: {"k": torch.cat((k[..., : -q_rope.shape[-1]], k[..., : q_rope.shape[-1]]), -1)},
+        ),
+        *(
+            Mistake(
+                "rows of one head together",
+                "the rows of one head are taken as if they lay together, h · L + n: heads are inside, so row n of head "
+                "h is n · H + h, and a user's b · H + h",
+                oracle,
+            )
+            for oracle in (
+                lambda k, v, **a: _shared(**a, k=_heads_first(k), v=_heads_first(v)),
+                lambda q_nope, q_rope, **a: _shared(_heads_first(q_nope), _heads_first(q_rope), **a),
+                _queries_heads_first,
+                lambda k, v, **a: _queries_heads_first(**a, k=_heads_first(k), v=_heads_first(v)),
+            )
+        ),
         Mistake("not normalised", "out is not divided by the sum of the weights", _unnormalised),
         Mistake(
             "lse without the maximum",
@@ -1056,7 +1120,12 @@ TREE = Exercise(
         Part(
             "branches",
             2,
-            visible=[TWO_LEVELS, dict(parents=(2, 2, -1, 0), lengths=(5, 7, 9, 4), last=(3, 1, -1, 0, 2, 3)), UNUSED, FAN],
+            visible=[
+                TWO_LEVELS,
+                dict(parents=(2, 2, -1, 0), lengths=(5, 7, 9, 4), last=(3, 1, -1, 0, 2, 3)),
+                UNUSED,
+                FAN,
+            ],
             hidden=lambda r: [
                 _drawn_tree(r, r.randint(4, 9), 12),
                 _drawn_tree(r, 4, 8) | dict(level=80.0),

@@ -366,7 +366,8 @@ plots.matrices(
 # What you need beside lesson 05: bit operations work on blocks of integers, as in `dequantize_int4`. A block of uint8
 # is best cast to `tl.int32` before them. `low.to(q.dtype)` is exact: 16-bit floats hold −8 to 7. With `tl.trans`, a
 # block [BLOCK_R, group/2] is the second operand. The accumulator stays float32: multiply a group's sum by its scale
-# *behind* `tl.dot`, and add.
+# *behind* `tl.dot`, and add. (To scale the weights in front of it is accepted too. It takes a multiplication for each
+# weight, and in 16 bits one more rounding, which the tolerance has room for.)
 #
 # **Points for speed.** The case is B = 16, H = 128, Dn = 128, R = 512, groups of 128, in bfloat16. The floor is 2 µs,
 # and a launch alone takes longer, so the bars are low. Half of the points: 0.12 of the floor's speed. All: 0.14 of it,
@@ -661,7 +662,8 @@ plots.curves({"warm graph, B = 1": lines}, xlabel="MiB of weights in 16 bits", y
 #
 # Bytes over time is a poor measure of a small call: the time holds a **fixed** part, for starting and ending. What one
 # more row of the table adds says more. The **step bandwidth** between two neighbouring rows is bytes added over time
-# added. While the L2 serves the reads it is above what DRAM can give; the knee is where it first falls below.
+# added. While the L2 serves the reads it is above what DRAM can give; the knee is where it first falls below. Beyond
+# it a step may be fast again: no measured line is straight.
 #
 # | | |
 # |---|---|
@@ -701,7 +703,8 @@ def l2_knee(rows, bandwidth):
       dram_gb_per_s  from the row behind the knee's to the last
       fixed_us       what a call takes besides its bytes
 
-    The trap: the time of a small call is not that of its bytes.
+    The traps: the time of a small call is not that of its bytes; the knee is at the first slow step, whatever
+    follows. (Behind the last step there is no row, and a rate is 0/0.)
     """
     ### BEGIN SOLUTION
     def rate(low, high):
