@@ -497,7 +497,8 @@ def soft(scores):
             replace(
                 "tree_decode",
                 "    out, lse = merge_two(own_out, own_lse, torch",
-                "    out, lse = own_out, own_lse\n    if parents:\n        out, lse = merge_two(own_out, own_lse, torch",
+                "    out, lse = own_out, own_lse\n    if parents:\n"
+                "        out, lse = merge_two(own_out, own_lse, torch",
             ),
         ),
         expect={

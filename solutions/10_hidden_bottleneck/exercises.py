@@ -827,8 +827,8 @@ def _drawn_sweep(r: Random, knee: int) -> dict[str, Any]:
 
 
 def _behind_last_fast(steps: Sequence[float], rows: Sequence[Sequence[float]], bandwidth: float) -> int:
-    """The row behind the last fast step; where that is the last row, the one before."""
-    return min(max(n for n, step in enumerate(steps) if step >= bandwidth) + 1, len(rows) - 2)
+    """The row behind the last fast step, and two rows before the end at most."""
+    return min(max(n for n, step in enumerate(steps) if step >= bandwidth) + 1, len(rows) - 3)
 
 
 _knee_slip = slips(_knee)

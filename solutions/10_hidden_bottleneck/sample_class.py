@@ -417,7 +417,7 @@ def with_sign(nibble):
                 "low, high = words & 0xF, words >> 4\n"
                 "        low, high = tl.where(low > 8, low - 16, low), tl.where(high > 8, high - 16, high)",
             ),
-            replace("l2_knee", KNEE, f"min(len(rows) - 2, 1 + {KNEE.replace('next', 'max').replace('<', '>=', 1)})"),
+            replace("l2_knee", KNEE, f"min(len(rows) - 3, 1 + {KNEE.replace('next', 'max').replace('<', '>=', 1)})"),
         ),
         expect={
             **says("quantize_int4", "what does not fit is cut"),
