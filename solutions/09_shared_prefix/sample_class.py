@@ -240,7 +240,7 @@ def soft(scores):
         ),
         expect={
             **says("merge_two", "the mean of both"),
-            **says("prefix_decode", "taken from place 0", 1),
+            **says("prefix_decode", "taken from place 0"),
             **says("choose_form", "S is left out", 2),
             **says("prefix_footprint", "T tokens of its own"),
             **not_right("shared_attention", "l_i is not multiplied by exp"),
@@ -519,7 +519,7 @@ def soft(scores):
             ),
             replace("prefix_decode", ROTATED, "    unrotated = q_rope\n" + ROTATED),
         ),
-        expect=says("prefix_decode", "for the own tokens as if positions began behind the prefix"),
+        expect=says("prefix_decode", "for the own tokens as if positions began behind the prefix", 1),
     ),
     Submission(
         "wim",

@@ -827,8 +827,8 @@ def _drawn_sweep(r: Random, knee: int) -> dict[str, Any]:
 
 
 def _behind_last_fast(steps: Sequence[float], rows: Sequence[Sequence[float]], bandwidth: float) -> int:
-    """The row behind the last fast step, and two rows before the end at most."""
-    return min(max(n for n, step in enumerate(steps) if step >= bandwidth) + 1, len(rows) - 3)
+    """The row behind the last fast step but for the last of all, and two rows before the end at most."""
+    return min(max(n for n, step in enumerate(steps[:-1]) if step >= bandwidth) + 1, len(rows) - 3)
 
 
 _knee_slip = slips(_knee)
@@ -841,13 +841,15 @@ KNEE = Exercise(
         Part(
             "an L2 of some rows",
             2,
-            visible=[SWEEP | dict(late=8), SWEEP | dict(late=6)],
+            visible=[SWEEP | dict(late=8), SWEEP | dict(late=5)],
             hidden=lambda r: [_drawn_sweep(r, r.randint(2, 4)) for _ in range(3)],
         ),
         Part(
             "a large one and a small one",
             1,
-            visible=[dict(mib=(1, 2, 4, 8, 16, 32, 40, 48, 56), knee=4, fixed=3.0, l2=2.5, dram=0.9, copy=1.0, late=7)],
+            visible=[
+                dict(mib=(1, 2, 4, 8, 16, 32, 40, 48, 56, 64), knee=4, fixed=3.0, l2=2.5, dram=0.9, copy=1.0, late=6)
+            ],
             hidden=lambda r: [_drawn_sweep(r, n) for n in (1, 5, 6)],
         ),
     ),

@@ -34,6 +34,7 @@ LAUNCH = '1 - total["graph"] / total["wall"]'
 RESIDENT = '1 - total["graph"] / total["flushed"]'
 OF_FLOOR = '1e6 * weight_bytes / bandwidth / total["flushed"]'
 KNEE = "next(n for n in range(len(rows) - 1) if rate(rows[n], rows[n + 1]) < bandwidth)"
+BEHIND_FAST = "1 + max(n for n in range(len(rows) - 2) if rate(rows[n], rows[n + 1]) >= bandwidth)"
 SUM = "sum(each[clock] for each in products)"
 
 SUBMISSIONS = (
@@ -417,7 +418,7 @@ def with_sign(nibble):
                 "low, high = words & 0xF, words >> 4\n"
                 "        low, high = tl.where(low > 8, low - 16, low), tl.where(high > 8, high - 16, high)",
             ),
-            replace("l2_knee", KNEE, f"min(len(rows) - 3, 1 + {KNEE.replace('next', 'max').replace('<', '>=', 1)})"),
+            replace("l2_knee", KNEE, BEHIND_FAST),
         ),
         expect={
             **says("quantize_int4", "what does not fit is cut"),
