@@ -493,9 +493,9 @@ plots.stacked(bars, unit="µs on an H200, measured", title="One request, T = 409
 
 # %% [markdown]
 # Wall and events say {{wall_one}} and {{events_one}} µs for a product that the GPU does in
-# {{graph_one}}{{!four_times}}. That wall and
-# events agree{{!events_as_wall}} is no confirmation. The first event is due as soon as the GPU is idle, which it is;
-# then the GPU waits for Python, PyTorch and the driver to start the kernel, and the second event counts that wait.
+# {{graph_one}}{{!four_times}}. That wall and events agree{{!events_as_wall}} is no confirmation. The first event is
+# due as soon as the GPU is idle, which it is; then the GPU waits for Python, PyTorch and the driver to start the
+# kernel, and the second event counts that wait.
 #
 # ## Exercise: which_clock
 #
