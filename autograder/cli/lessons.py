@@ -81,8 +81,8 @@ def check(
         if not path.is_file():
             raise FileNotFoundError(f"there is no notebook {path}")
         if lesson is None and path.stem not in course.lesson_names():
-            example = course.lesson_names()[0]
-            raise LessonError(f"{path.name} is not named after a lesson: say which with --lesson {example}")
+            names = ", ".join(course.lesson_names())
+            raise LessonError(f"{path.name} is not named after a lesson: say which with --lesson NAME, one of {names}")
         plans[path] = course.lesson(lesson or path.stem)
     restored = {path: restore(plan, read_cells(path.resolve())) for path, plan in plans.items()}
     with Grader(course, None, seconds, modelled=modelled) as grader, bars(as_json) as progress, stoppable():

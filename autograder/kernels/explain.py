@@ -216,7 +216,7 @@ def _check_cost(events: Sequence[Mapping[str, Any]], most: Cost) -> None:
     ):
         by_place: dict[str, int] = {}
         for event in hosts:
-            place = f"`{event['op'][0].strip('_')}` in {event['line'] or 'another cell'}"
+            place = f"`{event['op'][0].strip('_')}`" + (f" in {event['line']}" if event["line"] else "")
             by_place[place] = by_place.get(place, 0) + cost(event)
         if (total := sum(by_place.values())) > limit:
             place = max(by_place, key=by_place.get)

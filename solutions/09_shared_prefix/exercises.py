@@ -32,15 +32,22 @@ def _two(
     apart: float = 0.0,
     empty_a: Sequence[int] = (),
     empty_b: Sequence[int] = (),
+    left: float = 0.0,
     dtype: torch.dtype = FLOAT,
 ) -> Arguments:
-    """Return two parts, `apart` in their log-sum-exps. A part that is empty for a sequence has an out of NaN there."""
+    """Return two parts, `apart` in their log-sum-exps. A part that is empty for a sequence has an out of NaN there.
+
+    With `left` they cancel but for about that share of each: weights or products of 16 bits are seen then.
+    """
     found: Arguments = {}
     for name, level, empty in (("a", at, empty_a), ("b", at + apart, empty_b)):
         out, lse = randn(g, B, H, Dv, dtype=dtype), randn(g, B, H, scale=2.0) + level
         for b in empty:
             out[b], lse[b] = math.nan, -INF
         found |= {f"out_{name}": out, f"lse_{name}": lse}
+    if left:
+        other = -(found["lse_a"] - found["lse_b"]).exp()[..., None] * found["out_a"].float()
+        found["out_b"] = (other + left * found["out_b"].float()).to(dtype)
     return found
 
 
@@ -88,6 +95,20 @@ def _both_empty(lse_too: bool) -> Callable[..., tuple[Tensor, Tensor]]:
     return oracle
 
 
+def _in_16_bits(dtype: torch.dtype, divided: bool) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return an oracle with weights, products and sum of this type; `divided` by the weights' sum behind them."""
+
+    def oracle(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+        lses = torch.stack((lse_a, lse_b))
+        lse = lses.logsumexp(0)
+        outs = torch.stack((out_a, out_b)).masked_fill(lses[..., None] == -INF, 0).to(dtype)
+        weights = (lses - _finite(lses.amax(0) if divided else lse)).exp()[..., None]
+        a, b = weights.to(dtype) * outs
+        return (a + b).double() / (weights.sum(0) if divided else 1), lse
+
+    return oracle
+
+
 def _float_exp(z: Tensor) -> Tensor:
     return z.float().exp()
 
@@ -105,10 +126,15 @@ MERGE = Exercise(
         Part(
             "both parts have tokens",
             1,
-            visible=[dict(B=2, H=3), dict(B=1, H=2, apart=3.0, dtype=HALF)],
+            visible=[
+                dict(B=2, H=3),
+                dict(B=1, H=2, apart=3.0, dtype=HALF),
+                dict(B=4, H=4, left=0.02, dtype=HALF),
+            ],
             hidden=lambda r: [
                 dict(B=r.randint(1, 5), H=r.randint(1, 5), Dv=r.randint(1, 40), apart=r.uniform(-3, 3)),
                 dict(B=2, H=2, Dv=r.choice([8, 128]), apart=1.0, dtype=BF16),
+                dict(B=4, H=4, Dv=r.choice([8, 128]), left=0.02, dtype=BF16),
             ],
         ),
         Part(
@@ -116,7 +142,8 @@ MERGE = Exercise(
             1,
             visible=[dict(B=2, H=2, at=150.0), dict(B=2, H=2, at=-200.0)],
             hidden=lambda r: [
-                dict(B=2, H=2, at=r.choice([-300.0, 250.0]), apart=r.uniform(-2, 2)),
+                # below 256 float32 rounds z by less than 1e-5, so exp(z_a − z) is near enough as well
+                dict(B=2, H=2, at=r.choice([-220.0, 220.0]), apart=r.uniform(-2, 2)),
                 dict(B=1, H=3, at=40.0, apart=r.choice([-120.0, 120.0])),
             ],
         ),
@@ -164,6 +191,16 @@ MERGE = Exercise(
             "lse is the larger one",
             "lse is the larger of the two: add the logarithm of the sum of the weights",
             _weighed(lambda z: (z - _finite(z.logsumexp(0))).exp(), lambda z: z.amax(0)),
+        ),
+        *(
+            Mistake(
+                "weights in 16 bits",
+                "weights and products are rounded to 16 bits: take the parts to float32 first, and round once, at the "
+                "end",
+                _in_16_bits(dtype, divided),
+            )
+            for dtype in (HALF, BF16)
+            for divided in (False, True)
         ),
         Mistake("both empty", NOTHING, _both_empty(False)),
         Mistake("both empty", NOTHING, _both_empty(True)),
@@ -239,16 +276,21 @@ def _part(scores: Tensor, values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]
 
 def _algorithm_1(
     q_nope, q_rope, k, v, c_kv, k_rope, w_uk, w_uv, cos, sin, seq_lens,
-    *, position=None, first=None, own=None, scale=None, own_scale=None, turn=True, base=1.0,
+    *, position=None, first=None, own=None, scale=None, own_scale=None, turn=(True, True), base=1.0,
     merge=_joined, parts=(0, 1),
 ):  # fmt: skip
-    """Both parts and their merge. The keywords make the named mistakes."""
+    """Both parts and their merge. The keywords make the named mistakes.
+
+    `turn` says of the prefix and of the own tokens whether the query is rotated; a position in its place, for which.
+    """
     (B, _, Dn), L, T = q_nope.shape, len(k), c_kv.shape[1]
     scale = scale or (Dn + q_rope.shape[-1]) ** -0.5
     own_scale = own_scale or scale
-    if turn:
-        q_rope = _turned(q_rope, cos, sin, seq_lens.long() - 1 if position is None else position)
-    q = torch.cat((q_nope, q_rope), -1)
+    right = seq_lens.long() - 1 if position is None else position
+    to_prefix, q_rope = (
+        q_rope if at is False else _turned(q_rope, cos, sin, right if at is True else at) for at in turn
+    )
+    q = torch.cat((q_nope, to_prefix), -1)
     all_seen = torch.ones(B, L, dtype=torch.bool)
     shared = _part(torch.einsum("bhd,lhd->bhl", q, k) * scale, v.expand(B, *v.shape), all_seen)
     first, own = L if first is None else first, seq_lens - L if own is None else own
@@ -275,10 +317,22 @@ def _absorbed_cost(q_nope, q_rope, k, v, c_kv, k_rope, w_uk, w_uv, cos, sin, seq
     return Cost(bytes=16 * 4 * made + 4096, flops=2 * 2 * B * H * a_head)
 
 
+def _from_prefix_end(seq_lens: Tensor, k: Tensor) -> Tensor:
+    """Return positions as if they began behind the prefix."""
+    return (seq_lens.long() - 1 - len(k)).clamp(min=0)
+
+
+def _no_own_turned(seq_lens: Tensor, k: Tensor, which: tuple[bool, bool]) -> dict[str, Any]:
+    """Where no sequence has own tokens, rotated from the prefix's end on is not rotated: one sentence for both."""
+    return dict(turn=which) if len(k) and bool((seq_lens == len(k)).all()) else {}
+
+
 def _drawn_prefix(r: Random, L: int, own: Sequence[int], **more: Any) -> dict[str, Any]:
-    sizes = dict(Dn=r.choice([20, 24]), Dr=r.choice([4, 8]), Dv=r.choice([10, 18]), R=r.choice([28, 40]))
+    sizes = dict(Dn=r.choice([20, 24]), Dr=r.choice([4, 8]), Dv=r.choice([10, 18]), R=r.choice([88, 96]))
     return dict(B=len(own), H=r.randint(3, 6), L=L, lens=[L + n for n in own]) | sizes | more
 
+
+LONG = dict(R=96)  # beyond a long prefix absorb alone takes more than twice the FLOPs of Algorithm 1
 
 PREFIX = Exercise(
     name="prefix_decode",
@@ -287,25 +341,33 @@ PREFIX = Exercise(
         Part(
             "contexts of one length",
             2,
-            visible=[dict(B=3, H=4, L=12, lens=(20, 20, 20))],
-            hidden=lambda r: [_drawn_prefix(r, r.randint(20, 40), [n := r.randint(8, 20), n]) for _ in range(2)],
+            visible=[dict(B=3, H=4, L=12, lens=(20, 20, 20)), dict(B=3, H=2, L=120, lens=(128,) * 3, **LONG)],
+            hidden=lambda r: [
+                _drawn_prefix(r, r.randint(20, 40), [n := r.randint(8, 20), n]),
+                _drawn_prefix(r, r.randint(120, 140), [n := r.randint(8, 20), n]),
+            ],
         ),
         Part(
             "lengths of their own",
             2,
-            visible=[dict(B=4, H=3, L=9, lens=(20, 10, 14, 9), T=24)],
+            visible=[
+                dict(B=4, H=3, L=9, lens=(20, 10, 14, 9), T=24),
+                dict(B=3, H=2, L=120, lens=(128, 121, 120), T=130, **LONG),
+            ],
             hidden=lambda r: [
                 _drawn_prefix(r, r.randint(10, 30), (r.randint(2, 9), 1, 0, r.randint(10, 20)), T=60),
+                _drawn_prefix(r, r.randint(120, 130), (r.randint(2, 9), 1, 0), T=145),
                 _drawn_prefix(r, 1, (r.randint(2, 9), r.randint(10, 20)), T=32, sharp=4.0),
             ],
         ),
         Part(
             "no prefix, or nothing else",
             1,
-            visible=[dict(B=3, H=2, L=0, lens=(8, 5, 1)), dict(B=2, H=2, L=8, lens=(8, 8))],
+            visible=[dict(B=3, H=2, L=0, lens=(8, 5, 1)), dict(B=2, H=2, L=96, lens=(96, 96), **LONG)],
             hidden=lambda r: [
                 _drawn_prefix(r, 0, (r.randint(3, 9), 1), T=12),
                 _drawn_prefix(r, r.randint(5, 20), (0, 0), T=24),
+                _drawn_prefix(r, r.randint(100, 120), (0, 0), T=124),
             ],
         ),
     ),
@@ -331,18 +393,49 @@ PREFIX = Exercise(
             "follows is old",
             lambda seq_lens, **_: dict(own=seq_lens),
         ),
+        *(
+            _step_slip(
+                "no rotation without own tokens",
+                "where a sequence has no own tokens the query is not rotated: its position is seq_lens[b] − 1 all the "
+                "same, prefix included",
+                lambda seq_lens, k, which=which, **_: _no_own_turned(seq_lens, k, which),
+            )
+            for which in ((False, False), (False, True))
+        ),
         _step_slip(
             "positions restart",
             "the query is rotated as if positions began behind the prefix: its position is seq_lens[b] − 1, prefix "
             "included",
-            lambda seq_lens, k, **_: dict(position=(seq_lens.long() - 1 - len(k)).clamp(min=0)),
+            lambda seq_lens, k, **_: dict(position=_from_prefix_end(seq_lens, k)),
+        ),
+        _step_slip(
+            "positions restart in one part",
+            "for the prefix the query is rotated rightly, and for the own tokens as if positions began behind the "
+            "prefix: both parts take one query, at position seq_lens[b] − 1",
+            lambda seq_lens, k, **_: dict(turn=(True, _from_prefix_end(seq_lens, k))),
+        ),
+        _step_slip(
+            "positions restart in one part",
+            "for the own tokens the query is rotated rightly, and for the prefix as if positions began behind it: both "
+            "parts take one query, at position seq_lens[b] − 1",
+            lambda seq_lens, k, **_: dict(turn=(_from_prefix_end(seq_lens, k), True)),
         ),
         _step_slip(
             "one position past the end",
             "the query is rotated for position seq_lens[b]: it is the last token of its context, at seq_lens[b] − 1",
             lambda seq_lens, cos, **_: dict(position=seq_lens.long().clamp(max=len(cos) - 1)),
         ),
-        _step_slip("query not rotated", "q_rope is not rotated: line 2 of Algorithm 1", turn=False),
+        _step_slip("query not rotated", "q_rope is not rotated: line 2 of Algorithm 1", turn=(False, False)),
+        _step_slip(
+            "query not rotated in one part",
+            "for the prefix q_rope is not rotated, for the own tokens it is: line 2 of Algorithm 1 is for both",
+            turn=(False, True),
+        ),
+        _step_slip(
+            "query not rotated in one part",
+            "for the own tokens q_rope is not rotated, for the prefix it is: line 2 of Algorithm 1 is for both",
+            turn=(True, False),
+        ),
         _step_slip(
             "scale of the latent",
             "the softmax scale of the absorbed part is 1/√(R+Dr), 1/√576 in DeepSeek-V3: both parts take 1/√(Dn+Dr), "
@@ -371,7 +464,7 @@ PREFIX = Exercise(
 
 def _form(
     B, S, L, sizes, itemsize, sparse_tflops, tb_per_s,
-    *, rate=0.5, queries=None, width=None, flops=2, absorb_macs=None, pick=None,
+    *, rate=0.5, queries=None, width=None, flops=2, absorb_macs=None, pick=None, clipped=True,
     gain=lambda naive, absorb: absorb / naive,
 ):  # fmt: skip
     """Switch point, form and gain. The keywords make the named mistakes."""
@@ -386,7 +479,7 @@ def _form(
     return {
         "switch_point": point,
         "form": form,
-        "gain": gain(naive_s, absorb_s) if form == "naive" else 1.0,
+        "gain": gain(naive_s, absorb_s) if form == "naive" or not clipped else 1.0,
     }
 
 
@@ -476,6 +569,12 @@ CHOOSE = Exercise(
             "no fall-back",
             "naive is chosen where too few sequences share: below switch_point, and without a prefix, it is absorb",
             pick=lambda point, B: "naive",
+        ),
+        _form_slip(
+            "gain of naive for the fall-back",
+            "gain is that of naive although absorb is chosen: it is absorb's time over that of the form chosen, so 1 "
+            "below the switch point and without a prefix",
+            clipped=False,
         ),
         _form_slip(
             "upside down",
@@ -666,6 +765,31 @@ def _last_users_lost(block: int) -> Callable[..., Any]:
     return oracle
 
 
+def _half_base_2(scores_too: bool, log2: bool) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return an oracle with exp2 of the natural scores, if `scores_too`, and log2 of their sum beside the maximum."""
+
+    def oracle(q_nope, q_rope, k, v, scale):
+        scores = _scores(q_nope, q_rope, k, scale)
+        top = scores.amax(-1)
+        weights = ((scores - top[..., None]) * (LN2 if scores_too else 1)).exp()
+        total = weights.sum(-1)
+        out = torch.einsum("bhl,lhv->bhv", weights / total[..., None], v)
+        return out, top + total.log() / (LN2 if log2 else 1)
+
+    return oracle
+
+
+def _heads_first(x: Tensor) -> Tensor:
+    """Read [B, H, ...] as if it lay in memory as [H, B, ...]."""
+    return x.reshape(x.shape[1], x.shape[0], -1).transpose(0, 1)
+
+
+def _queries_heads_first(q_nope: Tensor, q_rope: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
+    """The results too."""
+    out, lse = _shared(_heads_first(q_nope), _heads_first(q_rope), **given)
+    return out.transpose(0, 1).reshape(out.shape), lse.T.reshape(lse.shape)
+
+
 def _unnormalised(**given: Any) -> tuple[Tensor, Tensor]:
     out, lse = _shared(**given)
     maximum = _scores(given["q_nope"], given["q_rope"], given["k"], given["scale"]).amax(-1)
@@ -731,6 +855,39 @@ SHARED = Exercise(
         ),
         _shared_slip("scale missing", "the scores are not multiplied by scale", scale=1.0),
         Mistake("lse base 2", BASE_2, after(_shared, base_2)),
+        Mistake(
+            "lse base 2",
+            "lse is m_i + log2(l_i), of two bases: the maximum is that of natural scores, so add log(l_i)",
+            _half_base_2(False, True),
+        ),
+        *(
+            Mistake(
+                "lse base 2",
+                "the weights are powers of 2 of natural scores: take exp, or multiply scale by log2(e) first, and lse "
+                "by ln 2 at the end",
+                _half_base_2(True, log2),
+            )
+            for log2 in (True, False)
+        ),
+        _shared_slip(
+            "rotated piece from column 0",
+            "the rotated piece of a key is taken from column 0: in k it begins at column DN, behind the other one",
+            lambda q_rope, k, **_: {"k": torch.cat((k[..., : -q_rope.shape[-1]], k[..., : q_rope.shape[-1]]), -1)},
+        ),
+        *(
+            Mistake(
+                "rows of one head together",
+                "the rows of one head are taken as if they lay together, h · L + n: heads are inside, so row n of head "
+                "h is n · H + h, and a user's b · H + h",
+                oracle,
+            )
+            for oracle in (
+                lambda k, v, **a: _shared(**a, k=_heads_first(k), v=_heads_first(v)),
+                lambda q_nope, q_rope, **a: _shared(_heads_first(q_nope), _heads_first(q_rope), **a),
+                _queries_heads_first,
+                lambda k, v, **a: _queries_heads_first(**a, k=_heads_first(k), v=_heads_first(v)),
+            )
+        ),
         Mistake("not normalised", "out is not divided by the sum of the weights", _unnormalised),
         Mistake(
             "lse without the maximum",
@@ -882,6 +1039,11 @@ def _behind_parent(parents: list[int], lengths: list[int], node: int) -> int:
     return sum(lengths[each] for each in _path(parents, node)[:-1])
 
 
+def _skipping_unused(**given: Any) -> tuple[Tensor, Tensor]:
+    used = {each for node in given["last"] for each in _path(given["parents"], node)}
+    return _tree(offset=lambda _, lengths, node: sum(lengths[n] for n in range(node) if n in used))(**given)
+
+
 def _plain(parts: Parts) -> tuple[Tensor, Tensor]:
     outs, lses = (torch.stack(each) for each in zip(*parts, strict=True))
     return outs.mean(0), lses.logsumexp(0)
@@ -921,6 +1083,7 @@ def _packed_cost(q, k, v, parents, lengths, last, own_out, own_lse) -> Cost:
 
 
 FAN = dict(parents=(-1, *[0] * 8), lengths=(4, *range(3, 19, 2)), last=range(1, 9))
+UNUSED = dict(parents=(-1, 0, 0, 0), lengths=(4, 3, 6, 5), last=(3, 1, 3, -1))  # node 2 has tokens, and no users
 TWO_LEVELS = dict(parents=(-1, 0, 0), lengths=(9, 5, 7), last=(1, 2, 1, 2, 2, 0))
 
 
@@ -957,10 +1120,16 @@ TREE = Exercise(
         Part(
             "branches",
             2,
-            visible=[TWO_LEVELS, dict(parents=(2, 2, -1, 0), lengths=(5, 7, 9, 4), last=(3, 1, -1, 0, 2, 3)), FAN],
+            visible=[
+                TWO_LEVELS,
+                dict(parents=(2, 2, -1, 0), lengths=(5, 7, 9, 4), last=(3, 1, -1, 0, 2, 3)),
+                UNUSED,
+                FAN,
+            ],
             hidden=lambda r: [
                 _drawn_tree(r, r.randint(4, 9), 12),
                 _drawn_tree(r, 4, 8) | dict(level=80.0),
+                dict(parents=(-1, 0, 0, 2), lengths=(5, r.randint(1, 9), 3, 6), last=(3, 2, 0, 2)),
                 dict(parents=(1, 2, 3, -1), lengths=(2, 6, 4, 9), last=(0, 1, 2, 3, 0)),
             ],
         ),
@@ -970,6 +1139,7 @@ TREE = Exercise(
             visible=[
                 TWO_LEVELS | dict(without=(1, 4)),
                 dict(parents=(-1, 0, 1), lengths=(9, 0, 7), last=(2, 1, 0, -1), without=(1, 3)),
+                dict(parents=(), lengths=(), last=(-1, -1), without=(0,)),
             ],
             hidden=lambda r: [
                 _drawn_tree(r, 6, 9, empty=2) | dict(without=(0, 3, 5)),
@@ -1007,6 +1177,12 @@ TREE = Exercise(
             "the keys of a node are taken from its position in the context: in k and v the nodes lie one behind the "
             "other, node n from sum(lengths[:n]) on",
             _tree(offset=_behind_parent),
+        ),
+        Mistake(
+            "nodes without users skipped",
+            "the keys of a node are taken as if nodes without users had none: in k and v they lie all the same, node n "
+            "from sum(lengths[:n]) on",
+            _skipping_unused,
         ),
         Mistake(
             "own part left out", "the own tokens are missing: own_out and own_lse are a part too", _tree(own=False)

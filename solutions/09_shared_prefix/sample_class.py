@@ -14,12 +14,22 @@ from autograder.course.sample import (
 from autograder.judging.verdict import Outcome
 
 LSE = "lse = torch.logaddexp(lse_a, lse_b)"
-BASE = "base = lse.masked_fill(lse == -math.inf, 0.0)"
+BASE = "    base = base.masked_fill(base == -math.inf, 0.0)\n"
+DIVISION = "    out = out / torch.where(total > 0, total, 1.0)\n"
 WEIGHT = "torch.exp(part_lse - base)[..., None]"
 KEPT_OUT = "torch.where(weight > 0, weight * part.float(), 0.0)"
 NAN_STAYS = replace("merge_two", KEPT_OUT, "torch.where(weight == 0, 0.0, weight * part.float())")
 OWN = "own_c, own_k = c_kv[:, L:], k_rope[:, L:]"
 MERGED = "merge_two(out, lse, own_out, own_lse)"
+ROTATED = "    q_rope = rotate(q_rope, cos[position], sin[position])\n"
+QUERY = "    q = torch.cat((q_nope, q_rope), -1)\n"
+UNUSED = """    scores = torch.einsum("bhd,lhd->bhl", q, k) * scale
+    lse = scores.logsumexp(-1)
+    out = torch.einsum("bhl,lhv->bhv", torch.exp(scores - lse[..., None]), v)
+"""
+NOT_CHOSEN = """    if L == 0 or switch_point > B:
+        return {"switch_point": switch_point, "form": "absorb", "gain": 1.0}
+"""
 POSITION = "position = seq_lens.long() - 1"
 FALL_BACK = "if L == 0 or switch_point > B:"
 TOKENS = "tokens = L + B / data * (T - L)"
@@ -230,7 +240,7 @@ def soft(scores):
         ),
         expect={
             **says("merge_two", "the mean of both"),
-            **says("prefix_decode", "taken from place 0", 1),
+            **says("prefix_decode", "taken from place 0"),
             **says("choose_form", "S is left out", 2),
             **says("prefix_footprint", "T tokens of its own"),
             **not_right("shared_attention", "l_i is not multiplied by exp"),
@@ -241,11 +251,7 @@ def soft(scores):
         "gus",
         "weights not normalised, lengths with the prefix, words for bytes, latents dropped, the tail, siblings",
         patches=(
-            replace(
-                "merge_two",
-                BASE,
-                "base = torch.maximum(lse_a, lse_b)\n    base = base.masked_fill(base == -math.inf, 0.0)",
-            ),
+            replace("merge_two", DIVISION, ""),
             replace("prefix_decode", "(seq_lens - L)", "seq_lens"),
             replace("choose_form", "itemsize * ", ""),
             replace("prefix_footprint", TOKENS, "tokens = B / data * (T - L)"),
@@ -306,13 +312,11 @@ def soft(scores):
         "mona",
         "NaN of nothing, a position too far, keys of 576, all heads everywhere, base 2, own tokens forgotten",
         patches=(
-            replace("merge_two", BASE, "base = lse"),
+            replace("merge_two", BASE, ""),
             NAN_STAYS,
             replace("prefix_decode", POSITION, "position = seq_lens.long().clamp(max=len(cos) - 1)"),
             replace("choose_form", '(2 * sizes["R"] + sizes["Dr"])', '(sizes["R"] + sizes["Dr"])'),
             replace("prefix_footprint", DIVIDED, "itemsize * L / sequence"),
-            replace("shared_attention", "qk) * scale\n", "qk) * (scale * 1.4426950408889634)\n"),
-            replace("shared_attention", "tl.exp(", "tl.exp2("),
             replace("shared_attention", "tl.log(", "tl.log2("),
             replace(
                 "tree_decode",
@@ -325,7 +329,7 @@ def soft(scores):
             **says("prefix_decode", "for position seq_lens[b]", 2),
             **says("choose_form", "the key alone"),
             **says("prefix_footprint", "expanded is not divided by tensor", 1),
-            **not_right("shared_attention", "base-2 logarithm"),
+            **not_right("shared_attention", "lse is m_i + log2(l_i), of two bases"),
             **says("tree_decode", "own_out and own_lse are a part too"),
         },
     ),
@@ -333,10 +337,10 @@ def soft(scores):
         "nils",
         "exp that overflows, no rotation, no fall-back, a prefix for all groups, not divided, plain mean of parts",
         patches=(
-            replace("merge_two", LSE, "total = torch.exp(lse_a) + torch.exp(lse_b)\n    lse = torch.log(total)"),
-            replace("merge_two", WEIGHT, "(torch.exp(part_lse) / total)[..., None]"),
+            replace("merge_two", LSE, "both = torch.exp(lse_a) + torch.exp(lse_b)\n    lse = torch.log(both)"),
+            replace("merge_two", WEIGHT, "(torch.exp(part_lse) / both)[..., None]"),
             NAN_STAYS,
-            replace("prefix_decode", "    q_rope = rotate(q_rope, cos[position], sin[position])\n", ""),
+            replace("prefix_decode", ROTATED, ""),
             replace("choose_form", FALL_BACK, "if B == 0:"),
             replace("prefix_footprint", DIVIDED, "itemsize * L / (data * tensor * sequence)"),
             replace("shared_attention", "acc / l_i[:, None]", "acc"),
@@ -458,6 +462,76 @@ def soft(scores):
             **not_right("shared_attention", "behind the last whole block", 1),
             **says("tree_decode", "own_out is not defined", 3),
         },
+    ),
+    Submission(
+        "tess",
+        "weights in 16 bits, a prefix's query unrotated, a gain below the switch point, column 0, places by users",
+        patches=(
+            replace("merge_two", "weight * part.float()", "weight.to(part.dtype) * part"),
+            replace("prefix_decode", ROTATED, ""),
+            replace("prefix_decode", QUERY, QUERY + ROTATED),
+            replace("choose_form", NOT_CHOSEN, "    form = 'absorb' if L == 0 or switch_point > B else 'naive'\n"),
+            replace("choose_form", '"form": "naive"', '"form": form'),
+            replace("shared_attention", "(DN + DR) + DN + offs_dr", "(DN + DR) + offs_dr"),
+            replace(
+                "tree_decode", "first = sum(lengths[:node])", "first = sum(lengths[n] for n in range(node) if users[n])"
+            ),
+        ),
+        expect={
+            **says("merge_two", "rounded to 16 bits", 2),
+            **says("prefix_decode", "for the prefix q_rope is not rotated"),
+            **says("choose_form", "gain is that of naive although absorb is chosen", 1),
+            **not_right("shared_attention", "taken from column 0"),
+            **says("tree_decode", "as if nodes without users had none", 2),
+        },
+    ),
+    Submission(
+        "uri",
+        "absorb alone for the prefix too, rows of one head together, no zeros without any node",
+        patches=(
+            replace("prefix_decode", OWN, "own_c, own_k = c_kv, k_rope"),
+            replace("prefix_decode", "(seq_lens - L)", "seq_lens"),
+            replace("prefix_decode", MERGED, "own_out, own_lse"),
+            replace("prefix_decode", UNUSED, ""),
+            replace("shared_attention", "(offs_n * H + h)", "(h * L + offs_n)"),
+            replace(
+                "tree_decode",
+                "    out, lse = merge_two(own_out, own_lse, torch",
+                "    out, lse = own_out, own_lse\n    if parents:\n"
+                "        out, lse = merge_two(own_out, own_lse, torch",
+            ),
+        ),
+        expect={
+            **says("prefix_decode", "are plenty"),
+            **not_right("shared_attention", "as if they lay together"),
+            **says("tree_decode", "own_out is not defined", 3),
+        },
+    ),
+    Submission(
+        "vera",
+        "own tokens rotated from the prefix's end on",
+        patches=(
+            replace(
+                "prefix_decode",
+                "own_c, own_k = c_kv[:, L:], k_rope[:, L:]\n",
+                "own_c, own_k = c_kv[:, L:], k_rope[:, L:]\n    position = (position - L).clamp(min=0)\n"
+                "    q_rope = rotate(unrotated, cos[position], sin[position])\n",
+            ),
+            replace("prefix_decode", ROTATED, "    unrotated = q_rope\n" + ROTATED),
+        ),
+        expect=says("prefix_decode", "for the own tokens as if positions began behind the prefix", 1),
+    ),
+    Submission(
+        "wim",
+        "one position for all without own tokens",
+        patches=(
+            replace(
+                "prefix_decode",
+                POSITION,
+                POSITION + "\n    if L and bool((seq_lens == L).all()):\n        position = position * 0",
+            ),
+        ),
+        expect=says("prefix_decode", "where a sequence has no own tokens the query is not rotated", 4),
     ),
     # Right and slow
     Submission(

@@ -205,6 +205,7 @@ def _quantized(
     rows: Any = _rows,
     shared: bool = False,
     steps: float = 7,
+    clamped: bool = False,
     signed: bool = False,
     cut: bool = False,
     empty: float = 1.0,
@@ -218,6 +219,7 @@ def _quantized(
     scales = torch.where(largest == 0, empty, largest / steps)
     values = (groups / scales[..., None]).nan_to_num()
     values = (values.trunc() if cut else values.round()).long().flatten(-2)
+    values = values.clamp(-8, 7) if clamped else values
     return _packed(values, swapped, smeared, offset), scales
 
 
@@ -323,6 +325,16 @@ QUANTIZE = Exercise(
             "the scale is the largest magnitude over 8: that weight becomes 8 itself, which four bits read as −8",
             steps=8,
         ),
+        *(
+            _quantized_slip(
+                "largest over 8",
+                "the scale is not the largest magnitude over 7, and what does not fit is cut to 7 or -8: the integers "
+                "are −7 to 7, so divide by 7, and nothing is cut",
+                steps=steps,
+                clamped=True,
+            )
+            for steps in (8, 7.5)
+        ),
         _quantized_slip(
             "largest without its sign",
             "the scale is that of the largest weight: a negative one may have the larger magnitude, and does not fit",
@@ -368,14 +380,23 @@ def _packed_rows(
 
 
 def _integers(
-    packed: Tensor, *, swapped: bool = False, halves: bool = False, signed: Sequence[bool] = (True, True), offset=0
+    packed: Tensor,
+    *,
+    swapped=False,
+    halves=False,
+    signed: Sequence[bool] = (True, True),
+    offset=0,
+    first=8,
+    wraps=False,
 ) -> Tensor:
     """Return the integers of the nibbles in float64. Each keyword makes a mistake."""
     nibbles = packed.long() % 16, packed.long() // 16
     if offset:
         low, high = (each - offset for each in nibbles)
     else:
-        low, high = (each - 16 * (each >= 8) * sign for each, sign in zip(nibbles, signed, strict=True))
+        low, high = (each - 16 * (each >= first) * sign for each, sign in zip(nibbles, signed, strict=True))
+    if wraps:
+        low, high = low % 256, high % 256
     pair = (high, low) if swapped else (low, high)
     return (torch.cat(pair, -1) if halves else torch.stack(pair, -1).flatten(-2)).double()
 
@@ -405,6 +426,11 @@ UNSIGNED = "the integers have no sign: nibbles 8 to 15 stand for −8 to −1 in
 HIGH_UNSIGNED = (
     "the high nibbles have no sign: shifting a uint8 to the right brings in zeros, so 8 to 15 stay there; they stand "
     "for −8 to −1"
+)
+EIGHT = "nibble 8 stays 8: it stands for −8, so from 8 on 16 is subtracted (> 7, or >= 8)"
+WRAPS = (
+    "negative integers come out 256 too large: below 0 a uint8 begins at 255 again; cast to a signed type before you "
+    "subtract"
 )
 HALVES = "low nibbles fill the first half of a row and high ones the second: they are neighbours, 2i and 2i + 1"
 OFFSET = "8 is subtracted from every nibble: they are in two's complement, not stored with 8 added"
@@ -452,6 +478,9 @@ DEQUANTIZE = Exercise(
         _dequantized_slip("halves in a byte", HALVES, halves=True),
         _dequantized_slip("no sign", UNSIGNED, signed=(False, False)),
         _dequantized_slip("high nibble without sign", HIGH_UNSIGNED, signed=(True, False)),
+        _dequantized_slip("8 without sign", EIGHT, first=9),
+        _dequantized_slip("wraps in eight bits", WRAPS, wraps=True),
+        _dequantized_slip("wraps in eight bits", WRAPS, offset=8, wraps=True),
         _dequantized_slip("offset for two's complement", OFFSET, offset=8),
         _dequantized_slip("scales tiled", TILED, how="tiled"),
         _dequantized_slip("first group's scale", "the whole row has the scale of its first group", how="first"),
@@ -572,6 +601,8 @@ ABSORB = Exercise(
         _absorbed_slip("halves in a byte", HALVES, halves=True),
         _absorbed_slip("no sign", UNSIGNED, signed=(False, False)),
         _absorbed_slip("high nibble without sign", HIGH_UNSIGNED, signed=(True, False)),
+        _absorbed_slip("8 without sign", EIGHT, first=9),
+        _absorbed_slip("wraps in eight bits", WRAPS, wraps=True),
         _absorbed_slip("offset for two's complement", OFFSET, offset=8),
         _absorbed_slip("scales tiled", TILED, how="tiled"),
         _absorbed_slip(
@@ -733,16 +764,25 @@ CLOCK = Exercise(
 
 
 def _sweep(
-    _: torch.Generator | None, mib: Sequence[float], knee: int, fixed: float, l2: float, dram: float, copy: float
+    _: torch.Generator | None,
+    mib: Sequence[float],
+    knee: int,
+    fixed: float,
+    l2: float,
+    dram: float,
+    copy: float,
+    late: int | None = None,
 ) -> Arguments:
     """Return a table [bytes, us] of reads that the L2 serves up to row `knee`, and DRAM from there on.
 
-    l2 and dram are in TB/s, and so is copy, which is given. No line is quite straight.
+    l2 and dram are in TB/s, and so is copy, which is given. No line is quite straight: the step to row `late`, beyond
+    the knee, is as fast as one from the L2, as in the lesson's own sweep.
     """
-    rows = []
+    rows, saved = [], 0.0
     for n, size in enumerate(mib):
         nbytes = int(size * 2**20)
-        rows.append([nbytes, fixed + nbytes / (l2 if n <= knee else dram) / 1e6 + 0.02 * (n % 3)])
+        saved += (nbytes - rows[-1][0]) * (1 / dram - 1 / l2) / 1e6 if n == late else 0.0
+        rows.append([nbytes, fixed + nbytes / (l2 if n <= knee else dram) / 1e6 + 0.02 * (n % 3) - saved])
     return {"rows": rows, "bandwidth": 1e12 * copy}
 
 
@@ -781,10 +821,18 @@ def _drawn_sweep(r: Random, knee: int) -> dict[str, Any]:
         mib.append(mib[-1] + 4 * r.randint(1, 6))
     dram = r.uniform(1, 4)
     copy = dram * r.uniform(1.05, 1.2)
-    return dict(mib=mib, knee=knee, fixed=r.uniform(1, 4), l2=copy * r.uniform(1.6, 3), dram=dram, copy=copy)
+    late = r.randint(knee + 3, len(mib) - 1) if knee + 3 < len(mib) else None
+    sweep = dict(mib=mib, knee=knee, fixed=r.uniform(1, 4), l2=copy * r.uniform(1.6, 3), dram=dram, copy=copy)
+    return sweep | dict(late=late)
+
+
+def _behind_last_fast(steps: Sequence[float], rows: Sequence[Sequence[float]], bandwidth: float) -> int:
+    """The row behind the last fast step but for the last of all, and two rows before the end at most."""
+    return min(max(n for n, step in enumerate(steps[:-1]) if step >= bandwidth) + 1, len(rows) - 3)
 
 
 _knee_slip = slips(_knee)
+SWEEP = dict(mib=(8, 16, 24, 32, 40, 48, 64, 96, 128), knee=3, fixed=2.0, l2=7.0, dram=4.0, copy=4.2)
 
 KNEE = Exercise(
     name="l2_knee",
@@ -793,13 +841,15 @@ KNEE = Exercise(
         Part(
             "an L2 of some rows",
             2,
-            visible=[dict(mib=(8, 16, 24, 32, 40, 48, 64, 96, 128), knee=3, fixed=2.0, l2=7.0, dram=4.0, copy=4.2)],
+            visible=[SWEEP | dict(late=8), SWEEP | dict(late=5)],
             hidden=lambda r: [_drawn_sweep(r, r.randint(2, 4)) for _ in range(3)],
         ),
         Part(
             "a large one and a small one",
             1,
-            visible=[dict(mib=(1, 2, 4, 8, 16, 32, 40), knee=4, fixed=3.0, l2=2.5, dram=0.9, copy=1.0)],
+            visible=[
+                dict(mib=(1, 2, 4, 8, 16, 32, 40, 48, 56, 64), knee=4, fixed=3.0, l2=2.5, dram=0.9, copy=1.0, late=6)
+            ],
             hidden=lambda r: [_drawn_sweep(r, n) for n in (1, 5, 6)],
         ),
     ),
@@ -816,6 +866,12 @@ KNEE = Exercise(
             "last slow step",
             "the knee is the last row before a slow step: beyond the L2 every step is slow, so take the first",
             found=lambda steps, rows, bandwidth: max(n for n, step in enumerate(steps[:-1]) if step < bandwidth),
+        ),
+        _knee_slip(
+            "behind the last fast step",
+            "the knee is behind the last fast step: beyond the L2 one step may be fast by chance, so take the first "
+            "slow one",
+            found=_behind_last_fast,
         ),
         _knee_slip(
             "rates by size",

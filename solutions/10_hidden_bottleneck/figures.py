@@ -1,5 +1,7 @@
 """The figures of this lesson, from `benchmarks/reconstruction_h200.json`."""
 
+import itertools
+
 from ..records import pick, rounded
 
 CLOCKS = {"wall": "wall_us", "events": "events_us", "graph": "graph_us", "flushed": "graph_cold_us"}
@@ -7,6 +9,8 @@ CUBLAS, INT4 = "cuBLAS, bmm", "ours, INT4"
 PRODUCTS = ("absorb_query", "reconstruct_value")
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 LAYERS, MIB = 61, 2**20
+CACHE = 2 * 4096 * (512 + 64)  # bytes that the attention of one request reads, T = 4096
+WEIGHTS_AND_ROWS = 2 * (2 * 128 * 128 * 512 + 2 * 128 * (128 + 512))  # bytes of both products, one request
 # The article's, for its H100.
 ARTICLE = {"products": 35.6, "attention": 23.0, "ratio_16": 1.86, "ratio_128": 1.08}
 
@@ -55,9 +59,25 @@ class Record:
         """How many times as fast as cuBLAS the INT4 kernel is, into the query."""
         return self.times("absorb_query", B)[CLOCKS[clock]] / self.times("absorb_query", B, INT4)[CLOCKS[clock]]
 
-    def wins_up_to(self):
-        """The largest batch up to which the INT4 kernel is faster than cuBLAS with an empty L2, into the query."""
-        return max(B for n, B in enumerate(BATCHES) if all(self.gain(each, "flushed") > 1 for each in BATCHES[: n + 1]))
+    def wins_up_to(self, clock):
+        """The largest batch up to which the INT4 kernel is faster than cuBLAS by this clock, into the query."""
+        return max(B for n, B in enumerate(BATCHES) if all(self.gain(each, clock) > 1 for each in BATCHES[: n + 1]))
+
+    def loses_from(self):
+        """The smallest batch from which on the INT4 kernel is slower by both graphs."""
+        slower = lambda B: max(self.gain(B, clock) for clock in ("graph", "flushed")) < 1
+        return min(B for n, B in enumerate(BATCHES) if all(map(slower, BATCHES[n:])))
+
+    def over_ours(self):
+        """The time of INT4 over that of our own 16 bits, by MiB of the 16-bit weights."""
+        return {row["mib"]: row["graph_us"][INT4] / row["graph_us"]["ours"] for row in self.record["sweep"]}
+
+    def knee(self):
+        """MiB in front of the first step that is slower than a copy, and behind it."""
+        for (low, start), (high, end) in itertools.pairwise(self.sweep("ours")):
+            if (high - low) / (end - start) * 1e6 < self.record["copy_bytes_per_s"]:
+                return low // MIB, high // MIB
+        raise LookupError("no step of the sweep is slower than a copy")
 
     def error(self, group):
         return pick(self.record["errors"], product="absorb_query", group=group)
@@ -70,7 +90,7 @@ def percent(share):
 def figures(record):
     found = Record(record)
     one = found.times("absorb_query", 1)
-    ratios = found.over_cublas()
+    ratios, own, (knee, behind_knee) = found.over_cublas(), found.over_ours(), found.knee()
     graded = {call: found.times("absorb_query", 16, call)["cold_us"] for call in (CUBLAS, INT4)}
     traps = record("timing_traps_h100")["figures"]["B=1"]
     return {
@@ -80,7 +100,18 @@ def figures(record):
         "products": {product: clocked(found.times(product, 1)) for product in PRODUCTS},
         "attention": {T: clocked(found.attention(T)) for T in (1024, 4096, 8192)},
         "copy": f"{found.record['copy_bytes_per_s'] / 1e9:,.0f}",
-        "copy_tb": round(found.record["copy_bytes_per_s"] / 1e12, 2),
+        "copy_tb": round(found.record["copy_bytes_per_s"] / 1e12, 3),
+        "knee": knee,
+        "behind_knee": behind_knee,
+        "own_16": f"{own[16.0]:.2f}",
+        "own_48": f"{own[48.0]:.2f}",
+        "own_128": f"{own[128.0]:.2f}",
+        "own_fall": f"{own[16.0] / own[128.0]:.1f}",
+        "events_one": f"{one['events_us']:.0f}",
+        "bytes_share": percent(WEIGHTS_AND_ROWS / (WEIGHTS_AND_ROWS + CACHE)),
+        "cache_mb": f"{CACHE / 1e6:.1f}",
+        "cache_us": f"{1e6 * CACHE / found.record['copy_bytes_per_s']:.0f}",
+        "flushed_attention": f"{found.attention(4096)[CLOCKS['flushed']]:.0f}",
         "l2_mib": f"{found.record['l2_bytes'] / MIB:.0f}",
         "l2_mib_again": round(found.record["l2_bytes"] / MIB),
         "wall_one": f"{one['wall_us']:.0f}",
@@ -101,13 +132,12 @@ def figures(record):
         "warm_gain": f"{found.gain(1, 'graph'):.1f}",
         "flushed_gain": f"{found.gain(1, 'flushed'):.1f}",
         "graded_gain": f"{graded[CUBLAS] / graded[INT4]:.1f}",
-        "wins_up_to": found.wins_up_to(),
+        "wins_up_to": found.wins_up_to("flushed"),
+        "warm_wins_up_to": found.wins_up_to("graph"),
+        "loses_from": found.loses_from(),
         "sweep_16": found.sweep("ours"),
         "sweep_4": found.sweep(INT4),
         "ratios": rounded(ratios, 2),
-        "ratio_16": f"{ratios[16.0]:.2f}",
-        "ratio_128": f"{ratios[128.0]:.2f}",
-        "fall": f"{ratios[16.0] / ratios[128.0]:.1f}",
         "article_fall": f"{ARTICLE['ratio_16'] / ARTICLE['ratio_128']:.1f}",
         "error": percent(found.error(128)["output"]),
         "error_32": percent(found.error(32)["output"]),
@@ -117,7 +147,7 @@ def figures(record):
 def claims(record):
     found = Record(record)
     times = lambda clock: [found.times(product, 1)[CLOCKS[clock]] for product in PRODUCTS]
-    ratios = found.over_cublas()
+    own = [ratio for mib, ratio in found.over_ours().items() if 16 <= mib <= 48]
     shares = [found.share(T, "flushed") for T in (1024, 4096, 8192)]
     return {
         "events_as_wall": all(0.8 < e / w < 1.25 for e, w in zip(times("events"), times("wall"), strict=True)),
@@ -128,5 +158,7 @@ def claims(record):
         "int4_faster": min(found.gain(1, clock) for clock in ("graph", "flushed")) > 1,
         "more_when_flushed": found.gain(1, "flushed") > found.gain(1, "graph"),
         "loses_at_256": found.gain(256, "flushed") < 1,
-        "falls_too": ratios[128.0] < 0.75 * ratios[16.0] and max(ratios.values()) < 1,
+        "falls_too": own == sorted(own, reverse=True) and found.over_ours()[128.0] < 0.6 * own[0] < 0.6,
+        "knee_below_l2": found.knee()[1] < 0.8 * found.record["l2_bytes"] / MIB,
+        "attention_waits": found.attention(4096)[CLOCKS["flushed"]] > 10 * 1e6 * CACHE / 4.8e12,
     }

@@ -34,6 +34,7 @@ LAUNCH = '1 - total["graph"] / total["wall"]'
 RESIDENT = '1 - total["graph"] / total["flushed"]'
 OF_FLOOR = '1e6 * weight_bytes / bandwidth / total["flushed"]'
 KNEE = "next(n for n in range(len(rows) - 1) if rate(rows[n], rows[n + 1]) < bandwidth)"
+BEHIND_FAST = "1 + max(n for n in range(len(rows) - 2) if rate(rows[n], rows[n + 1]) >= bandwidth)"
 SUM = "sum(each[clock] for each in products)"
 
 SUBMISSIONS = (
@@ -402,6 +403,42 @@ def with_sign(nibble):
             **says("dequantize_int4", "transpose instead of reshaping", 2),
             **not_right("absorb_query_int4", "the weights of head 0"),
             **says("which_clock", "how many floors"),
+        },
+    ),
+    Submission(
+        "tess",
+        "scales of eighths cut to fit, 8 without a sign, a knee behind the last fast step",
+        patches=(
+            replace("quantize_int4", "largest / 7", "largest / 8"),
+            replace("quantize_int4", ".round()", ".round().clamp(-8, 7)"),
+            replace("dequantize_int4", "(nibble ^ 8) - 8 for", "torch.where(nibble > 8, nibble - 16, nibble) for"),
+            replace(
+                "absorb_query_int4",
+                IN_KERNEL,
+                "low, high = words & 0xF, words >> 4\n"
+                "        low, high = tl.where(low > 8, low - 16, low), tl.where(high > 8, high - 16, high)",
+            ),
+            replace("l2_knee", KNEE, BEHIND_FAST),
+        ),
+        expect={
+            **says("quantize_int4", "what does not fit is cut"),
+            **says("dequantize_int4", "nibble 8 stays 8"),
+            **not_right("absorb_query_int4", "nibble 8 stays 8"),
+            **says("l2_knee", "behind the last fast step"),
+        },
+    ),
+    Submission(
+        "uri",
+        "arithmetic in uint8, a knee at the last step",
+        patches=(
+            replace("dequantize_int4", "packed.int() & 0xF, packed.int() >> 4", "packed & 0xF, packed >> 4"),
+            replace("absorb_query_int4", ").to(tl.int32)\n", ")\n"),
+            replace("l2_knee", KNEE, KNEE.replace("next", "max")),
+        ),
+        expect={
+            **says("dequantize_int4", "256 too large"),
+            **not_right("absorb_query_int4", "256 too large"),
+            **says("l2_knee", "beyond the L2 every step is slow"),
         },
     ),
 )

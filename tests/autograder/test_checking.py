@@ -53,10 +53,11 @@ def test_a_wrong_one_is_told_what_is_wrong_and_the_check_fails(source, says, cap
         checked(source)
 
 
-def test_the_line_of_another_cell_comes_with_the_function_that_failed():
+@pytest.mark.parametrize("name", ["/tmp/ipykernel_1/{}.py", "<ipython-input-{}-1a2b3c>", "/tmp/ipython-input-{}.py"])
+def test_the_line_of_another_cell_comes_with_the_function_that_failed(name):
     namespace = {"check": check, "torch": torch}
     for number, source in enumerate(("def half(x):\n    return x / [2]", "def double(x):\n    return half(x)")):
-        exec(compile(source, f"/tmp/ipykernel_1/{number}.py", "exec"), namespace)
+        exec(compile(source, name.format(number), "exec"), namespace)
     with pytest.raises(CheckFailed, match="TypeError in line 2 of cell half"):
         exec("check('double')", namespace)
 

@@ -363,8 +363,8 @@ def _line_of(function: str | None, line: int) -> dict[str, Any] | None:
 
 
 def is_theirs(filename: str) -> bool:
-    """Return whether code is a cell's."""
-    return filename.startswith("<cell ") or "ipykernel_" in filename
+    """Return whether code is a cell's: of a program, of Jupyter's kernel, of IPython's (as in Colab)."""
+    return filename.startswith("<cell ") or "ipykernel_" in filename or "ipython-input-" in filename
 
 
 def is_students(filename: str) -> bool:
