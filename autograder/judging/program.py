@@ -154,8 +154,8 @@ def _code(source: str) -> _Code:
 def parse(source: str, filename: str = "<unknown>", mode: Literal["exec", "eval"] = "exec") -> Any:
     """Return what `ast.parse` does, one thread at a time.
 
-    CPython 3.11 counts the depth of the tree that it builds once for all threads: where two build one at a time, and
-    the collector of garbage lets one in amid the other's, it raises SystemError.
+    CPython 3.11 keeps one count of the depth of the tree that it builds, for all threads. Where the collector of
+    garbage lets a second thread in, which builds another tree, the first raises SystemError.
     """
     with _PARSING:
         return ast.parse(source, filename, mode)  # noqa: TID251
