@@ -270,6 +270,10 @@ def _put(path, text):
 def _gradebook(made, folder):
     """Fill nbgrader's own tables."""
     from nbgrader.api import Gradebook
+
+    from autograder.classroom.config import find_tools
+
+    find_tools()
     from sqlalchemy import text
 
     with Gradebook(f"sqlite:///{folder / 'gradebook.db'}", "simulated") as book:
