@@ -270,12 +270,11 @@ def _put(path, text):
 def _gradebook(made, folder):
     """Fill nbgrader's own tables."""
     from nbgrader.api import Gradebook
+    from sqlalchemy import text
 
     from autograder.classroom.config import find_tools
 
     find_tools()
-    from sqlalchemy import text
-
     with Gradebook(f"sqlite:///{folder / 'gradebook.db'}", "simulated") as book:
 
         def put(table, rows):
