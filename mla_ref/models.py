@@ -76,6 +76,8 @@ class ModelConfig:
         None for a dense model.
     stop
         Tokens that end a text.
+    num_nextn_predict_layers
+        Layers behind the last that predict several tokens. They are not computed here.
     """
 
     attention: MLAConfig
@@ -86,6 +88,7 @@ class ModelConfig:
     tie_word_embeddings: bool = False
     experts: Experts | None = None
     stop: tuple[int, ...] = ()
+    num_nextn_predict_layers: int = 0
 
     @classmethod
     def from_hf(cls, config: Any) -> ModelConfig:
@@ -143,6 +146,7 @@ class ModelConfig:
             tie_word_embeddings=bool(fields.get("tie_word_embeddings")),
             experts=experts,
             stop=tuple(stop) if isinstance(stop, list | tuple) else () if stop is None else (stop,),
+            num_nextn_predict_layers=fields.get("num_nextn_predict_layers") or fields.get("num_mtp_layers") or 0,
         )
 
 
@@ -401,7 +405,7 @@ def _check_prompts(config, prompts, prefix, new):
 def _fill(model, caches, prefix, batch, impl):
     """Compute a prefix once, and give it to every sequence of the caches."""
     own = model.make_caches(1, prefix.shape[1])
-    model(prefix, own, last=True, impl=None if impl == "prefix" else impl)
+    model(prefix, own, last=True, impl=impl)
     first = torch.zeros(batch, dtype=torch.int64, device=prefix.device)
     first[0] = prefix.shape[1]
     for cache, source in zip(caches, own, strict=True):
@@ -433,8 +437,8 @@ def load(
 ) -> Model:
     """Load a model from a folder with a ``config.json`` and safetensors, as Hugging Face's hub has it.
 
-    Names and shapes are compared with the configuration before anything is allocated. Layers beyond the last, which
-    predict several tokens, are left out.
+    Names and shapes are compared with the configuration before anything is allocated. The layers that predict several
+    tokens are left out.
 
     Parameters
     ----------
@@ -495,7 +499,7 @@ def _check_names(expected, shapes, config):
     for name, tensor in expected.items():
         if shapes[name] != list(tensor.shape):
             raise ValueError(f"{name} has shape {shapes[name]}, expected {list(tensor.shape)} by config.json")
-    beyond = tuple(f"model.layers.{config.num_hidden_layers + i}." for i in range(8))
+    beyond = tuple(f"model.layers.{config.num_hidden_layers + i}." for i in range(config.num_nextn_predict_layers))
     ignored = (*beyond, *(("lm_head.weight",) if config.tie_word_embeddings else ()))
     strange = [n for n in shapes if n not in expected and not n.startswith(ignored) and "rotary_emb" not in n]
     if strange:

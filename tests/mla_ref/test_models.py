@@ -177,6 +177,7 @@ def changed(folder, tmp_path, config=(), tensors=lambda state: state):
         ({"topk_method": "greedy"}, "topk_method is 'greedy', expected noaux_tc"),
         ({"num_hidden_layers": 4}, r"the files have no model\.layers\.3\.\S+, .* and \d+ more"),
         ({"num_hidden_layers": 2, "n_routed_experts": 7}, r"mlp\.gate\.weight has shape \[8, 48\], expected \[7, 48\]"),
+        ({"num_hidden_layers": 2}, r"the files hold model\.layers\.2\.\S+, .* which no model of this config"),
         ({"n_routed_experts": 0}, r"the files have no model\.layers\.1\.mlp\.gate_proj"),
     ],
 )
@@ -184,6 +185,11 @@ def test_a_configuration_of_another_model_is_one_sentence(deepseek_v3, tmp_path,
     with pytest.raises(ValueError, match=words) as caught:
         load(changed(deepseek_v3, tmp_path, config))
     assert "\n" not in str(caught.value)
+
+
+def test_layers_that_predict_several_tokens_are_left_out(deepseek_v3, tmp_path):
+    folder = changed(deepseek_v3, tmp_path, {"num_hidden_layers": 2, "num_nextn_predict_layers": 1})
+    assert len(load(folder).model.layers) == 2
 
 
 def test_tensors_that_do_not_fit_are_one_sentence(deepseek_v3, tmp_path):
