@@ -25,7 +25,7 @@ from autograder.classroom import report
 from autograder.course.course import Course, find_course
 from autograder.isolation.worker import layout, running, wire
 from autograder.isolation.worker.trees import tensors_in
-from autograder.judging.cases import Case, draw_cases, noise_for
+from autograder.judging.cases import Case, draw_cases, noise_for, without_bfloat16
 from autograder.judging.exercise import Arguments, Exercise, upcast
 from autograder.judging.judge import Failure, broken_terms, judge, read_case, verdict_from
 from autograder.judging.program import Cell, build_program, names_bound, without_magics
@@ -64,7 +64,8 @@ def check(name: str) -> None:
     if not callable(entry):
         raise CheckFailed(f"there is no function or class {name} yet: run the cell above that defines it")
     if exercise.kernel and not emulator.active() and torch.cuda.get_device_capability() < (8, 0):
-        exercise = without_bfloat16(exercise)
+        parts = [replace(part, visible=[*map(without_bfloat16, part.visible)]) for part in exercise.parts]
+        exercise = replace(exercise, parts=parts)
     cases = draw_cases(exercise, VISIBLE_SEED, hidden=False)
     with supplied(namespace, course, lesson, exercise):
         results = [run_case(exercise, entry, case) for case in cases]
@@ -79,22 +80,6 @@ def check(name: str) -> None:
     _keep(verdict, namespace)
     if verdict.outcome is not Outcome.PASSED:
         raise CheckFailed(verdict.reason)
-
-
-def without_bfloat16(exercise: Exercise) -> Exercise:
-    """Return the exercise with its visible cases in float16 where they are in bfloat16, which older GPUs lack."""
-    half = {torch.bfloat16: torch.float16}
-    parts = [
-        replace(
-            part,
-            visible=[
-                {k: half.get(v, v) if isinstance(v, torch.dtype) else v for k, v in case.items()}
-                for case in part.visible
-            ],
-        )
-        for part in exercise.parts
-    ]
-    return replace(exercise, parts=parts)
 
 
 def check_speed(name: str) -> None:

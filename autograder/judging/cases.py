@@ -53,6 +53,11 @@ def noise_for(exercise: Exercise, case: Case, seed: str) -> Arguments:
     return mapped(case.arguments, other)
 
 
+def without_bfloat16(params: Params) -> Params:
+    """Return a case's parameters with float16 for bfloat16, which GPUs before compute capability 8.0 lack."""
+    return {k: torch.float16 if v is torch.bfloat16 else v for k, v in params.items()}
+
+
 def _plain(value: Any) -> str:
     return str(value).removeprefix("torch.")
 

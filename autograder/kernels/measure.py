@@ -38,6 +38,7 @@ import torch
 from autograder.isolation.sandbox import Ended, Kind, Limits, Sandbox, SandboxError, Talk
 from autograder.isolation.worker import wire
 from autograder.isolation.worker.trees import by_name, mapped, tensors_in
+from autograder.judging.cases import without_bfloat16
 from autograder.judging.compare import assess
 from autograder.judging.exercise import Arguments, Exercise, Speed
 from autograder.judging.program import Cell
@@ -215,8 +216,8 @@ class _Measurement:
     def __init__(self, sandbox: Sandbox, program: Sequence[Cell], exercise: Exercise):
         self.sandbox, self.program, self.exercise, self.speed = sandbox, program, exercise, exercise.speed
         self.case = dict(self.speed.case)
-        if torch.cuda.get_device_capability() < (8, 0):  # no bfloat16
-            self.case = {k: torch.float16 if v is torch.bfloat16 else v for k, v in self.case.items()}
+        if torch.cuda.get_device_capability() < (8, 0):
+            self.case = without_bfloat16(self.case)
         size = sum(tensor.nbytes for tensor in tensors_in(self._draw(0)))
         most = min(MOST_BYTES, torch.cuda.mem_get_info()[1] // 32) // max(1, size)
         self.calls = max(2, min(MOST_CALLS, most))
