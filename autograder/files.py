@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import tempfile
 from pathlib import Path
 
@@ -12,19 +13,21 @@ DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
 ROOM = 4 << 20  # bytes that a folder must take, to be blamed for nothing
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file so that there is the old content or the new, never a part. What is no file is written as it is.
+def write_whole(path: Path, content: str | bytes, public: bool = False) -> None:
+    """Write a file so that a reader, or a run after a crash, finds the old content or the new, never a part.
 
-    Raises OSError as writing does.
+    It can be read by its owner alone; if `public`, by whom the umask lets. What is no file, as a pipe, is written as it
+    is. Raises OSError as writing does.
     """
     content = content.encode() if isinstance(content, str) else content
     if path.exists() and not path.is_file():  # /dev/stdout, a pipe
         path.write_bytes(content)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with open(temporary, "wb") as file:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if public else 0o600)
+        with open(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -19,8 +19,9 @@ from typing import Any
 from autograder.classroom.report import PLAIN, chip, number
 from autograder.classroom.restore import read_file
 from autograder.course.course import Course
+from autograder.files import write_whole
 from autograder.judging.exercise import SPEED
-from autograder.judging.verdict import Outcome, Verdict, write_atomically
+from autograder.judging.verdict import Outcome, Verdict
 from autograder.kernels.report import CELL
 
 FOLDER = ".progress"
@@ -55,9 +56,7 @@ def note(verdict: Verdict, folder: Path) -> None:
     """Keep a verdict for the notebooks in `folder`. Where nothing can be written, nothing is kept."""
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     with contextlib.suppress(OSError):
-        write_atomically(
-            _file(folder, verdict.exercise), json.dumps({"time": now, "verdict": verdict.to_json()}) + "\n"
-        )
+        write_whole(_file(folder, verdict.exercise), json.dumps({"time": now, "verdict": verdict.to_json()}) + "\n")
 
 
 def entries(course: Course, folder: Path) -> list[Entry]:

@@ -22,8 +22,8 @@ from autograder.course.colab import OPENING
 from autograder.course.course import PACKAGE, Course
 from autograder.course.digest import OWN, digest, imported
 from autograder.course.lesson import Lesson, without_marks
+from autograder.files import write_whole
 from autograder.judging.program import without_magics
-from autograder.judging.verdict import write_atomically
 
 CACHE = ".site-cache"
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -86,7 +86,7 @@ def outputs(course: Course, lesson: Lesson) -> Outputs:
         found = _run(course, lesson)
     for old in folder.glob(f"{lesson.name}-*.json"):
         old.unlink(missing_ok=True)
-    write_atomically(kept, json.dumps(found))
+    write_whole(kept, json.dumps(found))
     return found
 
 

@@ -131,7 +131,7 @@ def _mended(injected: contextlib.AbstractContextManager[Any]) -> Found:
 
 def _full_disk() -> Any:
     full = OSError(errno.ENOSPC, "No space left on device")
-    return mock.patch.object(verdicts, "write_atomically", side_effect=full)
+    return mock.patch.object(verdicts, "write_whole", side_effect=full)
 
 
 def _killed(times: int = 1 << 30) -> Any:

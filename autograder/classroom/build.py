@@ -29,7 +29,7 @@ def build(course: Course, target: Path, step: Callable[[str], None] = lambda nam
             notebook = release(course, name, Path(scratch))
             built = target / name / notebook.name
             if not built.exists() or built.read_bytes() != notebook.read_bytes():
-                write_whole(built, notebook.read_bytes())
+                write_whole(built, notebook.read_bytes(), public=True)
 
 
 def find_drift(course: Course, target: Path, step: Callable[[str], None] = lambda name: None) -> list[str]:

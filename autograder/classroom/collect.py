@@ -375,9 +375,9 @@ def _put(room: Classroom, each: Candidate, timestamps: bool, dry: bool) -> Taken
             for note in (clock, folder / SECRET):  # of what it replaces
                 with suppress(FileNotFoundError):
                     note.unlink()
-            write_whole(book, content)
+            write_whole(book, content, public=True)
         if time and time != there:
-            write_whole(clock, time + "\n")
+            write_whole(clock, time + "\n", public=True)
     return Taken(each.file, what, each.student, each.lesson, shown, "; ".join(remarks), bool(remarks))
 
 

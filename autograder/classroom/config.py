@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 
 from traitlets.config import Config, PyFileConfigLoader
 
+from autograder.classroom.database import GRADEBOOK, gradebook_url
 from autograder.course.course import Course, find_course
 from autograder.course.lesson import STUB
-
-GRADEBOOK = "MLA_GRADEBOOK"
-MARK = ".sample-class"  # in a classroom: lists the submissions of the sample class as STUDENT/LESSON
 
 
 def configure(
@@ -77,14 +74,6 @@ def configure(
     own = c.HTMLExporter.get("filters") or {}
     c.HTMLExporter.filters = {"highlight_code": "autograder.classroom.converters.highlight_code", **own}
     return c
-
-
-def gradebook_url(classroom: Path) -> str:
-    """Return the address of a classroom's gradebook. PostgreSQL is spoken to by the driver of the extra `postgres`."""
-    url = os.environ.get(GRADEBOOK)
-    if not url or (classroom / MARK).is_file():
-        return f"sqlite:///{classroom / 'gradebook.db'}"
-    return re.sub("^postgres(ql)?:", "postgresql+psycopg:", url)
 
 
 def gradebook_name() -> str:

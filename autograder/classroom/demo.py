@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from autograder.classroom.config import GRADEBOOK, MARK
+from autograder.classroom.database import GRADEBOOK, MARK
 from autograder.classroom.export import export
 from autograder.classroom.feedback import write_feedback
 from autograder.classroom.grade import SEED, Classroom
@@ -23,7 +23,6 @@ from autograder.files import write_whole
 from autograder.text import listed
 
 SECONDS = 3.0
-GRADES = "it is an SQLite file of the demo's own, {}"
 
 
 @dataclass
@@ -62,7 +61,7 @@ class DemoResult:
             ("the course", f"make lab, then course/{first}/{first}.ipynb"),
             (
                 "the gradebook",
-                f"make lab, then the menu Nbgrader > Formgrader; {GRADES.format(folder / 'gradebook.db')}",
+                f"make lab, then Nbgrader > Formgrader; an SQLite file of its own, {folder / 'gradebook.db'}",
             ),
             ("feedback pages", f"{folder / 'feedback'}/STUDENT/LESSON/LESSON.html, {self.pages} of them"),
             ("the grades", str(folder / "grades.csv")),
@@ -132,8 +131,8 @@ def _prepare(course: Course, folder: Path, wanted: list[str]) -> None:
             shutil.rmtree(path)
         elif path.is_file() and path != mark:
             path.unlink()
-    write_whole(mark, "\n".join(wanted) + "\n")
-    write_whole(folder / "seed", SEED + "\n")
+    write_whole(mark, "\n".join(wanted) + "\n", public=True)
+    write_whole(folder / "seed", SEED + "\n", public=True)
 
 
 def _strangers(course: Course, folder: Path) -> list[str]:

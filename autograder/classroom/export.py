@@ -89,7 +89,7 @@ def export(room: Classroom, target: Path, per_exercise: bool = False, layout: st
     """
     lines, text = table(room, layout, per_exercise), io.StringIO()
     csv.writer(text).writerows([_cell(value) for value in line] for line in lines)
-    write_whole(target, text.getvalue())
+    write_whole(target, text.getvalue(), public=True)
     return len(lines) - 1 - (layout == CANVAS)
 
 

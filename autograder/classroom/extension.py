@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autograder.classroom.restore import safe_name
-from autograder.judging.verdict import write_atomically
+from autograder.files import write_whole
 from autograder.text import one_line
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Extensions:
         plain: dict[str, dict[str, float]] = {}
         for (name, who), time in sorted(found.items()):
             plain.setdefault(name, {})[who] = time / timedelta(days=1)
-        write_atomically(self.path, json.dumps(plain, indent=1) + "\n")
+        write_whole(self.path, json.dumps(plain, indent=1) + "\n")
         return before is not None
 
 

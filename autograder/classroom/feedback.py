@@ -10,8 +10,7 @@ from typing import Any
 
 from autograder.classroom.build import quieten_nbgrader
 from autograder.classroom.grade import Classroom, read_secret, read_time
-from autograder.files import require_space
-from autograder.judging.verdict import write_atomically
+from autograder.files import require_space, write_whole
 from autograder.text import one_line
 
 
@@ -47,7 +46,7 @@ def write_feedback(
                     why = one_line(log.splitlines()[-1]) if log else "no message"
                     problems.append(f"no feedback for {student} in {lesson}: {why}")
                     continue
-                write_atomically(stamp, digests[path])
+                write_whole(stamp, digests[path])
             pages.append(page)
             progress("writing feedback", done, len(graded))
     return pages, problems

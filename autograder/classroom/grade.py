@@ -22,7 +22,7 @@ from nbformat import NotebookNode
 
 from autograder.classroom import extension
 from autograder.classroom import grader as graders
-from autograder.classroom.config import MARK
+from autograder.classroom.database import MARK
 from autograder.classroom.grader import Grader
 from autograder.classroom.record import Entry, Graded, Records
 from autograder.classroom.restore import (

@@ -21,11 +21,12 @@ from autograder.classroom.restore import REMARKS, code_cells
 from autograder.classroom.scale import Cluster, Here, Task, rules_of
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson, without_marks
+from autograder.files import write_whole
 from autograder.isolation import sandbox
 from autograder.judging import judge
 from autograder.judging.exercise import Exercise
 from autograder.judging.program import Cell, build_program
-from autograder.judging.verdict import Outcome, Verdict, VerdictStore, write_atomically
+from autograder.judging.verdict import Outcome, Verdict, VerdictStore
 
 EMULATED = 10  # times the limit that the caller sets, for kernels, which run emulated
 PENDING = "counts once the answer is right"  # what is said of the speed of an answer that is not
@@ -281,7 +282,7 @@ def read_seed(classroom: Path) -> str:
     """Return the classroom's secret seed; draw it on first use."""
     path = classroom / "seed"
     if not path.exists() or not path.read_text().strip():
-        write_atomically(path, secrets.token_hex(16) + "\n")  # readable by its owner alone
+        write_whole(path, secrets.token_hex(16) + "\n")
     return path.read_text().strip()
 
 

@@ -147,12 +147,14 @@ def _put(stage: Path, folder: Path) -> list[str]:
     before = set((folder / LIST).read_text().splitlines()) if (folder / LIST).is_file() else set()
     if strange := [name for name in wanted if name not in before and (folder / name).exists()]:
         raise FileExistsError(f"{folder} holds {listed(strange)}, which no release wrote there: give another folder")
-    write_whole(folder / LIST, "\n".join(sorted({*wanted, *before})) + "\n")  # an interrupted release goes on
+    write_whole(
+        folder / LIST, "\n".join(sorted({*wanted, *before})) + "\n", public=True
+    )  # an interrupted release goes on
     for name in wanted:
         content = (stage / name).read_bytes()
         if not (folder / name).is_file() or (folder / name).read_bytes() != content:
-            write_whole(folder / name, content)
+            write_whole(folder / name, content, public=True)
     for name in before - {*wanted}:
         (folder / name).unlink(missing_ok=True)
-    write_whole(folder / LIST, "\n".join(wanted) + "\n")
+    write_whole(folder / LIST, "\n".join(wanted) + "\n", public=True)
     return wanted

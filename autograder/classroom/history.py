@@ -19,7 +19,8 @@ from nbformat import NotebookNode
 
 from autograder.classroom.restore import REMARKS, SubmissionError, code_cells, read_cells, restore
 from autograder.course.lesson import Lesson
-from autograder.judging.verdict import Verdict, write_atomically
+from autograder.files import write_whole
+from autograder.judging.verdict import Verdict
 
 SECRET = "secret"  # in the notebook's metadata
 
@@ -96,7 +97,7 @@ class History:
         if "outcome" not in remarks:
             own = [nbformat.v4.new_code_cell(c.source, id=c.name) for c in code_cells(notebook, lesson)]
             kept = nbformat.v4.new_notebook(cells=own, metadata={REMARKS: remarks, SECRET: secret})
-            write_atomically(self._cells(student, lesson.name, attempt.digest), nbformat.writes(kept))
+            write_whole(self._cells(student, lesson.name, attempt.digest), nbformat.writes(kept))
         before = self.read(student, lesson.name)
         self._write(student, lesson.name, [*(each for each in before if each.digest != attempt.digest), attempt])
 
@@ -119,7 +120,7 @@ class History:
 
     def _write(self, student: str, lesson: str, attempts: Sequence[Attempt]) -> None:
         lines = [json.dumps(each.to_json()) + "\n" for each in attempts]
-        write_atomically(self._path(student, lesson), "".join(lines))
+        write_whole(self._path(student, lesson), "".join(lines))
 
     def _path(self, student: str, lesson: str) -> Path:
         return self.folder / lesson / f"{student}.jsonl"

@@ -26,8 +26,8 @@ from autograder.classroom.history import Attempt, History, digest_of, now
 from autograder.classroom.restore import REMARKS, code_cells
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
-from autograder.files import require_space
-from autograder.judging.verdict import Outcome, Verdict, write_atomically
+from autograder.files import require_space, write_whole
+from autograder.judging.verdict import Outcome, Verdict
 from autograder.text import one_line
 
 
@@ -296,7 +296,7 @@ class Records:
     def note(self, student: str, lesson: str, record: Recorded) -> None:
         """Write a submission's record. Without a fingerprint, as when nbgrader grades, the next run enters it again."""
         plain = {**vars(record), "verdicts": [v.to_json() for v in record.verdicts]}
-        write_atomically(self._record_path(student, lesson), json.dumps(plain, indent=1) + "\n")
+        write_whole(self._record_path(student, lesson), json.dumps(plain, indent=1) + "\n")
 
     def entered(self, entries: Sequence[Entry]) -> Graded | None:
         """Return the result of an earlier run, which the gradebook has, if it still holds.

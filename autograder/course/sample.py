@@ -173,6 +173,6 @@ def hand_in(course: Course, submitted: Path, lessons: list[str] | None = None, t
             folder.mkdir(parents=True, exist_ok=True)
             content = render(lesson, each)
             if content is not None:
-                write_whole(folder / f"{name}.ipynb", content)
+                write_whole(folder / f"{name}.ipynb", content, public=True)
             count += 1
     return count

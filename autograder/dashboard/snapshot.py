@@ -19,7 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autograder.judging.verdict import Outcome, write_atomically
+from autograder.classroom.database import gradebook_url
+from autograder.files import write_whole
+from autograder.judging.verdict import Outcome
 from autograder.text import one_line
 
 if TYPE_CHECKING:
@@ -294,7 +296,7 @@ def load(path: Path) -> dict[str, Any]:
 def save(path: Path, data: dict[str, Any]) -> None:
     """Write a file of the cache; where that cannot be done, do without."""
     with contextlib.suppress(OSError):
-        write_atomically(path, json.dumps({"version": VERSION, **data}, separators=(",", ":")))
+        write_whole(path, json.dumps({"version": VERSION, **data}, separators=(",", ":")))
 
 
 # The gradebook
@@ -336,9 +338,9 @@ def read_book(folder: Path) -> Book:
 
 
 def _query(folder: Path, questions: Sequence[str]) -> list[list[tuple[Any, ...]]]:
-    url, file = os.environ.get("MLA_GRADEBOOK"), folder / "gradebook.db"
-    if url is None or url.startswith("sqlite:///"):
-        file = Path(url.removeprefix("sqlite:///")) if url else file
+    url = gradebook_url(folder)
+    if url.startswith("sqlite:///"):
+        file = Path(url.removeprefix("sqlite:///"))
         with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as book:
             return [book.execute(question).fetchall() for question in questions]
     from sqlalchemy import create_engine, text

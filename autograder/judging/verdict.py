@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from autograder.files import write_whole
 from autograder.text import one_line
 
 
@@ -101,22 +100,7 @@ class VerdictStore:
     def put(self, key: str, verdict: Verdict) -> None:
         """Keep a verdict. Grader faults are not kept: they are tried again."""
         if verdict.outcome is not Outcome.FAULT:
-            write_atomically(self._path(key), json.dumps(verdict.to_json(), indent=1) + "\n")
+            write_whole(self._path(key), json.dumps(verdict.to_json(), indent=1) + "\n")
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.json"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a reader, or a run after a crash, finds the old content or the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

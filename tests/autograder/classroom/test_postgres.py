@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.classroom.config import gradebook_url
+from autograder.classroom.database import gradebook_url
 from autograder.classroom.export import rows
 from autograder.classroom.feedback import write_feedback
 from autograder.classroom.grade import Classroom

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from autograder.dashboard import snapshot
-from autograder.judging.verdict import Outcome, PartVerdict, Verdict, write_atomically
+from autograder.files import write_whole
+from autograder.judging.verdict import Outcome, PartVerdict, Verdict
 
 START = datetime(2026, 9, 1, 8, tzinfo=UTC)
 BARS = (0.3, 0.6)
@@ -252,7 +253,7 @@ def write(made, folder):
             "tokens": {shape: made.shapes.tokens[shape] for shape in sorted(used)},
             "students": students,
         }
-        write_atomically(folder / snapshot.CACHE / f"{lesson}.shapes.json", json.dumps(data))
+        write_whole(folder / snapshot.CACHE / f"{lesson}.shapes.json", json.dumps(data))
     return folder
 
 

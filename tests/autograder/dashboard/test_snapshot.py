@@ -5,6 +5,7 @@ import sqlite3
 
 import pytest
 
+from autograder.classroom.database import MARK
 from autograder.classroom.grade import Classroom
 from autograder.dashboard import figures, findings, pages, snapshot
 from autograder.judging.verdict import Outcome, Verdict
@@ -157,6 +158,8 @@ def test_another_database_is_read_where_the_environment_names_one(tmp_path, monk
     monkeypatch.setenv("MLA_GRADEBOOK", f"sqlite:///{elsewhere}")
     _record(tmp_path, "ada", 3)
     assert snapshot.read(tmp_path).book.students == {"ada": "Ada L", "zoe": "zoe"}
+    (tmp_path / MARK).write_text("ada/01_x\n")
+    assert "zoe" not in snapshot.read(tmp_path).book.students, "the sample class has a gradebook of its own"
 
 
 def test_an_answer_is_compared_with_the_helpers_that_it_uses_and_without_what_the_lesson_gives(tiny, tmp_path):

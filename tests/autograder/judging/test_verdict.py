@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from autograder.judging.verdict import Outcome, PartVerdict, Verdict, VerdictStore, write_atomically
+from autograder.files import write_whole
+from autograder.judging.verdict import Outcome, PartVerdict, Verdict, VerdictStore
 
 KEY = "ab" * 32
 VERDICT = Verdict(
@@ -65,17 +66,17 @@ def test_a_damaged_file_counts_as_none_and_can_be_replaced(tmp_path, damage):
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
-    write_atomically(tmp_path / "file", "old")
+    write_whole(tmp_path / "file", "old")
     with pytest.raises(UnicodeEncodeError):
-        write_atomically(tmp_path / "file", "new \ud800")
+        write_whole(tmp_path / "file", "new \ud800")
     assert (tmp_path / "file").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_reader_sees_whole_files_while_a_writer_is_killed_again_and_again(tmp_path):
     program = (
-        "import sys, pathlib; from autograder.judging.verdict import write_atomically\nprint('on', flush=True)\n"
-        "while True:\n    for c in 'ab': write_atomically(pathlib.Path(sys.argv[1]), c * 200_000)"
+        "import sys, pathlib; from autograder.files import write_whole\nprint('on', flush=True)\n"
+        "while True:\n    for c in 'ab': write_whole(pathlib.Path(sys.argv[1]), c * 200_000)"
     )
     path = tmp_path / "file"
     for _ in range(3):
