@@ -54,9 +54,10 @@ PEAK, WARM_UP, DECAY = 3e-3, 300, 0.6  # learning rate, steps to it, and the sha
 LEFT_OUT = ("pydoc_data", "encodings", "test", "tests", "idle_test")  # copies of the documentation, tables, tests
 
 FULL = dict(
-    hidden_size=192, num_hidden_layers=6, num_attention_heads=4, q_lora_rank=64, kv_lora_rank=64, qk_nope_head_dim=32,
-    qk_rope_head_dim=16, v_head_dim=32, intermediate_size=384, moe_intermediate_size=64, n_routed_experts=8,
-    num_experts_per_tok=2, n_shared_experts=1, first_k_dense_replace=1, max_position_embeddings=WINDOW,
+    hidden_size=192, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=64, kv_lora_rank=64,
+    qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32, intermediate_size=384, moe_intermediate_size=64,
+    n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1, first_k_dense_replace=1,
+    max_position_embeddings=WINDOW,
 )  # fmt: skip
 WIDTHS = {
     "full": (FULL, 64, WINDOW),  # sequences a step, and their length
