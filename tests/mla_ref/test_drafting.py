@@ -16,7 +16,8 @@ modeling_layers = pytest.importorskip("transformers.modeling_layers")
 DEVICE = "cpu" if emulator.active() else "cuda"
 FIELDS = dict(
     model_type="deepseek_v3", vocab_size=97, hidden_size=48, intermediate_size=64, moe_intermediate_size=24,
-    num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=16,
+    num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=32,
+    qk_rope_head_dim=16, qk_nope_head_dim=16,
     v_head_dim=16, n_shared_experts=1, n_routed_experts=8, num_experts_per_tok=3, first_k_dense_replace=1,
     max_position_embeddings=128, rms_norm_eps=1e-5, n_group=4, topk_group=2, q_lora_rank=20,
     routed_scaling_factor=2.5, num_nextn_predict_layers=1, rope_theta=10000.0,
@@ -24,8 +25,8 @@ FIELDS = dict(
 PROMPTS = [[1, 2, 3], [5] * 9, [7, 8, 9, 10, 11]]
 
 
-def saved(model, folder, extra=()):
-    (folder / "config.json").write_text(json.dumps({**FIELDS, "architectures": ["DeepseekV3ForCausalLM"]}))
+def saved(model, folder, extra=(), **fields):
+    (folder / "config.json").write_text(json.dumps(FIELDS | fields))
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     save_file(state | dict(extra), folder / "model.safetensors", metadata={"format": "pt"})
     return folder
@@ -33,11 +34,11 @@ def saved(model, folder, extra=()):
 
 @pytest.fixture(scope="module")
 def model():
-    """One that counts upwards, but not always: it was trained a little, so that some drafts are right."""
+    """One that is trained a little to count upwards, so that some drafts are right, and not all."""
     torch.manual_seed(0)
     model = Model(ModelConfig.from_hf(FIELDS), device=DEVICE)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(60):
+    for _ in range(15):
         first = torch.randint(0, 97, (8, 1), device=DEVICE)
         tokens = (first + torch.arange(18, device=DEVICE)) % 97
         noise = torch.rand(tokens.shape, device=DEVICE) < 0.1
@@ -100,7 +101,8 @@ def test_files_with_and_without_the_layer_are_read(model, tmp_path):
         "model.layers.2.embed_tokens.weight": model.model.embed_tokens.weight.detach().clone(),
         "model.layers.2.shared_head.head.weight": model.lm_head.weight.detach().clone(),
     }
-    folder = saved(model, tmp_path, repeated)
+    second = {"model.layers.3.enorm.weight": torch.ones(48)}  # of which only the first is kept
+    folder = saved(model, tmp_path, repeated | second, num_nextn_predict_layers=2)
     assert torch.equal(load(folder, device=DEVICE).predictor.eh_proj.weight, model.predictor.eh_proj.weight)
     state = load_file(folder / "model.safetensors")
     save_file({k: v for k, v in state.items() if ".layers.2." not in k}, folder / "model.safetensors")
