@@ -263,27 +263,31 @@ for block in (16, 64, 128):
 # The padding has not gone altogether: it is in the tiles that are not full. With 128 rows a tile it is much of the
 # batch again, for prompts as short as these. Nothing of it is in memory, though.
 #
-# An engine plans once for a batch, and all layers use the table. It may do so on the host, which knows the lengths.
+# An engine plans once for a batch, on the host, which knows the lengths, and all layers use the table. FlashAttention-2
+# does without: it launches as many tiles for every sequence as the *longest* one has, and a program whose tile does
+# not exist ends at once.
 #
 # ## Exercise: ragged_prefill
 #
-# Now the kernel. A program takes one tile and one head: grid `(number of tiles, H)`. It loads its row of the table, the
-# offsets of its sequence, its queries; then the loop of lesson 06 runs over the sequence's own keys, and the mask is
-# that of `folded_decode` with tokens for rows. Keys come in two parts, so that every width is a power of two: `k_nope`
-# is each head's own, `k_rope` is one row for all heads, as in the latent cache.
+# Now the kernel, in the simpler way: grid `(triton.cdiv(longest, BLOCK_M), H, B)`. A program has one tile of one
+# sequence and one head. It loads the offsets of its sequence, ends if its tile does not exist, and loads its queries;
+# then the loop of lesson 06 runs over the sequence's own keys, up to `keys` of `plan_tiles`, and the mask is that of
+# `folded_decode` with tokens for rows. Keys come in two parts, so that every width is a power of two: `k_nope` is each
+# head's own, `k_rope` is one row for all heads, as in the latent cache.
 #
 # | | shape | dtype |
 # |---|---|---|
 # | `q_nope`, `q_rope` | [Nq, H, Dn], [Nq, H, Dr], rotated | float16 or bfloat16 |
 # | `k_nope`, `k_rope`, `v` | [Nkv, H, Dn], [Nkv, Dr], [Nkv, H, Dv] | that of the query |
 # | `cu_seqlens_q`, `cu_seqlens_kv` | [B+1] | int32 |
+# | `longest` | the most queries that a sequence has, 1 at least | int |
 # | `scale`, `causal` | | float, bool |
 # | returns `out` | [Nq, H, Dv]; zeros for a query that sees nothing | that of the query |
 # | returns `lse` | [Nq, H], **natural** logarithm; −inf for a query that sees nothing | float32 |
 #
 # All are contiguous; Dn, Dr and Dv are powers of two from 16 on. A sequence may be empty on either side, and may have
-# more queries than keys. `plan_tiles` is there for you, the right one where yours is not. What fits into shared memory,
-# the next cell knows.
+# more queries than keys. (If you prefer a table, `plan_tiles` is there, the right one where yours is not; its launches
+# count.) What fits into shared memory, the next cell knows.
 
 # %% setup="tile_sizes"
 # KiB of shared memory for a program; without a GPU, those of the H100 that kernels are graded for
@@ -306,15 +310,14 @@ def tile_sizes():
 # That is its own affair, as long as the lse that it returns is natural: $\ln \ell = \ln 2 \cdot \log_2 \ell$. The next
 # exercise merges by it.
 #
-# **Points for speed.** The case has four chunks of S = 1024, T = 1024, 1536, 2048 and 3072, H = 32, DeepSeek-V3's widths,
-# in bfloat16. Arithmetic decides. Half of the points: 0.2 of the floor's speed. All: 0.3 of it, and 2 times the speed of a
-# padded batch in eager PyTorch.
+# **Points for speed.** The case is like TokenSpeed's fourth: four chunks of S = 512 behind a context, T = 2048, causal,
+# H = 32, DeepSeek-V3's widths, in bfloat16. Arithmetic decides. Half of the points: 0.13 of the floor's speed. All: 0.22
+# of it, and 2 times the speed of a padded batch in eager PyTorch.
 #
 # <details><summary>Hint 1</summary>
 #
-# `b`, `start` and `keys` are three loads from `tiles_ptr + 3 * tl.program_id(0)`. Four more give the offsets: `first_q`
-# and `first_k` from place b, and S and T as differences to place b + 1. Row m of the tile is row `first_q + start + m`
-# of the pack.
+# Four loads give the offsets: `first_q` and `first_k` from place b, and S and T as differences to place b + 1. `start =
+# tl.program_id(0) * BLOCK_M`, and `if start >= S: return`. Row m of the tile is row `first_q + start + m` of the pack.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -326,30 +329,33 @@ def tile_sizes():
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# The loop is `range(0, keys, BLOCK_N)`. `seen = offs_n[None, :] < T`, and with `CAUSAL` also `offs_n[None, :] < (T - S +
-# offs_m + 1)[:, None]`. The rest is `folded_decode`'s loop: two products into one `qk`, the scale, `tl.where`, `m_new`,
-# `base`, `p`, `alpha`, `l_i`, `acc`. If there is no tile, launch nothing.
+# `keys = T - S + tl.minimum(start + BLOCK_M, S)` if `CAUSAL`, else T; the loop is `range(0, keys, BLOCK_N)` and does not
+# run for fewer than 1. `seen = offs_n[None, :] < T`, and with `CAUSAL` also `offs_n[None, :] < (T - S + offs_m + 1)[:,
+# None]`. The rest is `folded_decode`'s loop: two products into one `qk`, the scale, `tl.where`, `m_new`, `base`, `p`,
+# `alpha`, `l_i`, `acc`.
 #
 # </details>
 
 # %% solution="ragged_prefill"
 @triton.jit
 def ragged_prefill_kernel(
-    q_nope_ptr, q_rope_ptr, k_nope_ptr, k_rope_ptr, v_ptr, cu_q_ptr, cu_kv_ptr, tiles_ptr, out_ptr, lse_ptr, scale, H,
+    q_nope_ptr, q_rope_ptr, k_nope_ptr, k_rope_ptr, v_ptr, cu_q_ptr, cu_kv_ptr, out_ptr, lse_ptr, scale, H,
     CAUSAL: tl.constexpr, DN: tl.constexpr, DR: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """One program: one tile of queries, one head.
 
     q_nope_ptr: [Nq, H, DN]; q_rope_ptr: [Nq, H, DR]; k_nope_ptr: [Nkv, H, DN]; k_rope_ptr: [Nkv, DR];
-    v_ptr: [Nkv, H, DV]; cu_q_ptr, cu_kv_ptr: [B + 1]; tiles_ptr: [tiles, 3]; out_ptr: [Nq, H, DV]; lse_ptr: [Nq, H].
+    v_ptr: [Nkv, H, DV]; cu_q_ptr, cu_kv_ptr: [B + 1]; out_ptr: [Nq, H, DV]; lse_ptr: [Nq, H].
     """
     ### BEGIN SOLUTION
-    tile, h = tiles_ptr + 3 * tl.program_id(0), tl.program_id(1)
-    b, start, keys = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
+    start, h, b = tl.program_id(0) * BLOCK_M, tl.program_id(1), tl.program_id(2)
     first_q, first_k = tl.load(cu_q_ptr + b).to(tl.int64), tl.load(cu_kv_ptr + b).to(tl.int64)
     S = (tl.load(cu_q_ptr + b + 1) - first_q).to(tl.int32)
     T = (tl.load(cu_kv_ptr + b + 1) - first_k).to(tl.int32)
+    if start >= S:
+        return
+    keys = T - S + tl.minimum(start + BLOCK_M, S) if CAUSAL else T  # that the tile's last row sees
 
     offs_m, offs_n = start + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     offs_dn, offs_dr, offs_dv = tl.arange(0, DN), tl.arange(0, DR), tl.arange(0, DV)
@@ -392,14 +398,14 @@ def ragged_prefill_kernel(
     ### END SOLUTION
 
 
-def ragged_prefill(q_nope, q_rope, k_nope, k_rope, v, cu_seqlens_q, cu_seqlens_kv, scale, causal):
-    """Attention over packed sequences, in one launch beside those of the plan.
+def ragged_prefill(q_nope, q_rope, k_nope, k_rope, v, cu_seqlens_q, cu_seqlens_kv, longest, scale, causal):
+    """Attention over packed sequences, in one launch.
 
     q_nope: [Nq, H, Dn]; q_rope: [Nq, H, Dr]; k_nope: [Nkv, H, Dn]; k_rope: [Nkv, Dr]; v: [Nkv, H, Dv]; float16 or
-    bfloat16, contiguous; Dn, Dr and Dv are powers of two. cu_seqlens_q, cu_seqlens_kv: [B + 1], int32; scale: float;
-    causal: bool, aligned bottom-right.
+    bfloat16, contiguous; Dn, Dr and Dv are powers of two. cu_seqlens_q, cu_seqlens_kv: [B + 1], int32; longest: int,
+    the most queries that a sequence has, 1 at least; scale: float; causal: bool, aligned bottom-right.
     Returns out [Nq, H, Dv] in the dtype of the query and lse [Nq, H] in float32, natural logarithm; 0 and -inf for a
-    query that sees nothing. Launches ragged_prefill_kernel, and calls plan_tiles.
+    query that sees nothing. Launches ragged_prefill_kernel once.
 
     The traps: queries and keys have offsets of their own; a block goes further than a sequence; a row may see nothing.
     """
@@ -408,12 +414,10 @@ def ragged_prefill(q_nope, q_rope, k_nope, k_rope, v, cu_seqlens_q, cu_seqlens_k
     out = torch.empty((Nq, H, Dv), dtype=q_nope.dtype, device=q_nope.device)
     lse = torch.empty((Nq, H), dtype=torch.float32, device=q_nope.device)
     block_m, block_n, warps, stages = tile_sizes()
-    tiles = plan_tiles(cu_seqlens_q, cu_seqlens_kv, block_m, causal)
-    if len(tiles):
-        ragged_prefill_kernel[(len(tiles), H)](
-            q_nope, q_rope, k_nope, k_rope, v, cu_seqlens_q, cu_seqlens_kv, tiles, out, lse, scale, H,
-            CAUSAL=causal, DN=Dn, DR=Dr, DV=Dv, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=warps, num_stages=stages,
-        )
+    ragged_prefill_kernel[(triton.cdiv(longest, block_m), H, len(cu_seqlens_q) - 1)](
+        q_nope, q_rope, k_nope, k_rope, v, cu_seqlens_q, cu_seqlens_kv, out, lse, scale, H,
+        CAUSAL=causal, DN=Dn, DR=Dr, DV=Dv, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=warps, num_stages=stages,
+    )
     return out, lse
     ### END SOLUTION
 
@@ -764,3 +768,120 @@ check("pack_fp8")
 
 # %% speed="pack_fp8"
 check_speed("pack_fp8")
+
+# %% [markdown]
+# ## Measure: prefill
+#
+# On an {{prefill_h200.device}}, bfloat16 where nothing else is said, with the L2 emptied before each call; TFLOP/s by
+# the pairs that are seen, as you counted them (`benchmarks/prefill_h200.json`). *Ours* is
+# `mla_ref.kernels.ragged_attention`, a Triton kernel for packed batches like yours. cuDNN is NVIDIA's library, called
+# through PyTorch on tensors [B, longest, H, D]; FlashAttention-4 takes packed batches.
+#
+# {{prefill_table}}
+#
+# Long prompts are arithmetic. Ours reaches {{long_share}} % of the fastest there. With GSM8K's lengths all are far below
+# it, for another reason. Ask your prediction for the bytes too:
+
+# %%
+said = prefill_work(gsm8k, gsm8k, **sizes, rate=h200.rate())
+words = said["tokens"] * sizes["H"] * 2 * (192 + 128)  # q and out, k and v
+print(f"arithmetic {said['us']:.0f} µs, memory {2e6 * words / h200.bandwidth():.0f} µs at least")
+H200_GSM8K = "{{gsm8k_us}}"  # microseconds
+plots.bars(H200_GSM8K, unit="µs on an H200, measured", title="256 prompts of GSM8K's lengths, H = 128")
+
+# %% [markdown]
+# Prompts of 60 tokens read 640 words a row and head for some thirty pairs: memory decides, and here every
+# implementation is well above the floor{{!far_from_floor}}. The padded batch took {{padded_over_ours}} times the time of
+# the packed one, before anybody had copied the rows into it. (Of the same tokens in equal lengths ours loses less: their
+# pairs and their tiles are fewer too.)
+#
+# **FP8** halves the bytes of q, k and v, and Hopper's matrix units multiply it at twice the rate. The same kernel took
+# {{fp8_short}} times bfloat16's time for these short prompts, and {{fp8_long}} times for the one of 8192. Twice as fast
+# it is nowhere{{!not_twice}}: a peak rate is no promise about a kernel. Out is off by {{fp8_error}} % there, by {{bf16_error}}
+# % in bfloat16, on normally distributed data.
+#
+# ## Measure: pack
+#
+# {{pack_table}}
+#
+# "PyTorch" is `cat` and two casts, "torch.compile" the same two lines compiled. The compiler finds the one pass as
+# well; whoever writes eager PyTorch in a serving loop pays {{eager_over_ours}} times.
+#
+# On a GPU the next cell times yours.
+
+# %%
+from mla_ref import bench
+
+if emulated:
+    print("kernels are emulated here, and there is nothing to time")
+else:
+    kv = torch.randn(8192, 128, 256, device=device, dtype=torch.bfloat16)
+    cache = torch.randn(8192, 576, device=device, dtype=torch.bfloat16)
+    seconds = bench(lambda: pack_fp8(kv, cache, 128, 512, 1.0, 1.0)).median
+    print(f"pack_fp8 {seconds * 1e6:.0f} µs, {(kv.nbytes * 1.625 + 8192 * 128) / seconds / 1e9:,.0f} GB/s")
+
+# %% [markdown]
+# ## Measure: decode from FP8
+#
+# A decode step over pages of latents, in bfloat16 and as `quantize_cache` makes them, with the rotated keys in
+# bfloat16. The kernel turns every block into 16 bits before it multiplies.
+#
+# {{decode_table}}
+#
+# The cache takes {{cache_share}} % of the bytes: {{capacity}} times as many tokens fit. That much is certain. The time went to
+# {{decode_time}} % of bfloat16's for the first row with a scale a token, and to {{decode_time_128}} % with one for 128: what is
+# saved in reading is spent in converting, more or less of it, by the kernel. The error hardly depends on the choice, as
+# in your table for plain latents{{!same_error}}.
+#
+# ## In the field
+#
+# - **Which corner.** FlashAttention changed from top-left to bottom-right in version 2.1 (flash-attention #951); before,
+#   a chunk behind a context could not be asked for. PyTorch's `is_causal=True` is top-left.
+# - **An empty chunk's lse.** In a batch, some sequences have no token in a later chunk. A backend left a finite lse
+#   there, and the merge took what lay in memory for attention (vllm #49294). Your `attend` gives −inf.
+# - **Who gets the chunk.** vLLM divided its workspace evenly among requests: one with 60K of context beside 31 with 16
+#   tokens took 30 chunks, where everything would have fitted into one (vllm #50497, #50613).
+# - **What a cast does beyond 448.** For years PyTorch gave NaN and Triton 448 (pytorch/ao #1912); PyTorch saturates since
+#   2026 (pytorch #178817), JAX's `ml_dtypes` gives NaN (#400). Whoever clamps does not need to know.
+# - **What a scale means.** A reader took FP8 scales for powers of two and dropped their fractions; the writer meant
+#   arbitrary ones. Tiles came back up to twice too small (vllm #54563).
+# - **RoPE in eight bits or not.** Two layouts are in use: 576 bytes, all of it FP8 with one scale a tensor, and 656
+#   bytes, a scale for 128 and the rotated key in bfloat16 (DeepSeek-V3.2's; flashinfer #2426). TokenSpeed's kernels take the first.
+#
+# ## What you have now
+#
+# - A batch without padding: a plan of its tiles, a kernel that keeps to its sequence, an lse that can be merged.
+# - A context of any length in bounded memory.
+# - FP8 with a scale for what needs one, and keys packed in a single pass.
+#
+# Lesson 12 puts a whole decode layer together, against a clock.
+#
+# Figures: {{records}}.
+
+# %% [markdown]
+# <details><summary>Appendix: what the reference does beside, and sources</summary>
+#
+# **Two loops.** Blocks that every row of a tile sees need no mask. `mla_ref.kernels.ragged_attention` runs over them
+# first, without `tl.where`, and has the hardware compute addresses there (TMA, tensor descriptors); a second loop goes
+# across the diagonal, with masks. It works in base 2 and returns the natural lse. Each program finds its tile from the
+# offsets by itself, with `tl.cumsum` over ⌈S/block⌉: your `plan_tiles` for one tile. The host reads nothing.
+#
+# **Order.** The last tile of a sequence sees most. Started first, it does not keep the others waiting at the end.
+#
+# **Weights in FP8.** The second product of FP8 attention has weights $e^{s-m}$ between 0 and 1 on its left. Half of
+# E4M3's exponents lie above 1 and would never be used, so the reference keeps them $2^8$ times as large, and takes it
+# back from the sum.
+#
+# **E5M2**, the other FP8, has five bits of exponent and two of fraction; it goes to 57344 and has infinities. Caches
+# take E4M3 for its fraction.
+#
+# **Merging and strides.** A serving engine's merge read both of its inputs by the strides of the first. One part's
+# values were padded to 192; every prompt beyond one workspace of 64K tokens came out as garbage, and none below
+# (local-inference-lab/vllm #17).
+#
+# **Sources.** TokenSpeed-MLA's prefill (`tokenspeed_mla_prefill`: packed sequences, offsets of their own, natural
+# order of masks bottom-right, optional lse) and its fused "K/V pack + FP8 quantize". FlashAttention-2, Dao 2023,
+# arXiv:2307.08691. FP8 formats: Micikevicius and others 2022, arXiv:2209.05433. vLLM's chunked context for MLA: vllm
+# #12639.
+#
+# </details>
