@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from random import Random
@@ -147,22 +148,18 @@ def _planned(
     causal: bool,
     *,
     keys: Callable[..., int] = lambda S, T, start, end, block: max(T - S + end, 0),
-    all_keys: Callable[[int, int], int] = lambda T, last: T,
     by: Callable[[int, int], int] = lambda S, block: -(-S // block),
     from_pack: bool = False,
     heedless: bool = False,
-    swapped: bool = False,
 ) -> Tensor:
     """Return the table, a sequence at a time. Each keyword makes a mistake."""
-    if swapped:
-        cu_seqlens_kv = cu_seqlens_q
     ends_q, ends_kv = cu_seqlens_q.tolist(), cu_seqlens_kv.tolist()
     rows = []
     for b in range(len(ends_q) - 1):
         S, T = ends_q[b + 1] - ends_q[b], ends_kv[b + 1] - ends_kv[b]
         for n in range(by(S, block)):
             start, end = n * block, min((n + 1) * block, S)
-            seen = keys(S, T, start, end, block) if causal or heedless else all_keys(T, ends_kv[b + 1])
+            seen = keys(S, T, start, end, block) if causal or heedless else T
             rows.append([b, start + from_pack * ends_q[b], seen])
     return torch.tensor(rows, dtype=torch.int32).view(-1, 3)
 
@@ -258,14 +255,7 @@ PLAN = Exercise(
             "start is the row in the whole pack: expected the row counted from the sequence's own first one",
             from_pack=True,
         ),
-        _plan_slip("offsets of q for kv", "T is taken from cu_seqlens_q: keys have offsets of their own", swapped=True),
         _plan_slip("always causal", "without causality every tile sees all T keys of its sequence", heedless=True),
-        _plan_slip(
-            "offset for a length",
-            "keys is an offset in the pack: a length is the difference of two offsets",
-            all_keys=lambda T, last: last,
-            keys=lambda S, T, start, end, block: max(T - S + end, 0),
-        ),
     ),
 )
 
@@ -324,7 +314,6 @@ def _attended(
     causal: bool,
     *,
     limit: Bound = _bottom_right,
-    always: bool = False,
     reach: int = 1,
     of_q: bool = False,
     rope: int | None = None,
@@ -353,10 +342,10 @@ def _attended(
         scores = torch.einsum("shd,thd->hst", q_nope[rows], k)
         scores += torch.einsum("shd,td->hst", q_rope[rows] * some[:, None], r)
         scores *= scale * inside
-        if causal or always:
+        if causal:
             hidden = torch.arange(wide) >= limit(torch.arange(S), S, T)[:, None]
             scores = scores.masked_fill(hidden, -INF)
-        found, out[rows], lse[rows] = scores, *_softmax(scores, x, block or wide, keep_acc, keep_sum)
+        out[rows], lse[rows] = _softmax(scores, x, block or wide, keep_acc, keep_sum)
     return out, lse
 
 
@@ -375,20 +364,15 @@ def _softmax(scores: Tensor, v: Tensor, block: int, keep_acc: bool, keep_sum: bo
     return out.transpose(0, 1), (m_i + l_i.log()).T
 
 
-def _not_normalised(**given: Any) -> tuple[Tensor, Tensor]:
-    """Weights relative to the largest score, which do not add up to 1."""
-    out, lse = _attended(**given)
-    largest = (
-        _attended(**given | {"scale": given["scale"] * 4096})[1] / 4096
-    )  # the lse of sharp scores is their maximum
-    return out * (lse - largest).exp().nan_to_num()[..., None], lse
+def _nan_rows(of_lse: bool) -> Callable[..., Any]:
+    """NaN in rows that see nothing while others of their sequence do; in lse too, or in out alone."""
 
-
-def _nan_where(empty: Callable[[Tensor, Arguments], Tensor]) -> Callable[..., Any]:
     def oracle(**given: Any) -> tuple[Tensor, Tensor]:
         out, lse = _attended(**given)
-        bad = empty(lse, given)
-        return out.masked_fill(bad[..., None], math.nan), lse.masked_fill(bad, math.nan)
+        bad = torch.zeros_like(lse, dtype=torch.bool)
+        for start, end in itertools.pairwise(given["cu_seqlens_q"].tolist()):
+            bad[start:end] = (lse[start:end] == -INF) & (lse[start:end] > -INF).any()
+        return out.masked_fill(bad[..., None], math.nan), lse.masked_fill(bad & of_lse, math.nan)
 
     return oracle
 
@@ -450,16 +434,6 @@ NAN_ROWS = (
 )
 
 
-def _unseen(lse: Tensor, given: Arguments) -> Tensor:
-    """Rows that see nothing though others of their sequence do."""
-    bad = torch.zeros_like(lse, dtype=torch.bool)
-    ends = given["cu_seqlens_q"].tolist()
-    for start, end in zip(ends, ends[1:], strict=False):
-        some = (lse[start:end] > -INF).any()
-        bad[start:end] = (lse[start:end] == -INF) & some
-    return bad
-
-
 RAGGED = Exercise(
     name="ragged_prefill",
     title="attention over packed sequences",
@@ -490,7 +464,7 @@ RAGGED = Exercise(
             1,
             visible=[dict(lengths=[(5, 24), (18, 30)], H=2, causal=False)],
             hidden=lambda r: [
-                dict(lengths=[(r.randint(2, 40), r.randint(3, 90)) for _ in range(3)], H=2, causal=False),
+                dict(lengths=[(r.randint(2, 40), r.randint(3, 90)), (9, 100), (1, 65)], H=2, causal=False),
             ],
         ),
         Part(
@@ -512,8 +486,6 @@ RAGGED = Exercise(
     like=("q_nope", torch.float32),
     mistakes=(
         _prefill_slip("aligned top-left", ALIGNED, limit=lambda s, S, T: s + 1),
-        _prefill_slip("not causal", "every query sees its whole sequence: with causal it sees T−S+s+1 keys", causal=False),
-        _prefill_slip("always causal", "the mask is causal although causal is False", always=True),
         _prefill_slip(
             "own position left out",
             "a query does not see its own position: it sees T−S+s+1 keys, the last of them its own",
@@ -525,21 +497,19 @@ RAGGED = Exercise(
             of_q=True,
         ),
         *in_blocks("across a boundary", ACROSS, lambda n: lambda **a: _attended(**a, reach=n)),
-        _prefill_slip("RoPE part missing", "the scores lack q_rope · k_rope", rope=0),
         _prefill_slip(
             "RoPE part of one head", "only head 0 has q_rope · k_rope: all heads share the row of k_rope", rope=1
         ),
-        _prefill_slip("scale missing", "the scores are not multiplied by scale", scale=1.0),
         Mistake("lse base 2", BASE_2, after(_attended, base_2)),
+        *(Mistake("rows that see nothing", NAN_ROWS, _nan_rows(of_lse)) for of_lse in (False, True)),
         *empty_mistakes("a sequence without keys", _attended),
-        Mistake("rows that see nothing", NAN_ROWS, _nan_where(_unseen)),
         *in_blocks(
-            "accumulator not rescaled",
+            "not rescaled",
             "acc is not multiplied by exp(m_i − m_new) when the maximum grows: earlier blocks weigh too much",
             lambda n: lambda **a: _attended(**a, block=n, keep_acc=False),
         ),
         *in_blocks(
-            "sum not rescaled",
+            "not rescaled",
             "l_i is not multiplied by exp(m_i − m_new) when the maximum grows: earlier blocks count too much",
             lambda n: lambda **a: _attended(**a, block=n, keep_sum=False),
         ),
@@ -550,7 +520,12 @@ RAGGED = Exercise(
         points=3,
         case=dict(
             lengths=[(512, 2048)] * 4,
-            H=32, Dn=128, Dr=64, Dv=128, scale=192**-0.5, dtype=BF16,
+            H=32,
+            Dn=128,
+            Dr=64,
+            Dv=128,
+            scale=192**-0.5,
+            dtype=BF16,
         ),
         small=dict(lengths=[(128, 192)] * 2, H=1),
         axes=dict(q_nope="_h", q_rope="_h", k_nope="_h", v="_h", out="_h", lse="_h"),
@@ -559,7 +534,7 @@ RAGGED = Exercise(
         baseline=_eager,
         ratio=2.0,
     ),
-)  # fmt: skip
+)
 
 # --- chunked_prefill --------------------------------------------------------------------------------------------------
 
@@ -618,7 +593,7 @@ def _chunked(
     v = torch.einsum("tr,hvr->thv", c_kv, w_uv)
     ends_q, ends_kv = cu_seqlens_q.tolist(), cu_seqlens_kv.tolist()
     sizes = [(ends_q[b + 1] - ends_q[b], ends_kv[b + 1] - ends_kv[b]) for b in range(len(ends_q) - 1)]
-    parts = -(-max(T - S for S, T in sizes) // chunk)
+    parts = -(-max(T - S * (not whole) for S, T in sizes) // chunk)
     part_lse = q.new_full((parts + 1, *q.shape[:2]), -INF)
     part_out = q.new_zeros(parts + 1, *q.shape[:2], v.shape[2])
     for b, (S, T) in enumerate(sizes):
@@ -696,9 +671,6 @@ CHUNKED = Exercise(
             "offsets of q for kv", "latents are taken from row cu_seqlens_q[b] on: they lie by cu_seqlens_kv", of_q=True
         ),
         _chunk_slip(
-            "RoPE part missing", "the keys hold zeros in the place of k_rope: every head's key ends with it", rope=0
-        ),
-        _chunk_slip(
             "RoPE part of one head",
             "k_rope is in the key of head 0 alone: expand it to all heads before you concatenate",
             rope=1,
@@ -725,11 +697,12 @@ CHUNKED = Exercise(
             merged=lambda p: (p * LN_2).logsumexp(0) / LN_2,
         ),
         _chunk_slip(
-            "lse of the last part", "lse is that of the new tokens alone: take logsumexp over the parts",
+            "lse of the last part",
+            "lse is that of the new tokens alone: take logsumexp over the parts",
             merged=lambda p: p[-1],
         ),
     ),
-)  # fmt: skip
+)
 
 # --- quantize_cache ---------------------------------------------------------------------------------------------------
 
@@ -789,26 +762,20 @@ def _quantized(
     largest: float = LARGEST,
     magnitude: Callable[[Tensor], Tensor] = torch.abs,
     with_rope: bool = False,
-    rope: Callable[[Tensor, Tensor], Tensor] = lambda rope, scales: rope,
-    multiplied: bool = False,
+    rope: Callable[[Tensor], Tensor] = lambda rope: rope,
     reciprocal: bool = False,
-    down: bool = False,
     empty: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return values, scales and the part with position. Each keyword makes a mistake."""
     latent, k_rope = cache[:, :R], cache[:, R:]
     tile = size(tile, R)
-    if down:  # tiles along the tokens
-        scales = magnitude(latent).amax(0, keepdim=True) / largest
-    else:
-        scales = _largest(latent, tile, magnitude) / largest
+    scales = _largest(latent, tile, magnitude) / largest
     if with_rope:
         scales = torch.maximum(scales, _largest(k_rope, None if tile is None else k_rope.shape[1]) / largest)
     scales = torch.where(scales == 0, empty, scales)
-    quotients = latent * scales if multiplied else _over(latent, scales)
+    quotients = _over(latent, scales)
     values = _rounded(quotients.nan_to_num() if empty else quotients)
-    k_rope = rope(k_rope, scales)
-    return values, 1 / scales if reciprocal else scales, k_rope
+    return values, 1 / scales if reciprocal else scales, rope(k_rope)
 
 
 def _multiplied(cache: Tensor, R: int, tile: int | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -883,18 +850,15 @@ QUANTIZE = Exercise(
         _cache_slip(
             "RoPE part quantised",
             "k_rope is rounded to E4M3: it stays as the cache has it, since its numbers decide about positions",
-            rope=lambda rope, scales: _rounded(rope),
+            rope=_rounded,
         ),
         _cache_slip(
-            "RoPE part divided",
-            "k_rope is divided by the scale: it stays as the cache has it",
-            rope=lambda rope, scales: rope / scales[:, :1],
+            "largest of another format",
+            "the scale is the largest magnitude over 127, as for INT8: E4M3 goes to 448",
+            largest=127.0,
         ),
         _cache_slip(
-            "largest of INT8", "the scale is the largest magnitude over 127, as for INT8: E4M3 goes to 448", largest=127.0
-        ),
-        _cache_slip(
-            "largest of E5M2",
+            "largest of another format",
             "the scale is the largest magnitude over 57344, as for E5M2: E4M3 ends at 448, and the rest is cut off",
             largest=57344.0,
         ),
@@ -917,7 +881,7 @@ QUANTIZE = Exercise(
             empty=0.0,
         ),
     ),
-)  # fmt: skip
+)
 
 # --- pack_fp8 ---------------------------------------------------------------------------------------------------------
 
@@ -937,8 +901,8 @@ def _unpacked(
 ) -> Arguments:
     """Return what one product gives for keys and values, and rows of the cache; `size` is the standard deviation.
 
-    By scales that are powers of two every quotient is exact, halves of the last place among them. By others none depends
-    on the last bits of a division.
+    By scales that are powers of two every quotient is exact, halves of the last place among them. By others none
+    depends on the last bits of a division.
     """
     kv, cache = randn(g, N, H, Dn + Dv, scale=size, dtype=dtype), randn(g, N, R + Dr, scale=size, dtype=dtype)
     if g is not None:
@@ -960,17 +924,14 @@ def _packed(
     cast: Callable[[Tensor], Tensor] = _rounded,
     heads: int | None = None,
     rope_scale: float | None = None,
-    rope_first: bool = False,
     rope: Callable[[Tensor, int], Tensor] = lambda cache, R: cache[:, R:],
-    values: Callable[[Tensor, int], Tensor] = lambda kv, Dn: kv[..., Dn:],
 ) -> tuple[Tensor, Tensor]:
     """Return packed keys and values. Each keyword makes a mistake."""
     H = kv.shape[1]
     turned = cast(by(rope(cache, R), k_scale if rope_scale is None else rope_scale))[:, None].expand(-1, H, -1)
     if heads is not None:
         turned = turned.masked_fill((torch.arange(H) >= heads)[:, None], math.nan)
-    parts = cast(by(kv[..., :Dn], k_scale)), turned
-    return torch.cat(parts[::-1] if rope_first else parts, -1), cast(by(values(kv, Dn), v_scale))
+    return torch.cat((cast(by(kv[..., :Dn], k_scale)), turned), -1), cast(by(kv[..., Dn:], v_scale))
 
 
 def _nan_beyond(x: Tensor) -> Tensor:
@@ -1043,9 +1004,6 @@ PACK = Exercise(
             by=lambda x, scale: x * scale,
         ),
         _pack_slip(
-            "no scale", "the numbers are not divided by k_scale and v_scale", by=lambda x, scale: x
-        ),
-        _pack_slip(
             "RoPE part without scale",
             "the RoPE part of the keys is not divided by k_scale: a key has one scale, or its score is the sum of two "
             "units",
@@ -1056,13 +1014,7 @@ PACK = Exercise(
             "only head 0 has its RoPE part: the same Dr numbers go into the keys of all heads",
             heads=1,
         ),
-        _pack_slip("RoPE part first", "the RoPE part stands in front: a key is Dn numbers, then Dr", rope_first=True),
         _pack_slip("start of the cache row", TURNED, rope=lambda cache, R: cache[:, : cache.shape[1] - R]),
-        _pack_slip(
-            "scales swapped",
-            "keys are divided by v_scale and values by k_scale",
-            lambda k_scale, v_scale, **_: dict(k_scale=v_scale, v_scale=k_scale),
-        ),
         _pack_slip(
             "scale of the keys for the values",
             "the values are divided by k_scale: they have a scale of their own",
@@ -1086,11 +1038,6 @@ PACK = Exercise(
             "what is too large becomes NaN: E4M3 has no infinity, so hold the quotients within ±448 before the cast",
             cast=_nan_beyond,
         ),
-        _pack_slip(
-            "values of the keys",
-            "the values are columns of the keys: in a row of kv they begin at column Dn",
-            values=lambda kv, Dn: kv[..., : kv.shape[-1] - Dn],
-        ),
     ),
     kernel=True,
     launches=1,
@@ -1105,6 +1052,6 @@ PACK = Exercise(
         baseline=_eager_pack,
         ratio=2.0,
     ),
-)  # fmt: skip
+)
 
 EXERCISES = (PREDICT, PLAN, RAGGED, CHUNKED, QUANTIZE, PACK)
