@@ -310,9 +310,9 @@ def tile_sizes():
 # That is its own affair, as long as the lse that it returns is natural: $\ln \ell = \ln 2 \cdot \log_2 \ell$. The next
 # exercise merges by it.
 #
-# **Points for speed.** The case is like TokenSpeed's fourth: four chunks of S = 512 behind a context, T = 2048, causal,
-# H = 32, DeepSeek-V3's widths, in bfloat16. Arithmetic decides. Half of the points: 0.13 of the floor's speed. All: 0.22
-# of it, and 2 times the speed of a padded batch in eager PyTorch.
+# **Points for speed.** The case is what most of a long context is: twice S = 512 queries against T = 2048 tokens that
+# all lie before them, so not causal; H = 64, DeepSeek-V3's widths, bfloat16. Arithmetic decides. Half of the
+# points: 0.13 of the floor's speed. All: 0.25 of it, and 2 times the speed of a padded batch in eager PyTorch.
 #
 # <details><summary>Hint 1</summary>
 #
