@@ -730,11 +730,17 @@ def _rows_of_cache(
 ) -> Arguments:
     """Return rows of a cache whose tiles differ by up to 2**spread, and whose last Dr numbers are larger than the rest.
 
-    The tokens `zeros` hold a latent of zeros. No quotient depends on the last bits of a division.
+    The tokens `zeros` hold a latent of zeros. The largest magnitude is that of a negative number in every other token,
+    and in the whole where there is one scale. No quotient depends on the last bits of a division.
     """
     latent = randn(g, N, R, dtype=torch.float64)
     tiles = latent.unflatten(1, (-1, 4))
     tiles *= 2 ** (spread * torch.rand(*tiles.shape[:2], 1, generator=g, dtype=torch.float64) - spread / 2)
+    place = tiles.abs().argmax(2, keepdim=True)
+    tiles.scatter_(2, place, tiles.gather(2, place).abs())
+    latent[::2] *= -1
+    if tile is None and latent.amax() > -latent.amin():
+        latent *= -1
     latent[list(zeros)] = 0
     latent = latent.to(dtype).double()
     scales = _largest(latent, tile) / LARGEST
@@ -988,7 +994,7 @@ PACK = Exercise(
             1,
             visible=[dict(N=3, H=4, size=300.0, k_scale=1.0, v_scale=0.5)],
             hidden=lambda r: [
-                dict(N=3, H=5, size=3000.0, k_scale=r.uniform(0.5, 2), v_scale=1.0),
+                dict(N=9, H=5, size=300.0, k_scale=r.uniform(0.5, 2), v_scale=r.uniform(0.5, 2)),
                 dict(N=3, H=5, size=0.01, k_scale=1.0, v_scale=0.5),
             ],
         ),

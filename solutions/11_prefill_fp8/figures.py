@@ -87,6 +87,7 @@ def figures(record):
         "long_share": percent(long[OURS]["tflop_per_s"] / fastest),
         "gsm8k_us": {call: round(each["cold_us"]) for call, each in found.prefill(GSM8K).items()},
         "padded_over_ours": f"{found.us(GSM8K, PADDED) / found.us(GSM8K, OURS):.1f}",
+        "equal_us": f"{found.us('B256 S63 H128, as many tokens', OURS):,.0f}",
         "fp8_short": f"{found.us(GSM8K, NARROW) / found.us(GSM8K, OURS):.1f}",
         "fp8_long": f"{long[NARROW]['cold_us'] / long[OURS]['cold_us']:.1f}",
         "fp8_error": f"{100 * long[NARROW]['relative_error']:.0f}",

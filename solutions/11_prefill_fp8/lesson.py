@@ -45,14 +45,14 @@ device = "cpu" if emulated else "cuda"
 # ## Why: a batch is not a rectangle
 #
 # With S new tokens every head computes S·T scores, and lesson 08 showed what follows: the naive form takes 3.4 times
-# fewer multiply-accumulates than absorb, so prefill expands the latents into keys of Dn+Dr = 192 and values of Dv = 128
-# for each head. What is left is the shape of the batch. A tensor [B, longest, H, D] holds **padding** behind every
-# shorter prompt. The alternative is to **pack**: all rows one behind the other in [Nq, H, D], and beside it
+# fewer multiply-accumulates than absorb, so prefill expands the latents into keys of Dn+Dr = 192 and values of Dv =
+# 128 for each head. What is left is the shape of the batch. A tensor [B, longest, H, D] holds **padding** behind
+# every shorter prompt. The alternative is to **pack**: all rows one behind the other in [Nq, H, D], and beside it
 # `cu_seqlens`, the offsets at which sequences begin, with the total at the end. Prompts of 3, 5 and 2 tokens have
 # `cu_seqlens = [0, 3, 8, 10]`.
 #
-# Queries and keys need offsets of their own. A prompt may have a cached context before it: then its S queries attend to
-# T > S keys. The picture has three sequences with S = 3, 5, 2 and T = 7, 5, 6. Bright: what a query sees.
+# Queries and keys need offsets of their own. A prompt may have a cached context before it: then its S queries attend
+# to T > S keys. The picture has three sequences with S = 3, 5, 2 and T = 7, 5, 6. Bright: what a query sees.
 
 # %%
 from mla_ref import plots
@@ -66,12 +66,13 @@ for S, T in packs:
 plots.matrix(seen, title="cu_seqlens_q = [0, 3, 8, 10], cu_seqlens_kv = [0, 7, 12, 18]", xlabel="key", ylabel="query")
 
 # %% [markdown]
-# Two things are to be seen. No query sees a key of another sequence. And the triangles stand at the right: the **last**
-# query of a sequence stands at its last key. The mask is *aligned bottom-right*: query s of S sees the T − S keys of the
-# context and s + 1 new ones, T − S + s + 1 in all. Aligned top-left it would see the first s + 1 keys of the context.
+# Two things are to be seen. No query sees a key of another sequence. And the triangles stand at the right: the
+# **last** query of a sequence stands at its last key. The mask is *aligned bottom-right*: query s of S sees the T − S
+# keys of the context and s + 1 new ones, T − S + s + 1 in all. Aligned top-left it would see the first s + 1 keys of
+# the context.
 #
-# How much is padding? These are lengths of 256 questions of GSM8K, a set of school mathematics, in DeepSeek-V3's tokens
-# (drawn from the quantiles in `mla_ref.WORKLOADS`).
+# How much is padding? These are lengths of 256 questions of GSM8K, a set of school mathematics, in DeepSeek-V3's
+# tokens (drawn from the quantiles in `mla_ref.WORKLOADS`).
 
 # %%
 import numpy as np
@@ -87,15 +88,15 @@ plots.stacked(rows, unit="rows of q, k and v", title=f"256 prompts, {min(gsm8k)}
 #
 # ## Predict: what padding and causality spare
 #
-# Write your guess first: how many times as many pairs has the padded batch, without a mask, as the packed one has pairs
-# that are seen?
+# Write your guess first: how many times as many pairs has the padded batch, without a mask, as the packed one has
+# pairs that are seen?
 
 # %%
 guess = 5  # put your own number here
 
 # %% [markdown]
-# Then count. Sequence b has `lengths_q[b]` queries, which are the last of its `lengths_kv[b]` tokens, and each sees all
-# up to itself.
+# Then count. Sequence b has `lengths_q[b]` queries, which are the last of its `lengths_kv[b]` tokens, and each sees
+# all up to itself.
 #
 # - `padding` is the share of rows of a padded batch of queries that hold no token, 0 to 1.
 # - A padded batch without a mask has B · longest S · longest T pairs.
@@ -113,8 +114,8 @@ guess = 5  # put your own number here
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `slots = len(lengths_q) * max(lengths_q)`, `padding = 1 - sum(lengths_q) / slots`, `flops = 2 * pairs * H * (Dn + Dr +
-# Dv)`. About eight lines.
+# `slots = len(lengths_q) * max(lengths_q)`, `padding = 1 - sum(lengths_q) / slots`, `flops = 2 * pairs * H * (Dn + Dr
+# + Dv)`. About eight lines.
 #
 # </details>
 
@@ -137,7 +138,7 @@ def prefill_work(lengths_q, lengths_kv, H, Dn, Dr, Dv, rate):
     """
     ### BEGIN SOLUTION
     slots = len(lengths_q) * max(lengths_q)
-    pairs = sum(S * T - S * (S - 1) // 2 for S, T in zip(lengths_q, lengths_kv))
+    pairs = sum(S * T - S * (S - 1) // 2 for S, T in zip(lengths_q, lengths_kv, strict=True))
     flops = 2 * pairs * H * (Dn + Dr + Dv)
     return {
         "tokens": sum(lengths_q),
@@ -177,8 +178,8 @@ for label, (lengths_q, lengths_kv) in batches.items():
 # A kernel gives each program a **tile**: up to `block` query rows of one sequence. It must not reach across a
 # boundary, since the next sequence has other keys. So a sequence of S rows has ⌈S/block⌉ tiles, the last one perhaps
 # not full, and the batch has as many as their sum. In a table, one row a tile: which sequence, where in it the tile
-# starts, and how many keys the program's loop has to visit. Causality ends the loop early: no row of the tile sees more
-# than its last one does.
+# starts, and how many keys the program's loop has to visit. Causality ends the loop early: no row of the tile sees
+# more than its last one does.
 
 # %%
 TILE, HIDDEN = "#56B4E9", "#FFFFFF"
@@ -216,14 +217,15 @@ plots.matrices(
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `counts = (S + block - 1) // block` and `b = torch.repeat_interleave(torch.arange(len(S)), counts)` give each tile its
-# sequence. Its number within the sequence is its number in all, less the tiles of the sequences before.
+# `counts = (S + block - 1) // block` and `b = torch.repeat_interleave(torch.arange(len(S)), counts)` give each tile
+# its sequence. Its number within the sequence is its number in all, less the tiles of the sequences before.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `first = counts.cumsum(0) - counts`, `start = (torch.arange(len(b)) - first[b]) * block`, `end = torch.minimum(start +
-# block, S[b])`, `keys = (T[b] - S[b] + end).clamp(min=0)`. Then `torch.stack((b, start, keys), 1).int()`. Seven lines.
+# `first = counts.cumsum(0) - counts`, `start = (torch.arange(len(b)) - first[b]) * block`, `end = torch.minimum(start
+# + block, S[b])`, `keys = (T[b] - S[b] + end).clamp(min=0)`. Then `torch.stack((b, start, keys), 1).int()`. Seven
+# lines.
 #
 # </details>
 
@@ -263,9 +265,9 @@ for block in (16, 64, 128):
 # The padding has not gone altogether: it is in the tiles that are not full. With 128 rows a tile it is much of the
 # batch again, for prompts as short as these. Nothing of it is in memory, though.
 #
-# An engine plans once for a batch, on the host, which knows the lengths, and all layers use the table. FlashAttention-2
-# does without: it launches as many tiles for every sequence as the *longest* one has, and a program whose tile does
-# not exist ends at once.
+# An engine plans once for a batch, on the host, which knows the lengths, and all layers use the table.
+# FlashAttention-2 does without: it launches as many tiles for every sequence as the *longest* one has, and a program
+# whose tile does not exist ends at once.
 #
 # ## Exercise: ragged_prefill
 #
@@ -302,9 +304,9 @@ def tile_sizes():
 
 # %% [markdown]
 # Three masks, of three different things. Rows behind the sequence's end belong to the next one: mask their loads and
-# their stores by S. Keys behind the sequence's end belong to the next one too: mask by T, also where nothing is causal.
-# And each row has its own limit, T − S + row + 1. With S > T, or beside a row that sees more, a row may see nothing of a
-# block: use the stand-in for a maximum of −inf (lesson 06).
+# their stores by S. Keys behind the sequence's end belong to the next one too: mask by T, also where nothing is
+# causal. And each row has its own limit, T − S + row + 1. With S > T, or beside a row that sees more, a row may see
+# nothing of a block: use the stand-in for a maximum of −inf (lesson 06).
 #
 # **Which logarithm.** GPUs compute $2^x$, and a fast kernel multiplies the scale by $\log_2 e$ and works in base 2.
 # That is its own affair, as long as the lse that it returns is natural: $\ln \ell = \ln 2 \cdot \log_2 \ell$. The next
@@ -316,23 +318,24 @@ def tile_sizes():
 #
 # <details><summary>Hint 1</summary>
 #
-# Four loads give the offsets: `first_q` and `first_k` from place b, and S and T as differences to place b + 1. `start =
-# tl.program_id(0) * BLOCK_M`, and `if start >= S: return`. Row m of the tile is row `first_q + start + m` of the pack.
+# Four loads give the offsets: `first_q` and `first_k` from place b, and S and T as differences to place b + 1. `start
+# = tl.program_id(0) * BLOCK_M`, and `if start >= S: return`. Row m of the tile is row `first_q + start + m` of the
+# pack.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `offs_m = start + tl.arange(0, BLOCK_M)` are rows within the sequence; `(first_q + offs_m) * H + h` is where they lie,
-# in units of Dn, Dr or Dv. Tokens: `first_k + offs_n`; k_nope and v lie at `tokens * H + h`, k_rope at `tokens`. Cast
-# the first offsets to `tl.int64`.
+# `offs_m = start + tl.arange(0, BLOCK_M)` are rows within the sequence; `(first_q + offs_m) * H + h` is where they
+# lie, in units of Dn, Dr or Dv. Tokens: `first_k + offs_n`; k_nope and v lie at `tokens * H + h`, k_rope at `tokens`.
+# Cast the first offsets to `tl.int64`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `keys = T - S + tl.minimum(start + BLOCK_M, S)` if `CAUSAL`, else T; the loop is `range(0, keys, BLOCK_N)` and does not
-# run for fewer than 1. `seen = offs_n[None, :] < T`, and with `CAUSAL` also `offs_n[None, :] < (T - S + offs_m + 1)[:,
-# None]`. The rest is `folded_decode`'s loop: two products into one `qk`, the scale, `tl.where`, `m_new`, `base`, `p`,
-# `alpha`, `l_i`, `acc`.
+# `keys = T - S + tl.minimum(start + BLOCK_M, S)` if `CAUSAL`, else T; the loop is `range(0, keys, BLOCK_N)` and does
+# not run for fewer than 1. `seen = offs_n[None, :] < T`, and with `CAUSAL` also `offs_n[None, :] < (T - S + offs_m +
+# 1)[:, None]`. The rest is `folded_decode`'s loop: two products into one `qk`, the scale, `tl.where`, `m_new`,
+# `base`, `p`, `alpha`, `l_i`, `acc`.
 #
 # </details>
 
@@ -480,8 +483,8 @@ def attend(q, k, v, cu_seqlens_q, cu_seqlens_kv, causal):
 #
 # <details><summary>Hint 1</summary>
 #
-# Loop over the parts. Of each: from where to where in every sequence, the indices of these tokens, their offsets, their
-# keys and values, `attend`. Behind the loop: stack, weigh, add.
+# Loop over the parts. Of each: from where to where in every sequence, the indices of these tokens, their offsets,
+# their keys and values, `attend`. Behind the loop: stack, weigh, add.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -494,8 +497,8 @@ def attend(q, k, v, cu_seqlens_q, cu_seqlens_kv, causal):
 # <details><summary>Hint 3</summary>
 #
 # `k = torch.cat((torch.einsum("tr,hdr->thd", c, w_uk), r[:, None].expand(-1, H, -1)), -1)`. At the end `lse =
-# part_lse.logsumexp(0)` and `weights = torch.exp(part_lse - lse)`: a query always sees itself, so lse is finite, and an
-# empty part weighs $e^{-\infty} = 0$. About 16 lines.
+# part_lse.logsumexp(0)` and `weights = torch.exp(part_lse - lse)`: a query always sees itself, so lse is finite, and
+# an empty part weighs $e^{-\infty} = 0$. About 16 lines.
 #
 # </details>
 
@@ -518,7 +521,7 @@ def chunked_prefill(q, c_kv, k_rope, w_uk, w_uv, cu_seqlens_q, cu_seqlens_kv, ch
     bounds = [(context.clamp(max=start), context.clamp(max=start + chunk)) for start in starts] + [(context, T)]
     outs, lses = [], []
     for n, (low, high) in enumerate(bounds):
-        ends = zip((first + low).tolist(), (first + high).tolist())
+        ends = zip((first + low).tolist(), (first + high).tolist(), strict=True)
         tokens = torch.cat([torch.arange(a, b) for a, b in ends])
         c, r = c_kv[tokens], k_rope[tokens]
         k = torch.cat((torch.einsum("tr,hdr->thd", c, w_uk), r[:, None].expand(-1, len(w_uk), -1)), -1)
@@ -556,16 +559,16 @@ for chunk in (1024, 256, 64):
 # %% [markdown]
 # ## Eight bits: E4M3
 #
-# An FP8 number of the kind **E4M3** has a sign, four bits of exponent and three of fraction. So there are eight numbers
-# from one power of two to the next, and rounding is off by a sixteenth at most. They reach from $2^{-9}$ to **448**.
-# There is no infinity: the pattern behind 448 is NaN. What the cast makes of 500 depends on who casts. NVIDIA's GPUs and
-# Triton **saturate**, and give 448. PyTorch's own cast gave NaN for years, and saturates in newer versions. So hold the
-# number within ±448 yourself, and it does not matter.
+# An FP8 number of the kind **E4M3** has a sign, four bits of exponent and three of fraction. So there are eight
+# numbers from one power of two to the next, and rounding is off by a sixteenth at most. They reach from $2^{-9}$ to
+# **448**. There is no infinity: the pattern behind 448 is NaN. What the cast makes of 500 depends on who casts.
+# NVIDIA's GPUs and Triton **saturate**, and give 448. PyTorch's own cast gave NaN for years, and saturates in newer
+# versions. So hold the number within ±448 yourself, and it does not matter.
 
 # %%
 x = torch.tensor([0.0007, 0.001, 0.3, 1.06, 17.0, 18.0, 19.0, 448.0, 500.0, 1e6])
 shown = x.clamp(-448, 448).to(torch.float8_e4m3fn).float()
-print("\n".join(f"{before:10.4f} -> {after:10.6f}" for before, after in zip(x.tolist(), shown.tolist())))
+print("\n".join(f"{before:10.4f} -> {after:10.6f}" for before, after in zip(x.tolist(), shown.tolist(), strict=True)))
 
 # %% [markdown]
 # 17 lies between 16 and 18, just in the middle, and goes to the *even* one of the two.
@@ -577,15 +580,15 @@ print("\n".join(f"{before:10.4f} -> {after:10.6f}" for before, after in zip(x.to
 #
 # ## Exercise: quantize_cache
 #
-# A row of the latent cache is R numbers of latent and Dr of the rotated key. The latent goes to FP8. **The key stays as
-# it is**: its numbers decide about positions, they may be large, and it is a ninth of the row. So it has no part in
-# the scale either.
+# A row of the latent cache is R numbers of latent and Dr of the rotated key. The latent goes to FP8. **The key stays
+# as it is**: its numbers decide about positions, they may be large, and it is a ninth of the row. So it has no part
+# in the scale either.
 #
 # | | shape | dtype |
 # |---|---|---|
 # | `cache` | [N, R+Dr] | any floating |
 # | `R` | | int |
-# | `tile` | numbers in a row that share a scale, a divisor of R: R itself for a scale a token; None: one scale for all | int or None |
+# | `tile` | numbers in a row that share a scale, a divisor of R (R: a scale a token); None: one for all | int or None |
 # | returns `values` | [N, R] | float8_e4m3fn |
 # | returns `scales` | [N, R/tile], for None [1, 1]: largest magnitude over 448, 1 where all are 0 | float32 |
 # | returns `k_rope` | [N, Dr] | that of the cache |
@@ -636,8 +639,9 @@ def quantize_cache(cache, R, tile):
 check("quantize_cache")
 
 # %% [markdown]
-# What each choice costs in accuracy. The relative error of a token, the median over 512 tokens: of normally distributed
-# latents, of latents among which one token is ten thousand times as large, and of latents of which one number in 128 is.
+# What each choice costs in accuracy. The relative error of a token, the median over 512 tokens: of normally
+# distributed latents, of latents among which one token is ten thousand times as large, and of latents of which one
+# number in 128 is.
 
 # %%
 torch.manual_seed(11)
@@ -657,10 +661,10 @@ for label, latent in (("normal", plain), ("one large token", one_token), ("one l
     print(line)
 
 # %% [markdown]
-# (Of the rows with large numbers, the error of the others is shown.) For plain latents the choice does not matter: the
-# exponent of every number does the work. One scale for all fails as soon as some token is out of proportion, and a scale
-# a token fails with a number that is out of proportion in every row. DeepSeek-V3.2 and FlashMLA take tiles of 128. Your
-# row then has 512 + 4 · 4 + 64 · 2 = 656 bytes where 16 bits took 1152.
+# (Of the rows with large numbers, the error of the others is shown.) For plain latents the choice does not matter:
+# the exponent of every number does the work. One scale for all fails as soon as some token is out of proportion, and
+# a scale a token fails with a number that is out of proportion in every row. DeepSeek-V3.2 and FlashMLA take tiles of
+# 128. Your row then has 512 + 4 · 4 + 64 · 2 = 656 bytes where 16 bits took 1152.
 #
 # ## Exercise: pack_fp8
 #
@@ -687,16 +691,16 @@ for label, latent in (("normal", plain), ("one large token", one_token), ("one l
 # from 16 on; N, H and R are any numbers from 1 on.
 #
 # Beside lesson 05 you need `.to(tl.float8e4nv)`, which is E4M3, and `tl.clamp(x, -448.0, 448.0)`. A block of bfloat16
-# over a float stays bfloat16: cast to `tl.float32` first. (A GPU before compute capability 8.9, such as a T4 or an A100,
-# has no E4M3, and Triton refuses. Set `MLA_EMULATE=1` before Python starts; the kernel then runs on the CPU.)
+# over a float stays bfloat16: cast to `tl.float32` first. (A GPU before compute capability 8.9, such as a T4 or an
+# A100, has no E4M3, and Triton refuses. Set `MLA_EMULATE=1` before Python starts; the kernel then runs on the CPU.)
 #
 # **Points for speed.** The case is N = 8192, H = 128, DeepSeek-V3's widths, in bfloat16. Memory decides. Half of the
 # points: 0.5 of the floor's speed. All: 0.7 of it, and 2 times the speed of eager PyTorch.
 #
 # <details><summary>Hint 1</summary>
 #
-# A program takes one token and a block of heads: grid `(N, triton.cdiv(H, BLOCK_H))`. Three loads (two blocks and a row
-# of Dr numbers), three stores. The row of Dr numbers goes into the keys of all heads.
+# A program takes one token and a block of heads: grid `(N, triton.cdiv(H, BLOCK_H))`. Three loads (two blocks and a
+# row of Dr numbers), three stores. The row of Dr numbers goes into the keys of all heads.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -707,8 +711,8 @@ for label, latent in (("normal", plain), ("one large token", one_token), ("one l
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `tl.clamp(x.to(tl.float32) * k_inverse, -448.0, 448.0).to(tl.float8e4nv)`, with `1 / k_scale` from the launcher. To store
-# the row of Dr for every head, `tl.broadcast_to(rope[None, :], [BLOCK_H, DR])`. BLOCK_H = 16 and 4 warps.
+# `tl.clamp(x.to(tl.float32) * k_inverse, -448.0, 448.0).to(tl.float8e4nv)`, with `1 / k_scale` from the launcher. To
+# store the row of Dr for every head, `tl.broadcast_to(rope[None, :], [BLOCK_H, DR])`. BLOCK_H = 16 and 4 warps.
 #
 # </details>
 
@@ -744,8 +748,8 @@ def pack_fp8_kernel(
 def pack_fp8(kv, cache, Dn, R, k_scale, v_scale):
     """Put keys together and convert keys and values to FP8, in one launch.
 
-    kv: [N, H, Dn+Dv] and cache: [N, R+Dr], float16 or bfloat16, contiguous; Dn, Dr and Dv are powers of two; Dn, R: int;
-    k_scale, v_scale: float, what 1 stands for in the results.
+    kv: [N, H, Dn+Dv] and cache: [N, R+Dr], float16 or bfloat16, contiguous; Dn, Dr and Dv are powers of two;
+    Dn, R: int; k_scale, v_scale: float, what 1 stands for in the results.
     Returns k [N, H, Dn+Dr] and v [N, H, Dv], float8_e4m3fn. Launches pack_fp8_kernel once.
 
     The traps: all heads get the token's rotated key; the quotient is what must fit into ±448; float32 before it.
@@ -779,8 +783,8 @@ check_speed("pack_fp8")
 #
 # {{prefill_table}}
 #
-# Long prompts are arithmetic. Ours reaches {{long_share}} % of the fastest there. With GSM8K's lengths all are far below
-# it, for another reason. Ask your prediction for the bytes too:
+# Long prompts are arithmetic. Ours reaches {{long_share}} % of the fastest there. With GSM8K's lengths all are far
+# below it, for another reason. Ask your prediction for the bytes too:
 
 # %%
 said = prefill_work(gsm8k, gsm8k, **sizes, rate=h200.rate())
@@ -790,15 +794,15 @@ H200_GSM8K = "{{gsm8k_us}}"  # microseconds
 plots.bars(H200_GSM8K, unit="µs on an H200, measured", title="256 prompts of GSM8K's lengths, H = 128")
 
 # %% [markdown]
-# Prompts of 60 tokens read 640 words a row and head for some thirty pairs: memory decides, and here every
-# implementation is well above the floor{{!far_from_floor}}. The padded batch took {{padded_over_ours}} times the time of
-# the packed one, before anybody had copied the rows into it. (Of the same tokens in equal lengths ours loses less: their
-# pairs and their tiles are fewer too.)
+# A prompt of 60 tokens moves 640 words for each row and head, for a few dozen pairs: memory decides, and here every
+# implementation is well above the floor{{!far_from_floor}}. The padded batch took {{padded_over_ours}} times the time
+# of our packed one, and nobody had copied the rows into it yet. Equal lengths of about as many tokens took ours
+# {{equal_us}} µs: fewer pairs, and no tile with a row or two.
 #
-# **FP8** halves the bytes of q, k and v, and Hopper's matrix units multiply it at twice the rate. The same kernel took
-# {{fp8_short}} times bfloat16's time for these short prompts, and {{fp8_long}} times for the one of 8192. Twice as fast
-# it is nowhere{{!not_twice}}: a peak rate is no promise about a kernel. Out is off by {{fp8_error}} % there, by {{bf16_error}}
-# % in bfloat16, on normally distributed data.
+# **FP8** halves the bytes of q, k and v, and Hopper's matrix units multiply it at twice the rate. The same kernel
+# took {{fp8_short}} times bfloat16's time for these short prompts, and {{fp8_long}} times for the one of 8192. Twice
+# as fast it is nowhere{{!not_twice}}: a peak rate is no promise about a kernel. Out is off by {{fp8_error}} % there,
+# by {{bf16_error}} % in bfloat16, on normally distributed data.
 #
 # ## Measure: pack
 #
@@ -828,25 +832,26 @@ else:
 #
 # {{decode_table}}
 #
-# The cache takes {{cache_share}} % of the bytes: {{capacity}} times as many tokens fit. That much is certain. The time went to
-# {{decode_time}} % of bfloat16's for the first row with a scale a token, and to {{decode_time_128}} % with one for 128: what is
-# saved in reading is spent in converting, more or less of it, by the kernel. The error hardly depends on the choice, as
-# in your table for plain latents{{!same_error}}.
+# The cache takes {{cache_share}} % of the bytes: {{capacity}} times as many tokens fit. That much is certain. The
+# time went to {{decode_time}} % of bfloat16's for the first row with a scale a token, and to {{decode_time_128}} %
+# with one for 128: what is saved in reading is spent in converting, more or less of it, by the kernel. The error
+# hardly depends on the choice, as in your table for plain latents{{!same_error}}.
 #
 # ## In the field
 #
-# - **Which corner.** FlashAttention changed from top-left to bottom-right in version 2.1 (flash-attention #951); before,
-#   a chunk behind a context could not be asked for. PyTorch's `is_causal=True` is top-left.
+# - **Which corner.** FlashAttention changed from top-left to bottom-right in version 2.1 (flash-attention #951);
+#   before, a chunk behind a context could not be asked for. PyTorch's `is_causal=True` is top-left.
 # - **An empty chunk's lse.** In a batch, some sequences have no token in a later chunk. A backend left a finite lse
 #   there, and the merge took what lay in memory for attention (vllm #49294). Your `attend` gives −inf.
-# - **Who gets the chunk.** vLLM divided its workspace evenly among requests: one with 60K of context beside 31 with 16
-#   tokens took 30 chunks, where everything would have fitted into one (vllm #50497, #50613).
-# - **What a cast does beyond 448.** For years PyTorch gave NaN and Triton 448 (pytorch/ao #1912); PyTorch saturates since
-#   2026 (pytorch #178817), JAX's `ml_dtypes` gives NaN (#400). Whoever clamps does not need to know.
+# - **Who gets the chunk.** vLLM divided its workspace evenly among requests: one with 60K of context beside 31 with
+#   16 tokens took 30 chunks, where everything would have fitted into one (vllm #50497, #50613).
+# - **What a cast does beyond 448.** For years PyTorch gave NaN and Triton 448 (pytorch/ao #1912); PyTorch saturates
+#   since 2026 (pytorch #178817), JAX's `ml_dtypes` gives NaN (#400). Whoever clamps does not need to know.
 # - **What a scale means.** A reader took FP8 scales for powers of two and dropped their fractions; the writer meant
 #   arbitrary ones. Tiles came back up to twice too small (vllm #54563).
 # - **RoPE in eight bits or not.** Two layouts are in use: 576 bytes, all of it FP8 with one scale a tensor, and 656
-#   bytes, a scale for 128 and the rotated key in bfloat16 (DeepSeek-V3.2's; flashinfer #2426). TokenSpeed's kernels take the first.
+#   bytes, a scale for 128 and the rotated key in bfloat16 (DeepSeek-V3.2's; flashinfer #2426). TokenSpeed's kernels
+#   take the first.
 #
 # ## What you have now
 #

@@ -81,7 +81,7 @@ def plan_tiles(cu_seqlens_q, cu_seqlens_kv, block, causal):
                 """
 def chunked_prefill(q, c_kv, k_rope, w_uk, w_uv, cu_seqlens_q, cu_seqlens_kv, chunk):
     B, H = len(cu_seqlens_q) - 1, w_uk.shape[0]
-    sizes = [(int(cu_seqlens_q[b + 1] - cu_seqlens_q[b]), int(cu_seqlens_kv[b + 1] - cu_seqlens_kv[b])) for b in range(B)]
+    sizes = list(zip(cu_seqlens_q.diff().tolist(), cu_seqlens_kv.diff().tolist()))
     parts = -(-max(T - S for S, T in sizes) // chunk)
     out = q.new_zeros(q.shape[0], H, w_uv.shape[1])
     part_lse = q.new_full((parts + 1, q.shape[0], H), -math.inf)
@@ -124,7 +124,9 @@ def quantize_cache(cache, R, tile):
                 "pack_fp8",
                 """
 @triton.jit
-def one_head(kv_ptr, cache_ptr, k_ptr, v_ptr, k_scale, v_scale, H, R, DN: tl.constexpr, DR: tl.constexpr, DV: tl.constexpr):
+def one_head(
+    kv_ptr, cache_ptr, k_ptr, v_ptr, k_scale, v_scale, H, R, DN: tl.constexpr, DR: tl.constexpr, DV: tl.constexpr
+):
     n, h = tl.program_id(1).to(tl.int64), tl.program_id(0)
     row = n * H + h
     dn, dr, dv = tl.arange(0, DN), tl.arange(0, DR), tl.arange(0, DV)
@@ -239,7 +241,8 @@ def narrowed(x, inverse):
             replace(
                 "quantize_cache",
                 LARGEST,
-                f"{LARGEST}\n    rope = cache[:, R:].float().abs().amax(-1)[:, None, None]\n    largest = torch.maximum(largest, rope.amax() if tile is None else rope)",
+                f"{LARGEST}\n    rope = cache[:, R:].float().abs().amax(-1)[:, None, None]\n"
+                "    largest = torch.maximum(largest, rope.amax() if tile is None else rope)",
             ),
             replace("pack_fp8", OF_ROPE, "rope = tl.clamp(rope.to(tl.float32), -448.0, 448.0)"),
         ),
@@ -266,8 +269,8 @@ def narrowed(x, inverse):
             replace("ragged_prefill", SEEN, "seen = (first + offs_n)[None, :] >= 0\n"),
             replace(
                 "chunked_prefill",
-                "zip((first + low).tolist(), (first + high).tolist())",
-                "zip((cu_seqlens_q[:-1] + low).tolist(), (cu_seqlens_q[:-1] + high).tolist())",
+                "(first + low).tolist(), (first + high).tolist()",
+                "(cu_seqlens_q[:-1] + low).tolist(), (cu_seqlens_q[:-1] + high).tolist()",
             ),
             replace("quantize_cache", ROPE, "cache[:, R:].to(torch.float8_e4m3fn).to(cache.dtype)\n"),
             *left_out("pack_fp8")[0],
@@ -359,12 +362,12 @@ def plan_tiles(cu_seqlens_q, cu_seqlens_kv, block, causal):
     ),
     Submission(
         "otis",
-        "a triangle for the padded batch, offsets of q, NaN rows, weights that do not add up",
+        "a triangle for the padded batch, NaN rows, weights that do not add up, one scale for all",
         patches=(
             replace(
                 "prefill_work",
                 "slots * max(lengths_kv) / pairs",
-                "len(lengths_q) * (max(lengths_q) * max(lengths_kv) - max(lengths_q) * (max(lengths_q) - 1) // 2) / pairs",
+                "(slots * max(lengths_kv) - slots * (max(lengths_q) - 1) // 2) / pairs",
             ),
             replace("ragged_prefill", 'tl.where(m_new == float("-inf"), 0.0, m_new)', "m_new"),
             replace("chunked_prefill", WEIGHTS, "weights = torch.exp(part_lse - part_lse.amax(0))"),
@@ -397,7 +400,8 @@ def plan_tiles(cu_seqlens_q, cu_seqlens_kv, block, causal):
                 "quantize_cache", "torch.where(largest > 0, largest / 448, torch.ones_like(largest))", "largest / 448"
             ),
             *everywhere(
-                'tl.where(tl.abs({0}.to(tl.float32) * {1}_inverse) > 464.0, float("nan"), {0}.to(tl.float32) * {1}_inverse)'
+                "tl.where(tl.abs({0}.to(tl.float32) * {1}_inverse) > 464.0, float('nan'), "
+                "{0}.to(tl.float32) * {1}_inverse)"
             ),
         ),
         expect={
