@@ -182,15 +182,15 @@ for label, (lengths_q, lengths_kv) in batches.items():
 # more than its last one does.
 
 # %%
-TILE, HIDDEN = "#56B4E9", "#FFFFFF"
+EVEN, ODD = "#E69F00", "#56B4E9"
 plots.matrices(
     {
         "S = 5, T = 9, block 2: keys seen by row": (
-            5, 9, [(s, 0, 1, 5 + s, TILE if s // 2 % 2 else "#E69F00", f"row {s}: {5 + s}") for s in range(5)]
+            5, 9, [(s, 0, 1, 5 + s, (EVEN, ODD)[s // 2 % 2], f"row {s}: {5 + s}") for s in range(5)]
         ),
         "tiles": (
-            3, 9, [(0, 0, 1, 6, "#E69F00", "start 0, keys 6"), (1, 0, 1, 8, TILE, "start 2, keys 8"),
-                   (2, 0, 1, 9, "#E69F00", "start 4, keys 9")]
+            3, 9, [(0, 0, 1, 6, EVEN, "start 0, keys 6"), (1, 0, 1, 8, ODD, "start 2, keys 8"),
+                   (2, 0, 1, 9, EVEN, "start 4, keys 9")]
         ),
     },
     title="A loop ends with what the last row of a tile sees",
@@ -639,32 +639,38 @@ def quantize_cache(cache, R, tile):
 check("quantize_cache")
 
 # %% [markdown]
-# What each choice costs in accuracy. The relative error of a token, the median over 512 tokens: of normally
-# distributed latents, of latents among which one token is ten thousand times as large, and of latents of which one
-# number in 128 is.
+# What each choice costs in accuracy: the relative error of a token, the median over 512 tokens with normally
+# distributed latents. In some rows of the table one token is larger than the others by a factor, in others one number
+# of every token is; then the error is that of all other numbers.
 
 # %%
 torch.manual_seed(11)
 plain = torch.randn(512, 512)
-one_token, some_numbers = plain.clone(), plain.clone()
-one_token[0] *= 1e4
-some_numbers[:, :128:128] *= 1e4
-print("                       for the tensor   for a token   for 128 numbers")
-for label, latent in (("normal", plain), ("one large token", one_token), ("one large number", some_numbers)):
-    line = f"{label:22}"
+print("                            for the tensor   for a token   for 128 numbers")
+for label, place, factor in (
+    ("nothing large", (), 1),
+    ("one token, 100 times", (0,), 1e2),
+    ("one token, 10^6 times", (0,), 1e6),
+    ("number 0, 100 times", (slice(None), 0), 1e2),
+    ("number 0, 10^6 times", (slice(None), 0), 1e6),
+):
+    latent, line = plain.clone(), f"{label:27}"
+    latent[place] *= factor
+    small = torch.ones_like(latent)
+    small[place] = 1.0 if factor == 1 else 0.0
     for tile in (None, 512, 128):
         values, scales, _ = quantize_cache(torch.cat((latent, torch.zeros(512, 64)), 1), 512, tile)
-        held = values.float() * scales.repeat_interleave(512 // scales.shape[1] if tile else 1, 1)
-        rest = latent.abs() < 100
-        error = ((held - latent) * rest).norm(dim=1) / (latent * rest).norm(dim=1)
+        held = values.float() * (scales if tile is None else scales.repeat_interleave(tile, 1))
+        error = ((held - latent) * small).norm(dim=1)[1:] / (latent * small).norm(dim=1)[1:]
         line += f"{error.median().item():15.1%}"
     print(line)
 
 # %% [markdown]
-# (Of the rows with large numbers, the error of the others is shown.) For plain latents the choice does not matter:
-# the exponent of every number does the work. One scale for all fails as soon as some token is out of proportion, and
-# a scale a token fails with a number that is out of proportion in every row. DeepSeek-V3.2 and FlashMLA take tiles of
-# 128. Your row then has 512 + 4 · 4 + 64 · 2 = 656 bytes where 16 bits took 1152.
+# A factor of 100 costs nothing: the exponent of each number does the work, and any scale will do. A factor of a
+# million is more than E4M3's range. One scale for all then loses every token but the large one; a scale a token loses
+# every number but the large one; with a scale for 128, the three tiles without it are as they were, and the fourth is
+# lost. DeepSeek-V3.2 and FlashMLA take tiles of 128. Your row then has 512 + 4 · 4 + 64 · 2 = 656 bytes, where 16
+# bits took 1152.
 #
 # ## Exercise: pack_fp8
 #
@@ -833,9 +839,10 @@ else:
 # {{decode_table}}
 #
 # The cache takes {{cache_share}} % of the bytes: {{capacity}} times as many tokens fit. That much is certain. The
-# time went to {{decode_time}} % of bfloat16's for the first row with a scale a token, and to {{decode_time_128}} %
-# with one for 128: what is saved in reading is spent in converting, more or less of it, by the kernel. The error
-# hardly depends on the choice, as in your table for plain latents{{!same_error}}.
+# time is another matter: in the first row it went to {{decode_time}} % of bfloat16's with a scale a token, and to
+# {{decode_time_128}} % with one for 128. A conversion for every number that is read has to fit in beside the reading,
+# and how well it does is the kernel's affair. The error hardly depends on the choice, as in your table where nothing
+# is large{{!same_error}}.
 #
 # ## In the field
 #
@@ -843,8 +850,6 @@ else:
 #   before, a chunk behind a context could not be asked for. PyTorch's `is_causal=True` is top-left.
 # - **An empty chunk's lse.** In a batch, some sequences have no token in a later chunk. A backend left a finite lse
 #   there, and the merge took what lay in memory for attention (vllm #49294). Your `attend` gives −inf.
-# - **Who gets the chunk.** vLLM divided its workspace evenly among requests: one with 60K of context beside 31 with
-#   16 tokens took 30 chunks, where everything would have fitted into one (vllm #50497, #50613).
 # - **What a cast does beyond 448.** For years PyTorch gave NaN and Triton 448 (pytorch/ao #1912); PyTorch saturates
 #   since 2026 (pytorch #178817), JAX's `ml_dtypes` gives NaN (#400). Whoever clamps does not need to know.
 # - **What a scale means.** A reader took FP8 scales for powers of two and dropped their fractions; the writer meant
@@ -879,6 +884,9 @@ else:
 #
 # **E5M2**, the other FP8, has five bits of exponent and two of fraction; it goes to 57344 and has infinities. Caches
 # take E4M3 for its fraction.
+#
+# **Who gets the chunk.** vLLM divided its workspace evenly among requests: one with 60K of context beside 31 with 16
+# tokens took 30 chunks, where everything would have fitted into one (vllm #50497, #50613).
 #
 # **Merging and strides.** A serving engine's merge read both of its inputs by the strides of the first. One part's
 # values were padded to 192; every prompt beyond one workspace of 64K tokens came out as garbage, and none below
