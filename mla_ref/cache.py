@@ -33,6 +33,18 @@ def check_detached(**entries: Tensor) -> None:
             raise RuntimeError(f"{name} requires a gradient, which no cache keeps: use torch.no_grad()")
 
 
+def check_kept(lengths: Tensor, seq_lens: Tensor) -> Tensor:
+    """Return ``lengths`` as int64, unless a sequence holds fewer tokens than are to be kept."""
+    most = int(seq_lens.max())
+    lengths = check_counts("lengths", lengths, batch=len(seq_lens), low=0, high=most, device=seq_lens.device)
+    if (lengths > seq_lens).any():
+        at = int((lengths - seq_lens).argmax())
+        raise ValueError(
+            f"lengths[{at}] is {int(lengths[at])}, expected at most {int(seq_lens[at])}: sequence {at} holds no more"
+        )
+    return lengths
+
+
 class _ContiguousCache:
     """Storage for named entries, each ``[batch, capacity, *tail]``, filled from position 0 up.
 
@@ -68,6 +80,16 @@ class _ContiguousCache:
         """
         longest = int(self.seq_lens.max())
         return tuple(storage[:, :longest] for storage in self._storage.values())
+
+    def truncate(self, lengths: Tensor) -> None:
+        """Forget all but the first ``lengths`` tokens of each sequence, int32 or int64 ``[B]``; the storage stays.
+
+        Raises
+        ------
+        TypeError, ValueError
+            No counts, or more tokens than a sequence holds. Nothing has changed then.
+        """
+        self.seq_lens = check_kept(lengths, self.seq_lens).to(self.seq_lens.dtype)
 
     def _append(self, entries, lengths):
         names = tuple(self._storage)

@@ -7,6 +7,7 @@ package's attention into a model of transformers.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -77,7 +78,8 @@ class ModelConfig:
     stop
         Tokens that end a text.
     num_nextn_predict_layers
-        Layers behind the last that predict several tokens. They are not computed here.
+        Layers behind the last that predict further tokens. The first is :meth:`Model.predict_further`'s; the others
+        are not computed here.
     """
 
     attention: MLAConfig
@@ -177,6 +179,8 @@ class Model(nn.Module):
         self.model = nn.Module()
         self.model.embed_tokens = nn.Embedding(config.vocab_size, width, **place)
         self.model.layers = nn.ModuleList(_Layer(config, i, impl, place) for i in range(config.num_hidden_layers))
+        if config.num_nextn_predict_layers:  # checkpoints number it like the layers before it
+            self.model.layers.append(_Predictor(config, config.num_hidden_layers, impl, place))
         self.model.norm = RMSNorm(width, config.rms_norm_eps, **place)
         self.lm_head = nn.Linear(width, config.vocab_size, bias=False, **place)
         if config.tie_word_embeddings:
@@ -184,7 +188,24 @@ class Model(nn.Module):
 
     def make_caches(self, batch: int, capacity: int, page_size: int | None = None) -> list[LatentCache | PagedCache]:
         """Return an empty cache for each layer: see :meth:`mla_ref.MLA.make_cache`."""
-        return [layer.self_attn.make_cache(batch, capacity, page_size) for layer in self.model.layers]
+        return [layer.self_attn.make_cache(batch, capacity, page_size) for layer in self._decoder]
+
+    @property
+    def _decoder(self):
+        return self.model.layers[: self.config.num_hidden_layers]
+
+    @property
+    def predictor(self) -> nn.Module:
+        """The layer of :meth:`predict_further`.
+
+        Raises
+        ------
+        ValueError
+            The model has none.
+        """
+        if not self.config.num_nextn_predict_layers:
+            raise ValueError("the model has no layer that predicts further tokens: its checkpoint holds none")
+        return self.model.layers[-1]
 
     def forward(
         self,
@@ -215,16 +236,71 @@ class Model(nn.Module):
         Tensor
             ``[B, S, vocab_size]``, or ``[B, vocab_size]``. What stands behind tokens that are not real means nothing.
         """
-        layers = self.model.layers
+        x = self.hidden(tokens, caches, lengths=lengths, impl=impl)
+        return self.lm_head(last_real(x, lengths) if last else x)
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        caches: Sequence[LatentCache | PagedCache] | None = None,
+        *,
+        lengths: Tensor | None = None,
+        impl: str | Implementation | None = None,
+    ) -> Tensor:
+        """Return what the last norm gives of each token, ``[B, S, D]``: :meth:`forward` without the head."""
+        layers = self._decoder
         if caches is not None and len(caches) != len(layers):
             raise ValueError(f"caches has {len(caches)} caches, expected one for each of the {len(layers)} layers")
         x = self.model.embed_tokens(tokens)
         for layer, cache in zip(layers, caches or [None] * len(layers), strict=True):
             x = layer(x, cache, lengths, impl)
-        if last:
-            at = torch.full((len(x),), x.shape[1], device=x.device) if lengths is None else lengths.long()
-            x = x[torch.arange(len(x), device=x.device), (at - 1).clamp(min=0)]
-        return self.lm_head(self.model.norm(x))
+        return self.model.norm(x)
+
+    def predict_further(
+        self,
+        hidden: Tensor,
+        tokens: Tensor,
+        cache: LatentCache | PagedCache | None = None,
+        *,
+        lengths: Tensor | None = None,
+        impl: str | Implementation | None = None,
+    ) -> Tensor:
+        """Multi-token prediction: go one token further than ``hidden`` does.
+
+        ``hidden`` at a position predicts the token behind it. With that token given, this predicts the one behind that;
+        applied to its own result, a further one.
+
+        Parameters
+        ----------
+        hidden
+            ``[B, S, D]``, of :meth:`hidden` or of this method.
+        tokens
+            Integers ``[B, S]``, the token behind each position.
+        cache, lengths, impl
+            As of :meth:`forward`; the cache is of ``predictor.self_attn``, one for all calls.
+
+        Returns
+        -------
+        Tensor
+            ``[B, S, D]``; ``lm_head`` makes logits of it.
+
+        Raises
+        ------
+        ValueError
+            The model has no such layer.
+
+        References
+        ----------
+        DeepSeek-V3, arXiv:2412.19437, section 2.2.
+        """
+        return self.predictor(hidden, self.model.embed_tokens(tokens), cache, lengths, impl)
+
+
+def last_real(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Return ``[B, D]``, the last of each sequence's first ``lengths`` rows in ``x``, ``[B, S, D]``; all by default."""
+    if lengths is None:
+        return x[:, -1]
+    return x[torch.arange(len(x), device=x.device), (lengths.long() - 1).clamp(min=0)]
 
 
 class _Layer(nn.Module):
@@ -240,6 +316,20 @@ class _Layer(nn.Module):
     def forward(self, x, cache, lengths, impl):
         x = x + self.self_attn(self.input_layernorm(x), cache, lengths=lengths, impl=impl)
         return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class _Predictor(_Layer):
+    def __init__(self, config, index, impl, place):
+        super().__init__(config, index, impl, place)
+        width, eps = config.attention.hidden_size, config.rms_norm_eps
+        self.enorm, self.hnorm = RMSNorm(width, eps, **place), RMSNorm(width, eps, **place)
+        self.eh_proj = nn.Linear(2 * width, width, bias=False, **place)
+        self.shared_head = nn.Module()  # its head, and the layer's embedding, are the model's
+        self.shared_head.norm = RMSNorm(width, eps, **place)
+
+    def forward(self, hidden, embedded, cache, lengths, impl):
+        x = self.eh_proj(torch.cat((self.enorm(embedded), self.hnorm(hidden)), -1))
+        return self.shared_head.norm(super().forward(x, cache, lengths, impl))
 
 
 class _MLP(nn.Module):
@@ -353,29 +443,15 @@ def generate(
         A prompt that is empty or too long for the model, a token that it does not have, or an impossible option.
         Nothing has been computed then.
     """
-    config, device = model.config, model.lm_head.weight.device
-    check_positive(max_new_tokens=max_new_tokens)
     check_numbers(temperature=temperature, top_p=top_p)
     if temperature < 0 or not 0 < top_p <= 1:
         raise ValueError(f"temperature is {temperature} and top_p {top_p}, expected 0 or more, and more than 0 up to 1")
-    prompts, prefix = [list(prompt) for prompt in prompts], list(prefix)
-    if not prompts:
-        raise ValueError("prompts is empty, expected the tokens of at least one text")
-    _check_prompts(config, prompts, prefix, max_new_tokens)
-    stop = set(config.stop if stop is None else stop)
-    if prefix and not all(prompts):  # each text starts with a token of its own, behind which it goes on
-        prompts, prefix = [[prefix[-1], *prompt] for prompt in prompts], prefix[:-1]
-    longest = max(map(len, prompts))
-    caches = model.make_caches(len(prompts), len(prefix) + longest + max_new_tokens, page_size)
-    if prefix:
-        _fill(model, caches, torch.tensor([prefix], device=device), len(prompts), impl)
-    tokens = torch.tensor([prompt + [0] * (longest - len(prompt)) for prompt in prompts], device=device)
-    lengths = torch.tensor(list(map(len, prompts)), device=device)
-    found: list[list[int]] = [[] for _ in prompts]
-    going = [True] * len(prompts)
+    tokens, lengths, caches = start(model, prompts, max_new_tokens, prefix=prefix, page_size=page_size, impl=impl)
+    stop = set(model.config.stop if stop is None else stop)
+    found: list[list[int]] = [[] for _ in range(len(tokens))]
+    going = [True] * len(found)
     for _ in range(max_new_tokens):
-        ragged = None if bool((lengths == tokens.shape[1]).all()) else lengths
-        logits = model(tokens, caches, lengths=ragged, last=True, impl=impl)
+        logits = model(tokens, caches, lengths=ragged(lengths, tokens), last=True, impl=impl)
         tokens = _choose(logits, temperature, top_p, generator)
         for b, token in enumerate(tokens.tolist()):
             if going[b]:
@@ -383,8 +459,43 @@ def generate(
                 going[b] = token not in stop
         if not any(going):
             break
-        tokens, lengths = tokens[:, None], torch.tensor(going, device=device).long()
+        tokens, lengths = tokens[:, None], torch.tensor(going, device=tokens.device).long()
     return found
+
+
+def start(
+    model: Model,
+    prompts: Iterable[Sequence[int]],
+    max_new_tokens: int,
+    *,
+    prefix: Sequence[int] = (),
+    page_size: int | None = None,
+    impl: str | Implementation | None = None,
+    room: int = 0,
+) -> tuple[Tensor, Tensor, list[LatentCache | PagedCache]]:
+    """Check what :func:`generate` is given, and return its first tokens ``[B, S]``, their lengths, and the caches.
+
+    The caches hold the prefix, and have room for ``max_new_tokens`` and ``room`` more.
+    """
+    check_positive(max_new_tokens=max_new_tokens)
+    device = model.lm_head.weight.device
+    prompts, prefix = [list(prompt) for prompt in prompts], list(prefix)
+    if not prompts:
+        raise ValueError("prompts is empty, expected the tokens of at least one text")
+    _check_prompts(model.config, prompts, prefix, max_new_tokens)
+    if prefix and not all(prompts):  # each text starts with a token of its own, behind which it goes on
+        prompts, prefix = [[prefix[-1], *prompt] for prompt in prompts], prefix[:-1]
+    longest = max(map(len, prompts))
+    caches = model.make_caches(len(prompts), len(prefix) + longest + max_new_tokens + room, page_size)
+    if prefix:
+        _fill(model, caches, torch.tensor([prefix], device=device), len(prompts), impl)
+    tokens = torch.tensor([prompt + [0] * (longest - len(prompt)) for prompt in prompts], device=device)
+    return tokens, torch.tensor(list(map(len, prompts)), device=device), caches
+
+
+def ragged(lengths: Tensor, tokens: Tensor) -> Tensor | None:
+    """Return ``lengths``, or None where all tokens ``[B, S]`` are real: attention is simpler then."""
+    return None if bool((lengths == tokens.shape[1]).all()) else lengths
 
 
 def _check_prompts(config, prompts, prefix, new):
@@ -437,8 +548,9 @@ def load(
 ) -> Model:
     """Load a model from a folder with a ``config.json`` and safetensors, as Hugging Face's hub has it.
 
-    Names and shapes are compared with the configuration before anything is allocated. The layers that predict several
-    tokens are left out.
+    Names and shapes are compared with the configuration before anything is allocated. Of the layers that predict
+    further tokens the first is kept, if the files hold it: see :meth:`Model.predict_further`. Its embedding and head
+    are the model's.
 
     Parameters
     ----------
@@ -467,23 +579,27 @@ def load(
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise FileNotFoundError(f"{folder} has no *.safetensors, expected the weights beside config.json")
-    empty = Model(config, impl, device="meta").state_dict()
-    if config.tie_word_embeddings:
-        del empty["lm_head.weight"]
-    shapes, dtypes, where = {}, set(), {}
+    shapes, dtypes, where = {}, {}, {}
     for path in files:
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118  it is no dict
                 part = file.get_slice(name)
-                shapes[name], where[name] = list(part.get_shape()), path
-                if name in empty and not name.endswith("e_score_correction_bias"):  # always float32
-                    dtypes.add(part.get_dtype())
+                shapes[name], dtypes[name], where[name] = list(part.get_shape()), part.get_dtype(), path
+    further = f"model.layers.{config.num_hidden_layers}."
+    kept = dataclasses.replace(config, num_nextn_predict_layers=0)
+    if config.num_nextn_predict_layers and any(name.startswith(further) for name in shapes):
+        kept = dataclasses.replace(config, num_nextn_predict_layers=1)
+    empty = Model(kept, impl, device="meta").state_dict()
+    if config.tie_word_embeddings:
+        del empty["lm_head.weight"]
     _check_names(empty, shapes, config)
+    biases = "e_score_correction_bias"  # always float32
+    dtypes = {dtypes[name] for name in empty if not name.endswith(biases)}
     kinds = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
     if strange := dtypes - set(kinds):
         raise ValueError(f"{folder} holds weights of {listed(sorted(strange))}, expected {listed(kinds)}: convert them")
     narrow = [kinds[each] for each in ("BF16", "F16", "F32", "F64") if each in dtypes]
-    model = Model(config, impl, device=device, dtype=dtype or narrow[0])
+    model = Model(kept, impl, device=device, dtype=dtype or narrow[0])
     state = model.state_dict()
     for path in files:
         with safe_open(path, framework="pt") as file:
@@ -499,8 +615,9 @@ def _check_names(expected, shapes, config):
     for name, tensor in expected.items():
         if shapes[name] != list(tensor.shape):
             raise ValueError(f"{name} has shape {shapes[name]}, expected {list(tensor.shape)} by config.json")
-    beyond = tuple(f"model.layers.{config.num_hidden_layers + i}." for i in range(config.num_nextn_predict_layers))
-    ignored = (*beyond, *(("lm_head.weight",) if config.tie_word_embeddings else ()))
+    further = [f"model.layers.{config.num_hidden_layers + i}." for i in range(config.num_nextn_predict_layers)]
+    repeated = [f"{first}{name}.weight" for first in further[:1] for name in ("embed_tokens", "shared_head.head")]
+    ignored = (*further[1:], *repeated, *(("lm_head.weight",) if config.tie_word_embeddings else ()))
     strange = [n for n in shapes if n not in expected and not n.startswith(ignored) and "rotary_emb" not in n]
     if strange:
         raise ValueError(f"the files hold {_some(strange)}, which no model of this config.json has")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ._operands import check_gather, check_gathered, check_places, check_update
 from ._validate import check_counts, check_integers, check_positive, check_tensors
-from .cache import check_detached
+from .cache import check_detached, check_kept
 
 HOLE = -1  # table entry without a page; nothing reads past a sequence's length
 
@@ -461,6 +461,27 @@ class PagedCache:
         self._pages[sequence] = []
         self.block_table[sequence].fill_(HOLE)
         self._set_held(sequence, 0)
+
+    def truncate(self, lengths: Tensor) -> None:
+        """Forget all but the first ``lengths`` tokens of each sequence, int32 or int64 ``[B]``.
+
+        Pages that a sequence no longer needs, and that no other one holds, return to the pool.
+
+        Raises
+        ------
+        TypeError, ValueError
+            No counts, or more tokens than a sequence holds. Nothing has changed then.
+        """
+        lengths = check_kept(lengths, self.seq_lens)
+        self._held = lengths.tolist()
+        dropped = []
+        for b, held in enumerate(self._held):
+            needed = -(-held // self.page_size)
+            dropped += [(b, entry, page) for entry, page in enumerate(self._pages[b][needed:], needed)]
+            del self._pages[b][needed:]
+        self.pool.release(page for _, _, page in dropped)
+        self._set_table([(b, entry, HOLE) for b, entry, _ in dropped])
+        self.seq_lens = lengths.to(torch.int32)
 
     def reset(self) -> None:
         """Forget every token; the pages made stay."""

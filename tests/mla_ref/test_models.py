@@ -187,11 +187,6 @@ def test_a_configuration_of_another_model_is_one_sentence(deepseek_v3, tmp_path,
     assert "\n" not in str(caught.value)
 
 
-def test_layers_that_predict_several_tokens_are_left_out(deepseek_v3, tmp_path):
-    folder = changed(deepseek_v3, tmp_path, {"num_hidden_layers": 2, "num_nextn_predict_layers": 1})
-    assert len(load(folder).model.layers) == 2
-
-
 def test_tensors_that_do_not_fit_are_one_sentence(deepseek_v3, tmp_path):
     def without(state):
         del state["model.norm.weight"]
