@@ -667,10 +667,9 @@ for label, place, factor in (
 
 # %% [markdown]
 # A factor of 100 costs nothing: the exponent of each number does the work, and any scale will do. A factor of a
-# million is more than E4M3's range. One scale for all then loses every token but the large one; a scale a token loses
-# every number but the large one; with a scale for 128, the three tiles without it are as they were, and the fourth is
-# lost. DeepSeek-V3.2 and FlashMLA take tiles of 128. Your row then has 512 + 4 · 4 + 64 · 2 = 656 bytes, where 16
-# bits took 1152.
+# million is more than E4M3's range. One scale for all then loses every token but the large one. A scale a token loses
+# most of the other numbers of its token; with a scale for 128 that is one tile of four. DeepSeek-V3.2 and FlashMLA take
+# tiles of 128. Your row then has 512 + 4 · 4 + 64 · 2 = 656 bytes, where 16 bits took 1152.
 #
 # ## Exercise: pack_fp8
 #
