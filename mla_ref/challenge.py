@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ._validate import check_positive, check_tensors
-from .attention import absorb, sdpa
+from .attention import absorb, naive, sdpa
 from .rope import apply_rope
 
 BATCH, PREFILLS = 128, (512, 2048, 4096, 6144)
@@ -128,7 +128,8 @@ def challenge_decode(layer: ChallengeLayer, x: Tensor, cache: Tensor, length: in
     length
         Tokens that each sequence holds before.
     impl
-        ``"absorb"``, or ``"triton"`` for the kernels.
+        ``"naive"`` expands keys and values, ``"absorb"`` does not, ``"triton"`` does what absorb does by kernels, which
+        rotate the keys as they read them.
 
     Returns
     -------
@@ -140,21 +141,21 @@ def challenge_decode(layer: ChallengeLayer, x: Tensor, cache: Tensor, length: in
     TypeError, ValueError
         Shapes, dtypes or devices that do not agree, or a full cache. Nothing has been written then.
     """
+    if impl not in ("naive", "absorb", "triton"):
+        raise ValueError(f"no implementation {impl!r}, expected naive, absorb or triton")
     q_nope, q_rope, context, angles = _project(layer, x, cache, length)
-    c_kv, keys = context.split((layer.kv_lora_rank, layer.qk_rope_head_dim), -1)
-    if impl == "absorb":
+    w_uk, w_uv = layer.up_projections
+    if impl in ("naive", "absorb"):
+        c_kv, keys = context.split((layer.kv_lora_rank, layer.qk_rope_head_dim), -1)
         rotated = apply_rope(keys, *angles, interleaved=False)
-        out, _ = absorb(q_nope, q_rope, c_kv, rotated, *layer.up_projections)
-    elif impl == "triton":
-        from . import kernels  # needs Triton, and PyTorch alone does not
-
-        w_uk, w_uv = layer.up_projections
-        rotated = kernels.apply_rope(keys, *angles, interleaved=False)
-        q_latent, scale = kernels.absorb_query(q_nope, w_uk), (q_nope.shape[3] + q_rope.shape[3]) ** -0.5
-        found, _ = kernels.DECODERS[kernels.FASTEST].contiguous(q_latent, q_rope, c_kv, rotated, scale=scale)
-        out = kernels.reconstruct_value(found, w_uv)
+        out, _ = (naive if impl == "naive" else absorb)(q_nope, q_rope, c_kv, rotated, w_uk, w_uv)
     else:
-        raise ValueError(f"no implementation {impl!r}, expected absorb or triton")
+        from . import kernels  # needs Triton, and PyTorch alone does not
+        from .kernels.decode_rotating import rotating_latent_attention
+
+        q_latent, scale = kernels.absorb_query(q_nope, w_uk), (q_nope.shape[3] + q_rope.shape[3]) ** -0.5
+        found, _ = rotating_latent_attention(q_latent, q_rope, context, *angles, scale=scale)
+        out = kernels.reconstruct_value(found, w_uv)
     return F.linear(out.flatten(2), layer.out)
 
 
