@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .._validate import check_tensors
-from ._decode import Decode, Tile, check_decode, limits, overlaps, run
+from ._decode import Decode, Tile, check_decode, overlaps, run
 from ._launch import check_operands
 from ._sizes import ceil_div, power_of_2
 from .decode_tma import LOG2_E, _descriptor, _rows, _scores, _step, choose_tile, fits, latent_attention_tma

@@ -80,7 +80,8 @@ def test_a_step_is_within_the_challenges_tolerance(impl, length):
     layer, x, cache = drawn()
     wanted, filled = cache.clone(), cache.clone()
     expected = challenge_oracle(layer, x, wanted, length)
-    out = challenge_decode(layer, x, filled, length, impl=impl)
+    angles = bfloat16_angles(torch.arange(cache.shape[1], device=DEVICE), 64) if length == 31 else None
+    out = challenge_decode(layer, x, filled, length, impl=impl, angles=angles)
     assert out.dtype == x.dtype
     torch.testing.assert_close(out.double(), expected, rtol=RELATIVE, atol=ABSOLUTE)
     torch.testing.assert_close(filled, wanted, rtol=RELATIVE, atol=ABSOLUTE)
@@ -113,6 +114,8 @@ def test_what_does_not_fit_is_named():
         challenge_decode(layer, x, cache, 330)
     with pytest.raises(ValueError, match=r"cache has shape \[3, 330, 95\], expected \[B, capacity, 96\]"):
         challenge_decode(layer, x, cache[..., :95], 3)
+    with pytest.raises(ValueError, match=r"angles have shapes \[\[9, 32\], \[9, 32\]\], expected .* \[330, 32\]"):
+        challenge_decode(layer, x, cache, 3, angles=bfloat16_angles(torch.arange(9, device=DEVICE), 64))
     with pytest.raises(ValueError, match="no implementation 'eager', expected naive, absorb or triton"):
         challenge_decode(layer, x, cache, 3, impl="eager")
     assert torch.equal(cache, before)
