@@ -3,8 +3,8 @@
     PYTHONPATH=. python benchmarks/challenge.py          # on the GPU itself, from the repository's root
     PYTHONPATH=. python benchmarks/challenge.py --dry    # anywhere, at tiny sizes; prints the record
 
-Sizes are those of the challenge: 128 sequences, D = 7168, H = 128, and 512 to 6144 tokens before the step. A step is the
-whole layer, from x to its output, and the cache has the new token. Before the clock starts, output and cache are
+Sizes are those of the challenge: 128 sequences, D = 7168, H = 128, and 512 to 6144 tokens before the step. A step is
+the whole layer, from x to its output, and the cache has the new token. Before the clock starts, output and cache are
 compared with `mla_ref.challenge.challenge_oracle`, float64 and in chunks, by the challenge's own tolerance: `off`
 counts the elements beyond it, and figures of a call with any are worth nothing.
 
