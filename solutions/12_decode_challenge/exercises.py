@@ -167,6 +167,13 @@ def _partly(positions: Tensor, dim: int, where: str) -> tuple[Tensor, Tensor]:
     return angles.cos(), angles.sin()
 
 
+def _of_exact_base(positions: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    pair = torch.arange(dim // 2, dtype=BF16)
+    frequencies = (float(THETA) ** (-pair / (dim // 2)).double()).to(BF16)
+    angles = positions.to(BF16)[:, None] * frequencies
+    return angles.cos().double(), angles.sin().double()
+
+
 def _of_pairs(positions: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     pair = torch.arange(dim // 2, dtype=BF16)
     angles = positions.to(BF16)[:, None] * THETA ** (-pair / dim)
@@ -214,6 +221,11 @@ ANGLES = Exercise(
         *(
             Mistake("rounded in part", IN_PART, lambda positions, dim, where=where: _partly(positions, dim, where))
             for where in ("positions", "frequencies", "product", "factors")
+        ),
+        Mistake(
+            "base not rounded",
+            "the base of the frequencies is exact: bfloat16 has no 10000, PyTorch takes 9984; leave the power to it",
+            _of_exact_base,
         ),
         Mistake(
             "half the exponent",
@@ -414,7 +426,7 @@ def _long(r: Random) -> list[dict[str, Any]]:
 
 
 def _but(*names: str) -> tuple[Mistake, ...]:
-    """Return the mistakes of a step without those of these names: some belong to one form, or one exercise says them."""
+    """Return the mistakes of a step without those of these names, which another form has."""
     assert {each.name for each in STEP_MISTAKES} >= set(names)
     return tuple(each for each in STEP_MISTAKES if each.name not in names)
 
@@ -620,16 +632,16 @@ DECODE = Exercise(
             "the last token is not seen: length counts the new one, so tokens 0 to length − 1 are seen",
             lambda length, **_: dict(length=length - 1) if length > 1 else {},
         ),
-        _decode_slip(
-            "all places seen",
-            "all places of the cache count: only the first `length` are filled",
-            lambda cache, **_: dict(length=cache.shape[1]),
-        ),
         Mistake(
             "NaN behind the length",
             "the result is NaN: behind the length the cache may hold NaN, and 0 · NaN is NaN; mask the loads of tokens "
             "by length, not by what the cache has room for",
             _nan_where_behind,
+        ),
+        _decode_slip(
+            "all places seen",
+            "all places of the cache count: only the first `length` are filled",
+            lambda cache, **_: dict(length=cache.shape[1]),
         ),
         _decode_slip("not divided", "out is not divided by the sum of the weights", divide=False),
         *(

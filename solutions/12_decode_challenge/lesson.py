@@ -165,7 +165,8 @@ plots.curves({"positions as the angles see them": exact | held}, xlabel="positio
 #
 # cos and sin for some positions. Everything is bfloat16, in this order: the pair's number i; the frequency
 # `10000 ** (-i / (dim/2))`; the position; their product, the angle; its cos and sin. PyTorch rounds after each
-# operation on bfloat16 tensors, so this is a matter of dtypes.
+# operation on bfloat16 tensors, so this is a matter of dtypes. The base is rounded too: bfloat16 has no 10000, and
+# PyTorch takes 9984. So leave the power to a bfloat16 tensor.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -120,13 +120,19 @@ def challenge_bytes(B, T, D, H, Rq, R, Dn, Dr, Dv, rate, bandwidth):
 def challenge_angles(positions, dim):
     rounded = lambda x: x.to(torch.bfloat16).float()
     fractions = rounded(-torch.arange(dim // 2, device=positions.device) / (dim // 2))
-    angles = rounded(rounded(positions).unsqueeze(1) * rounded(10000.0**fractions))
+    angles = rounded(rounded(positions).unsqueeze(1) * rounded(9984.0**fractions))
     return torch.cos(angles).bfloat16(), torch.sin(angles).bfloat16()
 """,
             ),
             rewrite(
                 "naive_step",
                 """
+def turned(x, cos, sin):
+    half = x.shape[-1] // 2
+    other = torch.cat((-x[..., half:], x[..., :half]), -1)
+    return x * torch.cat((cos, cos), -1) + other * torch.cat((sin, sin), -1)
+
+
 def naive_step(x, cache, length, q_down, q_up, kv_down, kv_up, wo, heads):
     linear = torch.nn.functional.linear
     B, R, v_width = x.shape[0], kv_up.shape[1], wo.shape[1] // heads
@@ -136,12 +142,12 @@ def naive_step(x, cache, length, q_down, q_up, kv_down, kv_up, wo, heads):
     filled = cache[:, : length + 1]
     up = linear(filled[..., :R], kv_up).view(B, length + 1, heads, -1)
     cos, sin = challenge_angles(torch.arange(length + 1), q.shape[-1] - key)
-    turn = lambda x, c, s: x * torch.cat((c, c), -1) + torch.cat((-x.chunk(2, -1)[1], x.chunk(2, -1)[0]), -1) * torch.cat((s, s), -1)
-    keys, rope = turn(filled[..., R:], cos, sin), turn(q[..., key:], cos[-1], sin[-1])
+    keys = turned(filled[..., R:], cos, sin)
+    rope = turned(q[..., key:], cos[-1], sin[-1])
     outs = []
     for head in range(heads):
         scores = (q[:, head, None, :key].float() @ up[:, :, head, :key].float().mT)
-        scores = (scores + rope[:, head, None].float() @ keys.float().mT) / math.sqrt(q.shape[-1])
+        scores = (scores + rope[:, head, None].float() @ keys.float().mT) / q.shape[-1] ** 0.5
         outs.append(scores.softmax(-1) @ up[:, :, head, key:].float())
     return linear(torch.cat(outs, -1).to(x.dtype), wo), cache
 """,
@@ -226,7 +232,7 @@ def challenge_step(x, cache, length, q_down, q_up, kv_down, kv_up, wo, heads):
     cos, sin = challenge_angles(torch.arange(cache.size(1), device=x.device), q.size(2) - key)
     latent = torch.bmm(q[..., :key].transpose(0, 1), up[:, :key]).transpose(0, 1).contiguous()
     rope = rotate_halves(q[..., key:], cos[length], sin[length]).contiguous()
-    found = rotating_decode(latent, rope, cache, cos, sin, length + 1, 1 / math.sqrt(q.size(2)))
+    found = rotating_decode(latent, rope, cache, cos, sin, length + 1, q.size(2) ** -0.5)
     values = torch.bmm(found.transpose(0, 1), up[:, key:].mT)
     return linear(values.transpose(0, 1).reshape(B, 1, -1), wo), cache
 """,
@@ -338,6 +344,11 @@ def challenge_angles(positions, dim):
         "MACs, keys that are not turned, values first, the scale of the latent, a token written over",
         patches=(
             replace("challenge_bytes", "2 * B * weights + 2 * B * T", "B * weights + B * T"),
+            replace(
+                "challenge_angles",
+                "10000 ** (-pair / (dim // 2))",
+                "(10000 ** (-pair / (dim // 2)).float()).bfloat16()",
+            ),
             replace("naive_step", BOTH, f"{QUERY}, keys"),
             replace("absorbed_step", "w_uk, w_uv =", "w_uv, w_uk ="),
             replace("absorbed_step", "split((Dn, Dv), 1)", "split((Dv, Dn), 1)"),
@@ -346,6 +357,7 @@ def challenge_angles(positions, dim):
         ),
         expect={
             **says("challenge_bytes", "in MACs"),
+            **says("challenge_angles", "PyTorch takes 9984", 1),
             **says("naive_step", "the cached keys are not rotated"),
             **says("absorbed_step", "keys and values of kv_up are exchanged"),
             **not_right("rotating_decode", "1/√576"),
