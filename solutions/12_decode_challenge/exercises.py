@@ -671,6 +671,7 @@ DECODE = Exercise(
         bars=((0.05, 0.5), (0.1, 1.0)),
         baseline=_eager,
         ratio=1.0,
+        ranked=RANKED,
     ),
 )  # fmt: skip
 
