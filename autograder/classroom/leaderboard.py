@@ -68,7 +68,7 @@ Tables = Mapping[tuple[str, str], Sequence[Place]]  # by how and device
 
 
 def ranked_exercise(course: Course, name: str | None = None) -> str:
-    """Return the name of the exercise to rank. Raises UnknownExercise, or LessonError where there is none or several."""
+    """Return the exercise to rank, by name. Raises UnknownExercise, or LessonError where there is none or several."""
     known = [each.name for lesson in course.lesson_names() for each in course.exercises(lesson) if _cases(each)]
     if name is None and len(known) == 1:
         return known[0]
