@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Lesson 12: the decode challenge
 #
-# In 2025 a public competition asked for one thing: a decode step of DeepSeek-V3's attention layer, for 128 sequences,
-# as fast as an accelerator can. Its checker compares every number, and most first tries fail it for reasons that have
-# nothing to do with speed. Here you build that layer from naive to absorbed to fused, look at what each step moves,
-# and write a file that the competition's own checker accepts. Allow five hours: one to read, four for the exercises.
+# A public competition asked for one thing: a decode step of DeepSeek-V3's attention layer, for 128 sequences, as fast as
+# an accelerator can. Its checker compares every number of the output and of the cache, so that a fast step has to follow
+# the reference's conventions first. Here you build that layer from naive to absorbed to fused, look at what each form
+# moves, and write a file for the competition's own checker. Allow five hours: one to read, four for the exercises.
 #
 # | exercise | you write | points right | points fast |
 # |---|---|---|---|
@@ -65,8 +65,8 @@ for T in (513, 2049, 4097, 6145):
 plots.stacked(rows, unit="GB, bfloat16", title="128 sequences of DeepSeek-V3: one layer")
 
 # %% [markdown]
-# At the last length the expansion alone is more than a GPU of 80 GB has. So whoever checks a fast step by the naive
-# one must do so in parts, a few sequences at a time.
+# At the last length a naive step holds what `kv_up` gives and the keys that are joined from it, both at once: more than
+# a GPU of 80 GB has. So whoever checks a fast step by the naive one must do so in parts, a few sequences at a time.
 #
 # ## Predict: bytes and the floor
 #
@@ -141,8 +141,7 @@ for T in (513, 2049, 4097, 6145):
     print(f"{line} {said['floor_us']:15.0f} µs")
 
 # %% [markdown]
-# With 128 heads on one cache, absorbed attention computes about as long as it reads: this is the one decode step of
-# the course whose floor is not the memory alone.
+# With 128 heads on one cache, absorbed attention computes about as long as it reads: memory alone does not set the floor.
 #
 # ## Angles that are shared
 #
