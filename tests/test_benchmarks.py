@@ -200,6 +200,18 @@ def test_steps_of_a_model_by_every_attention_give_the_same_logits():
     assert generation.verified(1, "step", [10.0, 11.0, 13.0])["over_one"] == [1.0, 1.1, 1.3]
 
 
+def test_every_form_of_the_challenges_layer_is_checked_and_timed(capsys):
+    pytest.importorskip("triton", reason="the benchmark runs kernels")
+    import challenge
+
+    short, long = challenge.main(dry=True)["steps"]
+    for each in (short, long):
+        assert set(each["calls"]) == {"naive", "absorb", "fused", "rotated first"}
+        assert all(call["off"] == 0 < call["graph_us"] for call in each["calls"].values())
+        assert all(us > 0 for us in each["parts"].values())
+    assert short["off_with_exact_angles"] == 0 < long["off_with_exact_angles"]
+
+
 def test_lines_cross_between_two_batches_or_not_at_all():
     pytest.importorskip("triton", reason="the benchmark runs kernels")
     from crossover import crossover

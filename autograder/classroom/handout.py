@@ -127,7 +127,8 @@ def _files(course: Course, notebooks: Path) -> Iterator[tuple[Path, str]]:
     """Yield each file that is copied, with its path in the folder."""
     roots = {name: Path(importlib.util.find_spec(name).origin).resolve().parent for name in OWN}
     used = {path.resolve() for path in PACKAGE.rglob("*.*") if not {"__pycache__", "_course"} & {*path.parts}}
-    used |= {course.folder(name) / "exercises.py" for name in course.lesson_names()}
+    for kind in ("exercises", "submission"):
+        used |= {course.folder(name) / f"{kind}.py" for name in course.lesson_names() if course.has(name, kind)}
     for module in importlib.import_module("mla_ref").HELPER_MODULES:  # which are copied into sandboxes
         path = roots["mla_ref"] / module
         used |= {*path.rglob("*.py")} if path.is_dir() else {path.with_suffix(".py")}

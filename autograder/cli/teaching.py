@@ -9,7 +9,20 @@ from typing import Annotated
 
 import typer
 
-from autograder.cli.terminal import Folder, Jobs, Json, Lessons, Seconds, app, at_work, bars, err, out, stoppable
+from autograder.cli.terminal import (
+    Folder,
+    Jobs,
+    Json,
+    Lessons,
+    Modelled,
+    Seconds,
+    app,
+    at_work,
+    bars,
+    err,
+    out,
+    stoppable,
+)
 
 
 class Isolation(enum.StrEnum):
@@ -222,6 +235,38 @@ def export(
         out.print(f"{write(room, target, exercises, layout)} rows in {target}", soft_wrap=True)
         for line in remarks(rows(room)):
             out.print(line, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def leaderboard(
+    exercise: Annotated[
+        str | None, typer.Argument(help="The exercise.", show_default="the one whose lesson says what is ranked")
+    ] = None,
+    aliases: Annotated[
+        Path | None, typer.Option(help="A CSV file of student,alias: what is shown in place of names.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the tables as a page, too.")] = None,
+    classroom: Folder = None,
+    modelled: Modelled = False,
+    as_json: Json = False,
+) -> None:
+    """Rank the right kernels of an exercise by their times: the geometric mean over the cases that its lesson names."""
+    from autograder.classroom import leaderboard as board
+    from autograder.files import write_whole
+
+    course, folder = at_work(classroom)
+    name = board.ranked_exercise(course, exercise)
+    with bars(as_json) as progress, stoppable():
+        found = board.collect(course, folder, name, progress, modelled)
+    shown = board.renamed(found, aliases) if aliases else found
+    tables, rest = board.rank(shown)
+    if html:
+        write_whole(html, board.as_html(name, tables, rest), public=True)
+    if as_json:
+        print(json.dumps(board.to_json(name, tables, rest)))
+    else:
+        out.print(board.as_text(name, tables, rest), highlight=False, soft_wrap=True)
+    raise typer.Exit(1 if any(each.fault for each in rest) else 0)
 
 
 @app.command()
