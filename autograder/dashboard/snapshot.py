@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autograder.course.course import Course
 
 CACHE = ".dashboard"
-VERSION = [4, *map(str, Outcome)]  # of what the cache holds: outcomes are kept as places in their list
+VERSION = [5, *map(str, Outcome)]  # of what the cache holds: outcomes are kept as places in their list
 LESSON = re.compile(r"\d\d_.+")
 REASON = 600  # characters of a reason that are kept
 SPEED = ("how", "device", "seconds", "floor", "baseline", "bytes", "flops", "bandwidth", "rate", "fraction", "ratio")
