@@ -199,8 +199,8 @@ def _marks(group: Group, n: int, at: int, lesson: str) -> Raw:
 # Exercise
 
 
-def exercises_table(found: Sequence[Figures], flagged: Sequence[Flag], caption: str = "all exercises") -> str:
-    """Return the figures of all exercises."""
+def exercises_table(found: Sequence[Figures], flagged: Sequence[Flag], caption: str) -> str:
+    """Return the figures of these exercises."""
     kinds = {(flag.lesson, flag.exercise): flag.kind for flag in flagged}
     rows = []
     for each in found:
@@ -435,7 +435,11 @@ def operations_page(look: Look, waiting: Sequence[tuple[str, str, str]], most: i
         for lesson, student, why in waiting[:most]
     ]
     parts.append(
-        table(["lesson", "student", "why"], told, f"waiting for `mla-course grade`: {len(waiting)}", "nothing waits")
+        table(
+            ["lesson", "student", "why"],
+            told,
+            f"waiting for mla-course grade: {len(waiting)}" if told else "waiting for mla-course grade",
+        )
     )
     for caption, outcomes in (
         ("grader faults: no score, to be graded by a person", [Outcome.FAULT]),
