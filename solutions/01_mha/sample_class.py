@@ -63,13 +63,13 @@ class KVCache:
 """,
 }
 RENAMED = {
-    "outs": "results", "sums": "lses", "keys": "ks", "vals": "vs", "logits": "raw", "top": "peak", "offset": "before",
-    "mine": "part", "per": "group", "data": "both", "filled": "count", "room": "limit", "side": "which", "new": "add",
     "# one query position at a time, over the keys up to its own": "# causal: the row only sees the past",
     "# a call for each key head, with the query heads that share it": "# loop over the groups",
     "# keys and values in one list, and a counter for each": "# storage",
     "# refuse first, then copy token by token": "# check the size, then write",
     "  # [B, t, H]": "",
+    "outs": "results", "sums": "lses", "keys": "ks", "vals": "vs", "logits": "raw", "top": "peak", "offset": "before",
+    "mine": "part", "per": "group", "data": "both", "filled": "count", "room": "limit", "side": "which", "new": "add",
 }  # fmt: skip
 
 
