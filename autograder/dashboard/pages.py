@@ -40,7 +40,8 @@ STYLE = """<style>
 .mla .full { background: #d7f0dd } .mla .part { background: #fff2c4 } .mla .zero { background: #fbdcd8 }
 .mla .none { background: #eceff2 } .mla .open { background: #e6dcf7 }
 .mla .marks { font-family: ui-monospace, monospace; white-space: pre }
-.mla .wide { overflow-x: auto } .mla a { color: #0b4fa8 } .mla pre { white-space: pre-wrap; margin: 0; font: 12px/1.4 ui-monospace, monospace }
+.mla .wide { overflow-x: auto } .mla a { color: #0b4fa8 }
+.mla pre { white-space: pre-wrap; margin: 0; font: 12px/1.4 ui-monospace, monospace }
 .mla img { max-width: 100%; height: auto } .mla .flag { border-left: 4px solid #8a3d00; padding-left: 8px }
 .mla .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(320px, 1fr)); gap: 12px }
 .mla .pair > div { border: 1px solid #b7bec7; padding: 6px; overflow: auto; max-height: 420px }
@@ -232,10 +233,8 @@ NOTES = (
 
 def exercise_page(look: Look, each: Figures, flag: Flag | None, picture: str) -> str:
     """Return all that is known of one exercise, or of its speed."""
-    of = " speed" if each.of_speed else ""
-    parts = [
-        f"<h2>{escape(each.exercise)}{of}, {escape(each.lesson)}, {each.points:g} point{'s' if each.points != 1 else ''}</h2>"
-    ]
+    of, point = " speed" if each.of_speed else "", "point" if each.points == 1 else "points"
+    parts = [f"<h2>{escape(each.exercise)}{of}, {escape(each.lesson)}, {each.points:g} {point}</h2>"]
     if flag:
         parts.append(f"<p class='flag'><b>⚑ {escape(flag.kind)}.</b> {escape(flag.reason)}</p>")
     parts.append(f"<p>{look.link(['gradebook', each.lesson, each.lesson], 'Submissions in formgrader')}</p>")
