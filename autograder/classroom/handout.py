@@ -41,8 +41,8 @@ python3 -m venv .venv
 ```
 
 With conda: `conda env create -f environment.yml`.{colab}
-`check("name")` under an exercise says at once what is wrong; `.venv/bin/mla-course check course/LESSON/LESSON.ipynb` judges
-the notebook on data that you have not seen. Hand in the notebook, under the name that it has.
+`check("name")` under an exercise says at once what is wrong. `.venv/bin/mla-course check course/LESSON/LESSON.ipynb`
+judges the notebook on data that you have not seen. Hand in the notebook, under the name that it has.
 """
 
 
