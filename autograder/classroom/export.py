@@ -106,7 +106,7 @@ def unnumbered(room: Classroom) -> list[str]:
         return []
     return [
         f"{len(without)} of the students have no number of the platform's, {without[0]} the first: it finds them by "
-        "the login alone, which is taken to be their name here. Where it is not, say who is who by `collect --mapping`, or "
+        "the login alone, taken to be their name here. Where it is not, say who is who by `collect --mapping`, or "
         "give the number: `nbgrader db student add NAME --lms-user-id=NUMBER`"
     ]
 
