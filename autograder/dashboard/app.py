@@ -15,7 +15,7 @@ from IPython.display import display
 
 from autograder.dashboard import figures, findings, flags, pages, pictures, snapshot
 from autograder.dashboard.pages import ROWS, Look, page
-from autograder.text import one_line
+from autograder.text import listed, one_line
 
 VIEWS = ("Class", "Exercise", "Student", "Integrity", "Operations")
 MOST = 200  # groups to choose from
@@ -158,7 +158,7 @@ class Dashboard:
                 (f"⚑ {flag.exercise}: {flag.kind}", lambda f=flag: self._to_exercise(f)) for flag in self.flagged
             ]),
             self._list("Answers alike", [
-                (f"{', '.join(map(self._named, each.students[:3]))}: {each.sure}", lambda n=n: self._to_pair(n))
+                (f"{listed([*map(self._named, each.students)], 3)}: {each.sure}", lambda n=n: self._to_pair(n))
                 for n, each in enumerate(self.alike)
             ]),
             self._list("Hardest exercises", [
