@@ -99,6 +99,11 @@ def check(
         score, points = (report.number(sum(v)) for v in zip(*((v.score or 0, v.points) for v in verdicts), strict=True))
         name = f"{path}, {plans[path].name}" if len(found) > 1 else plans[path].name
         out.print(f"{name}: {score} of {points} points", soft_wrap=True)
+    if not as_json and any(plan.handed_out and any(e.needs for e in plan.exercises) for plan in plans.values()):
+        out.print(
+            "The lessons' solutions are not here: an exercise that builds on earlier ones was judged with yours.",
+            soft_wrap=True,
+        )
     passed = all(verdict.outcome is Outcome.PASSED for verdicts in found.values() for verdict in verdicts)
     raise typer.Exit(0 if passed else 1)
 
