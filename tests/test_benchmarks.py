@@ -212,6 +212,27 @@ def test_every_form_of_the_challenges_layer_is_checked_and_timed(capsys):
     assert short["off_with_exact_angles"] == 0 < long["off_with_exact_angles"]
 
 
+@torch.no_grad()
+def test_int4_takes_the_place_of_two_weights_and_of_no_other():
+    import perplexity
+
+    from mla_ref import quantize_int4
+    from mla_ref.models import load_byte_model
+
+    plain, model = load_byte_model(), load_byte_model()
+    used = perplexity.quantise(model, 64)
+    assert (used["w_uk_group"], used["w_uv_group"]) == (32, 64)  # no group is longer than what is summed over
+    assert 0.02 < used["w_uk_relative_error"] < 0.2 and 0.02 < used["w_uv_relative_error"] < 0.2
+    for name, axis, group in (("w_uk", 1, 32), ("w_uv", 2, 64)):
+        before, after = (getattr(each.model.layers[3].self_attn, name) for each in (plain, model))
+        assert torch.equal(after, quantize_int4(before, axis=axis, group=group).dequantize())
+    state = model.state_dict()
+    changed = {name for name, weight in plain.state_dict().items() if not torch.equal(weight, state[name])}
+    assert changed == {f"model.layers.{i}.self_attn.kv_b_proj.weight" for i in range(len(model.model.layers))}
+    files = perplexity.excerpt({"a": b"x" * 60, "b": b"y" * 60}, 100)
+    assert sorted(map(len, files)) == [40, 60]
+
+
 def test_lines_cross_between_two_batches_or_not_at_all():
     pytest.importorskip("triton", reason="the benchmark runs kernels")
     from crossover import crossover

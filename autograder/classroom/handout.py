@@ -14,7 +14,7 @@ import importlib.util
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import nbformat
@@ -141,10 +141,20 @@ def _files(course: Course, notebooks: Path) -> Iterator[tuple[Path, str]]:
         for cell in nbformat.read(path, as_version=4).cells:
             used.update(imported(cell.source, OWN) if cell.cell_type == "code" else ())
     roots["autograder/_course/solutions"] = course.solutions
-    for path in sorted({*transitive(used), course.solutions / "course.toml"}):
+    modules = transitive(used)
+    for path in sorted({*modules, *_data(modules), course.solutions / "course.toml"}):
         for name, root in roots.items():
             if path.is_file() and path.is_relative_to(root):
                 yield path, f"{name}/{path.relative_to(root)}"
+
+
+def _data(modules: Iterable[Path]) -> Iterator[Path]:
+    """Yield the files of folders that a module beside them names, and that hold no modules: a model's, for example."""
+    for module in modules:
+        for folder in module.parent.iterdir():
+            if folder.is_dir() and folder.name[0] not in "_." and f'"{folder.name}"' in module.read_text():
+                files = [path for path in folder.rglob("*") if path.is_file()]
+                yield from () if any(path.suffix == ".py" for path in files) else files
 
 
 def _put(stage: Path, folder: Path) -> list[str]:

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 from autograder.classroom.build import BuildError
-from autograder.classroom.handout import hand_out, solutions_in
+from autograder.classroom.handout import _data, hand_out, solutions_in
 from autograder.course.course import Course
 from autograder.course.lesson import without_marks
 
@@ -144,3 +144,9 @@ def _ran(released, code, elsewhere):
     variables |= {"PYTHONPATH": str(released), "MPLBACKEND": "agg"}
     command = [sys.executable, "-c", code]
     return subprocess.run(command, cwd=elsewhere, env=variables, capture_output=True, text=True, timeout=300)
+
+
+def test_data_goes_with_the_module_that_names_its_folder():
+    weights = ROOT / "mla_ref" / "byte_model" / "model.safetensors"
+    assert weights in _data([ROOT / "mla_ref" / "models.py"])
+    assert weights not in _data([ROOT / "mla_ref" / "config.py"])
