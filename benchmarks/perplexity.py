@@ -24,6 +24,7 @@ from mla_ref.models import Model, load_byte_model
 
 SIZE = 100_000
 GROUPS = (32, 64)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def main(archive: Path) -> None:
@@ -45,11 +46,11 @@ def excerpt(held_out: dict[str, bytes], size: int) -> list[bytes]:
 def figures(files: list[bytes]) -> dict[str, Any]:
     """Return bits a byte without and with INT4."""
     rows: list[dict[str, Any]] = [
-        {"weights": "as trained", "bits_a_byte": round(bits_a_byte(load_byte_model(), files), 5)}
+        {"weights": "as trained", "bits_a_byte": round(bits_a_byte(load_byte_model(device=DEVICE), files), 5)}
     ]
     print(rows[0], flush=True)
     for group in GROUPS:
-        model = load_byte_model()
+        model = load_byte_model(device=DEVICE)
         used = {"group": group, **quantise(model, group)}
         bits = bits_a_byte(model, files)
         rows.append({"weights": "INT4", **used, "bits_a_byte": round(bits, 5)})
