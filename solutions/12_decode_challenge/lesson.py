@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Lesson 12: the decode challenge
 #
-# A public competition asked for one thing: a decode step of DeepSeek-V3's attention layer, for 128 sequences, as fast as
-# an accelerator can. Its checker compares every number of the output and of the cache, so that a fast step has to follow
-# the reference's conventions first. Here you build that layer from naive to absorbed to fused, look at what each form
-# moves, and write a file for the competition's own checker. Allow five hours: one to read, four for the exercises.
+# A public competition asked for one thing: a decode step of DeepSeek-V3's attention layer, for 128 sequences, as fast
+# as an accelerator can. Its checker compares every number of the output and of the cache, so that a fast step has to
+# follow the reference's conventions first. Here you build that layer from naive to absorbed to fused, look at what
+# each form moves, and write a file for the competition's own checker. Allow five hours: one to read, four for the
+# exercises.
 #
 # | exercise | you write | points right | points fast |
 # |---|---|---|---|
@@ -141,7 +142,8 @@ for T in (513, 2049, 4097, 6145):
     print(f"{line} {said['floor_us']:15.0f} µs")
 
 # %% [markdown]
-# With 128 heads on one cache, absorbed attention computes about as long as it reads: memory alone does not set the floor.
+# With 128 heads on one cache, absorbed attention computes about as long as it reads: memory alone does not set the
+# floor.
 #
 # ## Angles that are shared
 #
