@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Lesson 12: the decode challenge
 #
-# A public competition asked for one thing: a decode step of DeepSeek-V3's attention layer, for 128 sequences, as fast as
-# an accelerator can. Its checker compares every number of the output and of the cache, so that a fast step has to follow
-# the reference's conventions first. Here you build that layer from naive to absorbed to fused, look at what each form
-# moves, and write a file for the competition's own checker. Allow five hours: one to read, four for the exercises.
+# A public competition asked for one thing: a decode step of DeepSeek-V3's attention layer, for 128 sequences, as fast
+# as an accelerator can. Its checker compares every number of the output and of the cache, so that a fast step has to
+# follow the reference's conventions first. Here you build that layer from naive to absorbed to fused, look at what
+# each form moves, and write a file for the competition's own checker. Allow five hours: one to read, four for the
+# exercises.
 #
 # | exercise | you write | points right | points fast |
 # |---|---|---|---|
@@ -141,7 +142,8 @@ for T in (513, 2049, 4097, 6145):
     print(f"{line} {said['floor_us']:15.0f} µs")
 
 # %% [markdown]
-# With 128 heads on one cache, absorbed attention computes about as long as it reads: memory alone does not set the floor.
+# With 128 heads on one cache, absorbed attention computes about as long as it reads: memory alone does not set the
+# floor.
 #
 # ## Angles that are shared
 #
@@ -606,21 +608,19 @@ plots.stacked({name: forms[name] for name in order[3:]}, unit="GB moved, counted
 # And by the clock, if this course holds a record of an H200 (`benchmarks/challenge.py` makes it): each form in a CUDA
 # graph, after its output and cache were held against a float64 oracle by the competition's tolerance. *Fused* is
 # `mla_ref`'s kernel, which does what yours does through tensor descriptors; *all keys rotated first* has a pass over
-# all cached keys in front of the attention in its place.
+# all cached keys in front of the attention in its place. A form that does not fit into memory has no time.
 
 # %%
 H200_STEPS = "{{steps}}"  # microseconds by tokens before the step
 H200_PARTS = "{{parts}}"  # of the fused step
 for length, times in (H200_STEPS or {}).items():
     said = challenge_bytes(B, length + 1, **sizes, rate=h200.rate(), bandwidth=h200.bandwidth())
-    line = ", ".join(f"{name} {us:,.0f} µs" if us else f"{name}: does not fit" for name, us in times.items())
+    line = ", ".join(f"{name} {us:,.0f} µs" if us else f"{name}: no time" for name, us in times.items())
     share = f"; fused: {said['floor_us'] / times['fused']:.0%} of your floor" if times["fused"] else ""
     print(f"{length} tokens: {line}{share}")
-if H200_PARTS:
-    bars = {f"{length} tokens": each for length, each in H200_PARTS.items()}
-    plots.stacked(bars, unit="µs on an H200, measured", title="The fused step: each launch alone in a CUDA graph")
-else:
-    print("no record of an H200 yet")
+bars = {f"{length} tokens": each for length, each in (H200_PARTS or {}).items()}
+title = "The fused step: each launch alone in a CUDA graph"
+plots.stacked(bars, unit="µs on an H200, measured", title=title) if bars else print("no record of an H200 yet")
 
 # %% [markdown]
 # On a GPU the next cell times your three steps, each behind 512 tokens.
