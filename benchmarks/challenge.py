@@ -12,8 +12,8 @@ counts the elements beyond it, and figures of a call with any are worth nothing.
 - `rotated first`: our kernels, with a pass that rotates all cached keys in front of the attention.
 - `fused`: `challenge_decode(impl="triton")`, whose attention rotates the keys as it reads them.
 - `eager_us` is one call, between events and with the L2 emptied before it; the others are in a CUDA graph. `low_us` and
-  `high_us` are the 20th and 80th percentile of `graph_us`. Naive fills the memory and takes milliseconds: its
-  `graph_us` is its `eager_us`.
+  `high_us` are the 20th and 80th percentile of `graph_us`. PyTorch's forms fill the memory and take milliseconds: their
+  `graph_us` is their `eager_us`.
 - `floor_us`: all bytes at the data sheet's bandwidth or all FLOPs at its rate, the longer one; `of_floor` is its part
   of `graph_us`. `parts` are the launches of `fused`, each alone in a CUDA graph of 20.
 - `off_with_exact_angles`: elements of the output beyond the tolerance if the angles are exact, not bfloat16.
@@ -103,7 +103,7 @@ def step(
             checked = compare(run(), expected, cache, wanted)
             if checked["off"]:
                 print(f"{name} behind {length} tokens is wrong: {checked}", file=sys.stderr)
-            found[name] = checked | clocks(run, dry, slow=name == "naive")
+            found[name] = checked | clocks(run, dry, slow=name in ("naive", "absorb"))
         except torch.cuda.OutOfMemoryError:
             found[name] = None
         free()

@@ -6,8 +6,8 @@
   attention, `step_us` from its start by Python until the GPU is done, the median of STEPS. Python starts every
   operation: where `device_us`, the GPU's own time for one, is much less, that is what a step waits for.
 - `parts`: where the device's time of such a step goes, by the profiler: kernels started within each kind of module.
-- `verify`: 1, 2 and 4 query tokens a sequence at DeepSeek-V3's sizes, the decode kernel alone (`cold_us` of
-  `timings.py`), and whole steps of the model.
+- `verify`: 1, 2 and 4 query tokens a sequence: the decode kernel alone at DeepSeek-V3's widths with 16 and 128 heads
+  (`cold_us` of `timings.py`), and whole steps of the model.
 - `trained`: the course's model in bfloat16, prompts of the standard library's documentation. `drafted`: the same one
   text at a time, with 0 to 3 tokens drafted by its layer of multi-token prediction.
 """
@@ -37,9 +37,9 @@ MIDDLE = dict(
     q_lora_rank=None, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128,
     intermediate_size=8192, max_position_embeddings=8192,
 )  # fmt: skip
-CONTEXT, PAGE, BATCHES, STEPS, WARM_UP = 4096, 64, (1, 16, 64), 12, 3
+CONTEXT, PAGE, BATCHES, STEPS, WARM_UP = 4096, 64, (1, 64), 10, 2
 QUERIES = (1, 2, 4)
-VERIFIED = dict(H=128, R=512, Dr=64, T=4096, scale=192**-0.5)
+VERIFIED = dict(R=512, Dr=64, T=4096, scale=192**-0.5)
 # Attention, page size, and whether all sequences share the context's pages.
 FORMS: dict[str, tuple[str, int | None, bool]] = {
     "naive": ("naive", None, False),
@@ -63,7 +63,8 @@ def main() -> None:
         "T": CONTEXT,
         "steps": [step_of(model, form, B) for B in BATCHES for form in FORMS],
         "parts": [parts(model, form, B) for B in BATCHES for form in ("naive", "absorb", best_form())],
-        "verify": [verify_kernel(B) for B in BATCHES] + [verify_model(model, B) for B in BATCHES],
+        "verify": [verify_kernel(H, B) for H in (16, 128) for B in (1, 16, 64)]
+        + [verify_model(model, B) for B in BATCHES],
     }
     del model
     byte_model = load_byte_model(device="cuda", dtype=torch.bfloat16)
@@ -201,10 +202,10 @@ def parts(model: Model, form: str, batch: int, context: int = CONTEXT) -> dict[s
     return {"B": batch, "attention": form, "device_us": spent}
 
 
-def verify_kernel(batch: int) -> dict[str, Any]:
+def verify_kernel(H: int, batch: int) -> dict[str, Any]:
     """Measure the decode kernel for several query tokens a sequence."""
     device = "cuda"
-    H, R, Dr, T = (VERIFIED[name] for name in ("H", "R", "Dr", "T"))
+    R, Dr, T = (VERIFIED[name] for name in ("R", "Dr", "T"))
     pages = torch.randn(batch * T // PAGE, PAGE, R + Dr, device=device, dtype=torch.bfloat16).split((R, Dr), -1)
     c_kv, k_rope = (x.contiguous() for x in pages)
     table = torch.randperm(len(c_kv), device=device).int().view(batch, -1)
@@ -232,7 +233,7 @@ def verified(batch: int, of: str, times: Sequence[float]) -> dict[str, Any]:
     return {"B": batch, "of": of, "queries": list(QUERIES), "us": list(times), "over_one": ratios}
 
 
-def trained(model: Model, form: str, batch: int, new: int = 32) -> dict[str, Any]:
+def trained(model: Model, form: str, batch: int, new: int = 16) -> dict[str, Any]:
     """Measure generation by the course's model."""
     impl, page_size, _ = FORMS[form]
     for layer in model.model.layers:
@@ -246,9 +247,9 @@ def trained(model: Model, form: str, batch: int, new: int = 32) -> dict[str, Any
     return {"B": batch, "attention": form, "new": new, "tokens_per_s": round(batch * new / seconds, 1)}
 
 
-def drafted(model: Model, draft: int, new: int = 128) -> dict[str, Any]:
+def drafted(model: Model, draft: int, new: int = 64) -> dict[str, Any]:
     """Measure one text at a time with so many tokens drafted in a step."""
-    prompts = [encode(TEXT[b:]) for b in range(4)]
+    prompts = [encode(TEXT[b:]) for b in range(2)]
     tokens, steps, taken = 0, 0, []
 
     def go() -> None:
@@ -261,9 +262,6 @@ def drafted(model: Model, draft: int, new: int = 128) -> dict[str, Any]:
             else:
                 tokens, steps = tokens + len(generate(model, [prompt], new, impl="absorb", stop=())[0]), steps + new
 
-    go()
-    tokens, steps = 0, 0
-    taken.clear()
     seconds = elapsed(go)
     acceptance = round(statistics.fmean(taken), 4) if taken else None
     print(f"drafts of {draft}: {tokens / seconds:.0f} tokens/s, {tokens / steps:.2f} a step, {acceptance}", flush=True)
