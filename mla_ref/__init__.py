@@ -25,6 +25,8 @@ ANSWER_MODULES = (
         "float8",
         "prefill",
         "models",
+        "attached",
+        "drafting",
         "challenge",
         "quantize",
         "reconstruction",

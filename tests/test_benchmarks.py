@@ -176,6 +176,42 @@ def test_calls_of_prefill_and_fp8_compute_what_is_compared():
     assert sizes == [256 * 2 * 576, 256 * (512 + 4 + 128), 256 * (512 + 16 + 128)]
 
 
+def test_steps_of_a_model_by_every_attention_give_the_same_logits():
+    pytest.importorskip("triton", reason="kernels need Triton")
+    import generation
+
+    from mla_ref.models import Model, ModelConfig
+
+    sizes = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    widths = dict(kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16)
+    config = ModelConfig.from_hf(generation.MIDDLE | sizes | widths)
+    torch.manual_seed(0)
+    model, found = Model(config, device=DEVICE).eval(), {}
+    for form, (_, _, shared) in generation.FORMS.items():
+        torch.manual_seed(1)
+        with generation.attention(form), torch.no_grad():
+            found[form] = generation.stepper(model, form, 3, 2, context=70)()
+            first = next(name for name, each in generation.FORMS.items() if each[2] == shared)
+            torch.testing.assert_close(found[form], found[first])
+    with generation.attention("absorb"), torch.no_grad():
+        spent = generation.by_part(model, generation.stepper(model, "absorb", 3, context=70))
+    assert spent.keys() == {"projections", "attention and cache", "norms", "feed-forward", "head", "rest"}
+    assert all(us > 0 for us in spent.values())
+    assert generation.verified(1, "step", [10.0, 11.0, 13.0])["over_one"] == [1.0, 1.1, 1.3]
+
+
+def test_every_form_of_the_challenges_layer_is_checked_and_timed(capsys):
+    pytest.importorskip("triton", reason="the benchmark runs kernels")
+    import challenge
+
+    short, long = challenge.main(dry=True)["steps"]
+    for each in (short, long):
+        assert set(each["calls"]) == {"naive", "absorb", "fused", "rotated first"}
+        assert all(call["off"] == 0 < call["graph_us"] for call in each["calls"].values())
+        assert all(us > 0 for us in each["parts"].values())
+    assert short["off_with_exact_angles"] == 0 < long["off_with_exact_angles"]
+
+
 def test_lines_cross_between_two_batches_or_not_at_all():
     pytest.importorskip("triton", reason="the benchmark runs kernels")
     from crossover import crossover
