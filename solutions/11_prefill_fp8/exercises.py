@@ -465,6 +465,7 @@ RAGGED = Exercise(
             visible=[dict(lengths=[(5, 24), (18, 30)], H=2, causal=False)],
             hidden=lambda r: [
                 dict(lengths=[(r.randint(2, 40), r.randint(3, 90)), (9, 100), (1, 65)], H=2, causal=False),
+                dict(lengths=[(r.randint(129, 150), 160), (3, 2)], H=1, causal=False),
             ],
         ),
         Part(
@@ -996,6 +997,7 @@ PACK = Exercise(
             hidden=lambda r: [
                 dict(N=9, H=5, size=300.0, k_scale=r.uniform(0.5, 2), v_scale=r.uniform(0.5, 2)),
                 dict(N=3, H=5, size=0.01, k_scale=1.0, v_scale=0.5),
+                dict(N=3, H=5, size=1e6, k_scale=4096.0, v_scale=8192.0),
             ],
         ),
     ),

@@ -575,7 +575,7 @@ print("\n".join(f"{before:10.4f} -> {after:10.6f}" for before, after in zip(x.to
 #
 # Such a number needs a **scale**, what 1 stands for: the tensor is values times scale. Divide by the largest magnitude
 # over 448 and the range is used up to its end. One scale for how many numbers? E4M3 brings an exponent of its own, so
-# numbers of different size do not take each other's resolution, as they would in INT8 — until one is so much larger
+# numbers of different size do not take each other's resolution, as they would in INT8, until one is so much larger
 # that the others fall below $2^{-6}$, where the steps stay as wide as they are.
 #
 # ## Exercise: quantize_cache
@@ -695,9 +695,10 @@ for label, place, factor in (
 # launch; nothing may be copied in front of it, so the kernel works out the addresses. Dn, Dr and Dv are powers of two
 # from 16 on; N, H and R are any numbers from 1 on.
 #
-# Beside lesson 05 you need `.to(tl.float8e4nv)`, which is E4M3, and `tl.clamp(x, -448.0, 448.0)`. A block of bfloat16
-# over a float stays bfloat16: cast to `tl.float32` first. (A GPU before compute capability 8.9, such as a T4 or an
-# A100, has no E4M3, and Triton refuses. Set `MLA_EMULATE=1` before Python starts; the kernel then runs on the CPU.)
+# Beside lesson 05 you need `.to(tl.float8e4nv)`, which is E4M3, and `tl.clamp(x, -448.0, 448.0)`. A quotient that is
+# rounded to 16 bits on its way is rounded twice: cast to `tl.float32` first. (A GPU before compute capability 8.9, such
+# as a T4 or an A100, has no E4M3, and Triton refuses. Set `MLA_EMULATE=1` before Python starts; the kernel then runs on
+# the CPU.)
 #
 # **Points for speed.** The case is N = 8192, H = 128, DeepSeek-V3's widths, in bfloat16. Memory decides. Half of the
 # points: 0.5 of the floor's speed. All: 0.7 of it, and 2 times the speed of eager PyTorch.
