@@ -508,16 +508,22 @@ def _decode_operands(
     scale: float = 0.2,
     dtype: torch.dtype = HALF,
     nan_behind: bool = False,
+    low: bool = False,
 ) -> Arguments:
-    """Return queries, a cache whose keys are not rotated, and the angles of all of its places."""
-    cache = randn(g, B, length + room, R + Dr, dtype=dtype)
+    """Return queries, a cache whose keys are not rotated, and the angles of all of its places.
+
+    With `low` all scores are about -120: what is relative to a maximum of 0 vanishes.
+    """
+    q_latent, cache = randn(g, B, H, R, scale=sharp, dtype=dtype), randn(g, B, length + room, R + Dr, dtype=dtype)
+    if low and g is not None:
+        q_latent[..., 0], cache[..., 0] = 30.0, -20.0
     if g is None:
         cos, sin = (randn(None, length + room, Dr // 2, dtype=dtype) for _ in range(2))
     else:
         cos, sin = (each.to(dtype) for each in bfloat16_angles(torch.arange(length + room), Dr))
         cache[:, length:] *= math.nan if nan_behind else 3
     return {
-        "q_latent": randn(g, B, H, R, scale=sharp, dtype=dtype),
+        "q_latent": q_latent,
         "q_rope": randn(g, B, H, Dr, scale=sharp, dtype=dtype),
         "cache": cache,
         "cos": cos,
@@ -598,7 +604,8 @@ DECODE = Exercise(
         Part(
             "many blocks, also with large scores",
             2,
-            visible=[dict(B=1, H=8, length=256), dict(B=1, H=8, length=192, sharp=8.0)],
+            visible=[dict(B=1, H=8, length=256), dict(B=1, H=8, length=192, sharp=8.0),
+                     dict(B=1, H=4, length=40, low=True)],
             hidden=lambda r: [
                 dict(B=1, H=r.randint(65, 70), length=128, R=16),
                 dict(B=1, H=r.randint(1, 9), length=64 * r.randint(5, 7), Dr=64, dtype=BF16),
