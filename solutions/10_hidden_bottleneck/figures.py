@@ -1,4 +1,4 @@
-"""The figures of this lesson, from `benchmarks/reconstruction_h200.json`."""
+"""The figures of this lesson, from `benchmarks/{reconstruction_h200,perplexity}.json`."""
 
 import itertools
 
@@ -93,6 +93,7 @@ def figures(record):
     ratios, own, (knee, behind_knee) = found.over_cublas(), found.over_ours(), found.knee()
     graded = {call: found.times("absorb_query", 16, call)["cold_us"] for call in (CUBLAS, INT4)}
     traps = record("timing_traps_h100")["figures"]["B=1"]
+    quality = record("perplexity")["rows"]
     return {
         "do_bench": f"{traps['do_bench_l2_flushed_us'][0]:.1f}",
         "in_graph": f"{traps['cuda_graph_l2_warm_us'][0]:.1f}",
@@ -141,6 +142,8 @@ def figures(record):
         "article_fall": f"{ARTICLE['ratio_16'] / ARTICLE['ratio_128']:.1f}",
         "error": percent(found.error(128)["output"]),
         "error_32": percent(found.error(32)["output"]),
+        "bits_plain": f"{pick(quality, weights='as trained')['bits_a_byte']:.3f}",
+        "bits_32": f"{pick(quality, weights='INT4', group=32)['bits_a_byte']:.3f}",
     }
 
 
