@@ -56,7 +56,8 @@ def main() -> None:
         "pack": [pack(*case, copy) for case in PACKED],
         "decode": [decode(*case) for case in DECODES],
     }
-    print(record.write(f"prefill_{record.gpu()}", figures, ("triton",)))
+    packages = ("triton", "flash-attn-4") if FLASH_ATTENTION_4 else ("triton",)
+    print(record.write(f"prefill_{record.gpu()}", figures, packages))
 
 
 def ragged() -> dict[str, tuple[int, list[int], list[int]]]:

@@ -97,7 +97,7 @@ def load(name: str) -> dict[str, Any]:
 def tables() -> str:
     """Return the results as Markdown tables, one for each machine that was measured."""
     parts = [(GPU_RECORDS, [*ceilings(), *norm_and_rope(), *layer(), *decode(), *paged(), *crossover(), *judged()])]
-    others = {"prefix_h200": prefix, "reconstruction_h200": reconstruction}
+    others = {"prefix_h200": prefix, "reconstruction_h200": reconstruction, "prefill_h200": prefill}
     others |= dict(
         grading=grading, emulator=emulator, verdicts=verdicts, demo=demo, promises=promises, mutation=mutation
     )
@@ -326,6 +326,27 @@ def reconstruction() -> list[Row]:
             )
         )
     return rows
+
+
+def prefill() -> list[Row]:
+    """Return ragged prefill, packing and decode from FP8 beside others."""
+    found, rows = load("prefill_h200"), []
+    for case in found["prefill"]:
+        said = {name: f"{call['tflop_per_s']:.0f}" for name, call in case["calls"].items()}
+        ours = f"bfloat16 {said.pop('ours')}, FP8 {said.pop('ours, FP8')} TFLOP/s"
+        rows.append((f"prefill 192/128, causal, {case['case']}", ours, named(said)))
+    for case in found["pack"]:
+        said = {name: f"{call['cold_us']:.0f} µs, {call['of_copy']:.0%}" for name, call in case["calls"].items()}
+        name = f"`pack_kv` to FP8, {case['tokens']} tokens, H={case['H']}, share of a copy's speed"
+        rows.append((name, said.pop("ours"), named(said)))
+    for case in found["decode"]:
+        said = {name: f"{call['cold_us']:.0f} µs" for name, call in case["calls"].items()}
+        rows.append((f"decode from pages of latents, B={case['B']} H={case['H']} T={case['T']}", named(said), ""))
+    return rows
+
+
+def named(said: dict[str, str]) -> str:
+    return "; ".join(f"{name} {each}" for name, each in said.items())
 
 
 def as_measured() -> Device:

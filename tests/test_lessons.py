@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from autograder.classroom.config import MARK
+from autograder.classroom.database import MARK
 from autograder.classroom.demo import SECONDS, compare
 from autograder.classroom.grade import SEED
 from autograder.classroom.grader import Grader

@@ -52,7 +52,8 @@ def _widened(c_kv, factors_ptrs, inside, dtype, R: tl.constexpr, TILE: tl.conste
     """Return latents [BLOCK_N, R] in 16 bits, and what each token is still to be multiplied by, where that is one."""
     factors = 0.0
     if TILE == R:
-        c_kv, factors = c_kv.to(dtype), tl.load(factors_ptrs, mask=inside, other=0.0)
+        # By way of float32: Hopper turns float16, in which FP8 arrives, into bfloat16 at a quarter of the speed.
+        c_kv, factors = c_kv.to(tl.float32).to(dtype), tl.load(factors_ptrs, mask=inside, other=0.0)
     elif TILE > 0:
         tiles: tl.constexpr = R // TILE
         tile_factors = tl.load(factors_ptrs[:, None] + tl.arange(0, tiles), mask=inside[:, None], other=0.0)

@@ -629,9 +629,8 @@ ABSORB = Exercise(
         small=dict(H=2),
         axes=dict(q_nope="bh", packed="hr", scales="hr", q_latent="bhr"),
         floor=_absorbed_floor,
-        bars=((0.12, 0.5), (0.14, 1.0)),
+        bars=((0.1, 0.5), (0.12, 1.0)),
         baseline=_half_product,
-        ratio=1.15,
     ),
 )
 

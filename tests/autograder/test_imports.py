@@ -1,6 +1,8 @@
 """What the engine knows of the course: nothing but the hardware."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import autograder
@@ -25,3 +27,9 @@ def test_the_engine_imports_of_mla_ref_its_hardware_alone():
     ours = {(path, name) for path, name in found if name.split(".")[0] == "mla_ref"}
     assert ours, "else nothing was looked at"
     assert {each for each in ours if not f"{each[1]}.".startswith("mla_ref.hardware.")} == set()
+
+
+def test_a_command_starts_without_what_only_takes_time():
+    code = "import sys, autograder.cli; print(*{'lark', 'matplotlib', 'nbgrader', 'pandas', 'triton'} & {*sys.modules})"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []

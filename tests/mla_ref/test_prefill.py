@@ -59,7 +59,8 @@ def check(found, expected, dtype):
     assert torch.equal(lse == -math.inf, exact_lse == -math.inf)
     assert not out[exact_lse == -math.inf].any()
     assert (out.double() - exact).norm() <= BOUND[dtype] * exact.norm()
-    torch.testing.assert_close(lse.double(), exact_lse, atol=1e-5, rtol=1e-5)
+    close = 1e-3 if dtype == FP8 and lse.is_cuda else 1e-5  # Hopper adds products of FP8 up with 14 bits
+    torch.testing.assert_close(lse.double(), exact_lse, atol=close, rtol=close)
 
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 40)), min_size=1, max_size=5)
@@ -186,7 +187,7 @@ def test_what_does_not_fit_together_is_named(attend, change, error, words):
     for name, value in change.items():
         value = torch.tensor(value) if isinstance(value, list) else value
         operands[name] = value.to(DEVICE) if torch.is_tensor(value) else value
-    if DEVICE == "cuda" and attend is kernels.ragged_attention and "goes from" in words + "after":
+    if DEVICE == "cuda" and attend is kernels.ragged_attention and ("goes from" in words or "after" in words):
         pytest.skip("on a GPU the kernel does not read the offsets")
     with pytest.raises(error, match=words):
         attend(**operands)
