@@ -66,7 +66,8 @@ def write(
     except NotImplementedError:
         print("your code:     not written yet; come back when its check is green")
     except Exception as error:  # whatever a student's function may raise: the check of the exercise says more
-        print(f"your code:     {type(error).__name__}: {error}. Its check says more")
+        first = (str(error).splitlines() or ["no more is said"])[0]
+        print(f"your code:     {type(error).__name__}, {first}. The check of the exercise says more")
     else:
         print(f"{'your code:':15}{found!r}")
         print("the same text" if found == expected else _parting(found, expected))

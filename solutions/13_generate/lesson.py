@@ -259,7 +259,8 @@ def attend_pages(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, pages, table, seq_len
     """Write a chunk of new tokens into pages, and attend from it to all that its texts hold then.
 
     q_nope, q_rope: [B, S, H, Dn], [B, S, H, Dr]; c_kv, k_rope: [B, S, R], [B, S, Dr];
-    w_uk, w_uv: [H, Dn, R], [H, Dv, R]; pages: [num_pages, page_size, R+Dr], changed in place; table: [B, max_pages], int32; seq_lens, lengths: [B], int64.
+    w_uk, w_uv: [H, Dn, R], [H, Dv, R]; pages: [num_pages, page_size, R+Dr], changed in place;
+    table: [B, max_pages], int32; seq_lens, lengths: [B], int64.
     Returns out [B, S, H, Dv], zeros for padding, and pages. All floats are float32.
 
     The traps: where the chunk begins; what of it is padding; the scale.
@@ -513,7 +514,7 @@ check("verify_drafts")
 # %%
 from mla_ref import playground
 
-playground.write("def __init__(self, ", pages=attend_pages, new=60)
+playground.write("class Cache:\n    ", pages=attend_pages, new=60)
 
 # %% [markdown]
 # ## Measure: drafts that it makes itself
@@ -522,7 +523,7 @@ playground.write("def __init__(self, ", pages=attend_pages, new=60)
 # layer behind it.
 
 # %%
-playground.draft("def __init__(self, ", new=60)
+playground.draft("class Cache:\n    ", new=60)
 
 # %% [markdown]
 # **Tokens per step** is what your prediction calls `tokens`. Its assumption, one acceptance for every place of a draft,

@@ -192,7 +192,9 @@ def verify_drafts(model, prompts, new, guesses):
         patches=(
             replace("predict_drafting", TIME, "(step_us + n * draft_us)"),
             replace(
-                "attend_pages", HIDDEN, "(torch.arange(held.shape[1]) > torch.arange(S)[:, None]).expand(B, -1, -1)"
+                "attend_pages",
+                HIDDEN,
+                "(torch.arange(held.shape[1]) > torch.arange(S)[:, None]).expand(len(held), -1, -1)",
             ),
             replace("choose_tokens", DRAWN, "u[:, None]"),
             replace("generate_texts", LENGTHS, "torch.full((B,), max(map(len, parts)))"),
