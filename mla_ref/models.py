@@ -681,3 +681,17 @@ class _Attached(nn.Module):
         attend = IMPLEMENTATIONS[mla.impl] if isinstance(mla.impl, str) else mla.impl
         out, _ = attend(q_nope, q_rope, c_kv, k_rope, mla.w_uk, mla.w_uv, scale=mla.config.softmax_scale)
         return mla.o_proj(out.flatten(2)), None
+
+
+def load_byte_model(*, impl: str | Implementation = "absorb", device: torch.device | str | None = None) -> Model:
+    """Load the model that comes with the course, in float32.
+
+    Its tokens are bytes; byte 0 stands before and behind every text that it was trained on, documentation and sources
+    of Python's standard library. `benchmarks/train_byte_model.py` trains it.
+
+    Parameters
+    ----------
+    impl, device
+        As of :class:`Model`.
+    """
+    return load(Path(__file__).parent / "byte_model", impl=impl, device=device, dtype=torch.float32)
