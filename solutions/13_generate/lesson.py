@@ -2,8 +2,8 @@
 # # Lesson 13: generate
 #
 # Your attention computes numbers. Here it writes text. You put it into a whole model, read prompts in chunks, choose
-# tokens, and then let the model check several drafted tokens in one step: the fastest way known to decode without
-# changing a single token. Allow four hours: one to read, three for the exercises.
+# tokens, and then let the model check several drafted tokens in one step, which decodes faster and changes no token.
+# Allow four hours: one to read, three for the exercises.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -13,8 +13,7 @@
 # | `generate_texts` | prompts of different lengths, in chunks, then token by token | 6 |
 # | `verify_drafts` | several drafted tokens verified in a step | 5 |
 #
-# Each exercise may take 10 s and 512 MiB for all its cases. There is no kernel to write: with the kernels of lessons
-# 04 to 07 in its place, `attend_pages` does the same on a GPU.
+# Each exercise may take 10 s and 512 MiB for all its cases. There is no kernel to write here.
 #
 # | symbol | meaning | DeepSeek-V3 |
 # |---|---|---|
@@ -46,21 +45,24 @@ v3, h200, context = MLAConfig.preset("deepseek_v3"), DEVICES["h200"], 4096
 cached = cache_bytes_per_token("absorb", v3, layers=61)
 experts = 58 * 256 * 3 * 7168 * 2048  # bytes: 58 layers, three matrices of 7168 × 2048 an expert
 others = 671e9 - experts
+weights = lambda tokens: others + experts * (1 - (1 - 8 / 256) ** tokens)
 shares = {}
 for B in (1, 8, 64, 512):
-    met = others + experts * (1 - (1 - 8 / 256) ** B)
-    shares[f"B = {B}"] = (met / 1e9, B * context * cached / 1e9)
-    print(f"B = {B:3}: weights {met / 1e9:4.0f} GB, cache {B * context * cached / 1e9:6.1f} GB, "
-          f"{(met + B * context * cached) / 8 / h200.bandwidth() * 1e3:5.1f} ms on 8 H200 at their bandwidth")
+    shares[f"B = {B}"] = parts = (weights(B) / 1e9, B * context * cached / 1e9)
+    twice = (weights(2 * B) / 1e9 + parts[1]) / sum(parts)
+    ms = sum(parts) * 1e12 / 8 / h200.bandwidth()
+    print(f"B = {B:3}: weights {parts[0]:4.0f} GB, cache {parts[1]:5.1f} GB, {ms:4.1f} ms at the bandwidth of 8 H200; "
+          f"two tokens each: × {twice:.2f}")
 plots.bars(
     {f"{name}: {part}": pair[n] for name, pair in shares.items() for n, part in enumerate(("weights", "cache"))},
     unit="GB read in a step, log scale", log=True, title="DeepSeek-V3, contexts of 4096 tokens",
 )
 
 # %% [markdown]
-# Until B is in the hundreds, a step waits for weights. A second token of the same text would need the same weights, and
-# the same cache. So if somebody *guessed* it, the model could check the guess for little more than the step costs
-# anyway.
+# In all of these steps the weights are most of what is read. From B = 64 on most experts are met anyway: a second token
+# of each text needs little more of them, and the same cache. So if somebody *guessed* it, the model could check the
+# guess for little more than the step costs anyway. With a single text the second token meets experts of its own, and
+# the check costs half as much again. (These are bytes. At B = 512 arithmetic counts too.)
 #
 # ## Predict: what is a draft worth?
 #
@@ -527,13 +529,16 @@ playground.draft("class Cache:\n    ", new=60)
 
 # %% [markdown]
 # **Tokens per step** is what your prediction calls `tokens`. Its assumption, one acceptance for every place of a draft,
-# is the part that fails: a layer that continues its own drafts is surer of the first than of the third.
+# is the part that fails here: the layer was trained to go one token further, and of its second and third drafts the
+# model takes fewer than of its first.
 #
 # ## In the field
 #
-# - **MTP in engines.** vLLM and SGLang run DeepSeek-V3's layer as a drafter, k = 1 or its one layer applied k times.
-#   Attention then has k + 1 query tokens a text: the fold of lesson 06 makes rows of them, and kernels that were
-#   written for one token do not take the call.
+# - **MTP in engines.** DeepSeek-V3's checkpoint has one such layer. vLLM first took one draft of it, and then let it
+#   go on from its own result (vllm #12755, #13626). A user who ran two drafts that way, with DeepSeek-V4, saw 77 % of
+#   the first taken and 38 % of the second (vllm #41044).
+# - **k + 1 query tokens.** The fold of lesson 06 makes rows of them. Kernels that were written for one token do not
+#   take the call.
 # - **One backend, several kernels.** Engines choose by the shape of the call: absorbed for decode and drafts, expanded
 #   with a ragged kernel for prefill (lesson 11), and for a chunk whose prefix is cached both, merged by lse.
 # - **Chunked prefill** mixes chunks of prompts and decode tokens in one batch. Its lengths are ragged always, and a
