@@ -27,6 +27,7 @@ from autograder.files import write_whole
 from autograder.text import listed
 
 LIST = ".handed-out"  # in the folder: what a release wrote there
+DATA = ("byte_model",)  # folders of mla_ref: weights that lessons load
 PLAIN = ("LICENSE", "constraints.txt", "pyproject.toml", ".gitignore")
 README = """\
 # {name}
@@ -134,8 +135,9 @@ def _files(course: Course, notebooks: Path) -> Iterator[tuple[Path, str]]:
     for path in notebooks.rglob("*.ipynb"):
         for cell in nbformat.read(path, as_version=4).cells:
             used.update(imported(cell.source, OWN) if cell.cell_type == "code" else ())
+    data = {path for path in roots["mla_ref"].glob("*/*") if path.parent.name in DATA}
     roots["autograder/_course/solutions"] = course.solutions
-    for path in sorted({*transitive(used), course.solutions / "course.toml"}):
+    for path in sorted({*transitive(used), *data, course.solutions / "course.toml"}):
         for name, root in roots.items():
             if path.is_file() and path.is_relative_to(root):
                 yield path, f"{name}/{path.relative_to(root)}"
