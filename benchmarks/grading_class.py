@@ -1,6 +1,9 @@
 """How long does it take to grade a class of 60 on the lessons with kernels?
 
-    .venv/bin/python benchmarks/grading_class.py [LESSON…]
+    .venv/bin/python benchmarks/grading_class.py [LESSON…] [--students N]
+
+What was measured is written at once: a run that was stopped goes on where it was. A record of another machine, other
+versions or another number of students is begun anew; to measure the same again, remove it.
 
 The students of the sample class hand in again and again, up to 60. Once as they are, so that programs are shared. Once
 with the local names of each function changed, so that no two programs and no two kernels are the same text: the worst
@@ -9,6 +12,7 @@ that a class can do. Written are submissions a minute, the gradebook and the sta
 
 from __future__ import annotations
 
+import argparse
 import ast
 import itertools
 import json
@@ -28,6 +32,9 @@ from autograder.isolation.sandbox import default_isolation
 from autograder.judging.program import parsed
 
 STUDENTS = 60
+KINDS = "as they are", "no two alike"
+PACKAGES = "triton", "nbgrader"
+EVERY = 10.0  # seconds between words on progress
 LESSONS = "04_fused_norm_rope", "05_fused_scores_softmax", "06_flash_decoding", "07_paged_cache"
 
 
@@ -54,10 +61,10 @@ class Renaming(ast.NodeTransformer):
         return ast.copy_location(ast.Name(node.id + self.suffix, node.ctx), node) if node.id in self.local else node
 
 
-def hand_in(lesson: Lesson, submitted: Path, distinct: bool) -> None:
-    """Write what 60 students hand in."""
+def hand_in(lesson: Lesson, submitted: Path, distinct: bool, students: int) -> None:
+    """Write what so many students hand in."""
     sample = [content for each in submissions(COURSE, lesson.name) if (content := render(lesson, each)) is not None]
-    for n, content in enumerate(itertools.islice(itertools.cycle(sample), STUDENTS)):
+    for n, content in enumerate(itertools.islice(itertools.cycle(sample), students)):
         folder = submitted / f"student{n:02}" / lesson.name
         folder.mkdir(parents=True)
         (folder / f"{lesson.name}.ipynb").write_bytes(_own(content, lesson, f"_{n}") if distinct else content)
@@ -74,33 +81,57 @@ def _own(content: bytes, lesson: Lesson, suffix: str) -> bytes:
     return json.dumps(notebook).encode()
 
 
-def grade(lesson: Lesson, distinct: bool) -> dict[str, float]:
+def grade(lesson: Lesson, kind: str, students: int) -> dict[str, float]:
     """Return the figures of one lesson's class."""
+    shown = time.monotonic()
+
+    def progress(stage: str, done: int, total: int) -> None:
+        nonlocal shown
+        if time.monotonic() - shown > EVERY or done == total:
+            shown = time.monotonic()
+            print(f"{lesson.name}, {kind}: {stage} {done} of {total}", file=sys.stderr, flush=True)
+
     with tempfile.TemporaryDirectory() as scratch:
         room = Classroom(COURSE, Path(scratch), isolation=default_isolation())
-        hand_in(lesson, room.submitted, distinct)
+        hand_in(lesson, room.submitted, kind == KINDS[1], students)
         started = time.perf_counter()
-        results = room.grade()
+        results = room.grade(progress=progress)
         seconds = time.perf_counter() - started
-    assert len(results) == STUDENTS and not any(result.problem or result.score is None for result in results)
+    assert len(results) == students and not any(result.problem or result.score is None for result in results)
     return {
         "seconds": round(seconds, 1),
-        "submissions_per_minute": round(60 * STUDENTS / seconds, 1),
-        "mean_score": round(sum(result.score for result in results) / STUDENTS, 3),
+        "submissions_per_minute": round(60 * students / seconds, 1),
+        "mean_score": round(sum(result.score for result in results) / students, 3),
     }
 
 
 def main() -> None:
     """Measure and write the record."""
-    found: dict[str, dict[str, object]] = {}
-    for name in sys.argv[1:] or LESSONS:
-        lesson = COURSE.lesson(name)
-        found[name] = {"as they are": grade(lesson, False), "no two alike": grade(lesson, True)}
+    parser = argparse.ArgumentParser()
+    parser.add_argument("lessons", nargs="*", default=LESSONS)
+    parser.add_argument("--students", type=int, default=STUDENTS)
+    asked = parser.parse_args()
+    same = {"students": asked.students, "isolation": default_isolation(), "cores": os.cpu_count()}
+    found = known(same)
+    for name in asked.lessons:
+        for kind in KINDS:
+            if kind not in found.setdefault(name, {}):
+                found[name][kind] = grade(COURSE.lesson(name), kind, asked.students)
+                record.write("grading_class", {**same, "lessons": found}, PACKAGES)
         print(name, json.dumps(found[name]), flush=True)
-        if found[name]["as they are"]["mean_score"] != found[name]["no two alike"]["mean_score"]:
+        if len({figures["mean_score"] for figures in found[name].values()}) > 1:
             sys.exit(f"{name}: other names gave other marks")
-    figures = {"students": STUDENTS, "isolation": default_isolation(), "cores": os.cpu_count(), "lessons": found}
-    print(record.write("grading_class", figures, ("triton", "nbgrader")))
+
+
+def known(same: dict[str, object]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return what an earlier run with the same machine, versions and class has measured."""
+    try:
+        before = json.loads(record.path_of("grading_class").read_text())
+    except FileNotFoundError:
+        return {}
+    wanted = {**record.origin(PACKAGES), **same}
+    differs = [key for key in wanted if key != "date" and before.get(key) != wanted[key]]
+    return {} if differs else before["lessons"]
 
 
 COURSE = find_course()

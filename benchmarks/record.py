@@ -21,9 +21,14 @@ UNNAMED = r"NVIDIA|Tesla|GeForce|GPU|SXM\d?|80GB|HBM3"  # makers, and what most 
 
 def write(name: str, figures: dict[str, Any], packages: tuple[str, ...] = ()) -> Path:
     """Write `benchmarks/NAME.json`: device, versions, date, figures."""
-    path = Path(os.environ.get("MLA_BENCH_OUT", FOLDER)) / f"{name}.json"
+    path = path_of(name)
     path.write_text(dumps({"benchmark": name, **origin(packages), **figures}))
     return path
+
+
+def path_of(name: str) -> Path:
+    """Return where a record is, or will be."""
+    return Path(os.environ.get("MLA_BENCH_OUT", FOLDER)) / f"{name}.json"
 
 
 def dumps(record: dict[str, Any]) -> str:

@@ -89,19 +89,20 @@ def cold(runs: list[Callable[[], object]]) -> list[dict[str, float]]:
 
 def graph_us(run: Callable[[], object], calls: int = GRAPH_CALLS) -> float:
     """Return a call's time among ``calls`` in a CUDA graph."""
-    return round(bench(_captured(run, calls).replay, repeat=7, device="cuda").median * 1e6 / calls, 3)
+    return round(bench(captured(run, calls).replay, repeat=7, device="cuda").median * 1e6 / calls, 3)
 
 
 def graph_cold_us(run: Callable[[], object], calls: int = GRAPH_CALLS) -> float:
     """Return what a call adds to emptying L2, ``calls`` times in a CUDA graph: the median difference of rounds."""
     l2_bytes = torch.cuda.get_device_properties("cuda").L2_cache_size
     scratch = torch.empty(2 * l2_bytes, dtype=torch.uint8, device="cuda")
-    graphs = _captured(lambda: (scratch.zero_(), run()), calls), _captured(scratch.zero_, calls)
+    graphs = captured(lambda: (scratch.zero_(), run()), calls), captured(scratch.zero_, calls)
     times = ([bench(graph.replay, warmup=1, repeat=5, device="cuda").median for graph in graphs] for _ in range(ROUNDS))
     return round(statistics.median(both - flush for both, flush in times) * 1e6 / calls, 3)
 
 
-def _captured(run, calls):
+def captured(run: Callable[[], object], calls: int) -> torch.cuda.CUDAGraph:
+    """Return a CUDA graph of ``calls`` calls, after one outside of it."""
     run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

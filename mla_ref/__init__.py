@@ -25,6 +25,7 @@ ANSWER_MODULES = (
         "float8",
         "prefill",
         "models",
+        "attached",
         "drafting",
         "playground",
         "challenge",

@@ -328,7 +328,7 @@ def attention_mask(
         bool ``[B, S, T]``, or ``[1, S, T]``; True where seen.
     """
     if seq_lens is None:
-        seq_lens = torch.tensor([context], device=device)
+        seq_lens = torch.full((1,), context, device=device)  # no copy from the host: a CUDA graph may capture this
     length = seq_lens[:, None, None]
     position = torch.arange(context, device=seq_lens.device)
     seen = (position < length).expand(-1, num_queries, -1)

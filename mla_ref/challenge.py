@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ._validate import check_positive, check_tensors
-from .attention import absorb, sdpa
+from .attention import absorb, naive, sdpa
 from .rope import apply_rope
 
 BATCH, PREFILLS = 128, (512, 2048, 4096, 6144)
@@ -113,7 +113,15 @@ def bfloat16_angles(positions: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     return angles.cos(), angles.sin()
 
 
-def challenge_decode(layer: ChallengeLayer, x: Tensor, cache: Tensor, length: int, impl: str = "absorb") -> Tensor:
+def challenge_decode(
+    layer: ChallengeLayer,
+    x: Tensor,
+    cache: Tensor,
+    length: int,
+    impl: str = "absorb",
+    *,
+    angles: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
     """Put the new tokens behind what the cache holds, and return the layer's output for them.
 
     Parameters
@@ -128,7 +136,10 @@ def challenge_decode(layer: ChallengeLayer, x: Tensor, cache: Tensor, length: in
     length
         Tokens that each sequence holds before.
     impl
-        ``"absorb"``, or ``"triton"`` for the kernels.
+        ``"naive"`` expands keys and values, ``"absorb"`` does not, ``"triton"`` does what absorb does by kernels, which
+        rotate the keys as they read them.
+    angles
+        cos and sin ``[capacity, Dr/2]``, computed once for many steps; by default anew, by :func:`bfloat16_angles`.
 
     Returns
     -------
@@ -140,21 +151,24 @@ def challenge_decode(layer: ChallengeLayer, x: Tensor, cache: Tensor, length: in
     TypeError, ValueError
         Shapes, dtypes or devices that do not agree, or a full cache. Nothing has been written then.
     """
-    q_nope, q_rope, context, angles = _project(layer, x, cache, length)
-    c_kv, keys = context.split((layer.kv_lora_rank, layer.qk_rope_head_dim), -1)
-    if impl == "absorb":
-        rotated = apply_rope(keys, *angles, interleaved=False)
-        out, _ = absorb(q_nope, q_rope, c_kv, rotated, *layer.up_projections)
-    elif impl == "triton":
+    if impl not in ("naive", "absorb", "triton"):
+        raise ValueError(f"no implementation {impl!r}, expected naive, absorb or triton")
+    rotate = apply_rope
+    if impl == "triton":
         from . import kernels  # needs Triton, and PyTorch alone does not
+        from .kernels.decode_rotating import rotating_latent_attention
 
-        w_uk, w_uv = layer.up_projections
-        rotated = kernels.apply_rope(keys, *angles, interleaved=False)
-        q_latent, scale = kernels.absorb_query(q_nope, w_uk), (q_nope.shape[3] + q_rope.shape[3]) ** -0.5
-        found, _ = kernels.DECODERS[kernels.FASTEST].contiguous(q_latent, q_rope, c_kv, rotated, scale=scale)
-        out = kernels.reconstruct_value(found, w_uv)
+        rotate = kernels.apply_rope
+    q_nope, q_rope, context, angles = _project(layer, x, cache, length, angles, rotate)
+    w_uk, w_uv = layer.up_projections
+    if impl in ("naive", "absorb"):
+        c_kv, keys = context.split((layer.kv_lora_rank, layer.qk_rope_head_dim), -1)
+        rotated = apply_rope(keys, *angles, interleaved=False)
+        out, _ = (naive if impl == "naive" else absorb)(q_nope, q_rope, c_kv, rotated, w_uk, w_uv)
     else:
-        raise ValueError(f"no implementation {impl!r}, expected absorb or triton")
+        q_latent, scale = kernels.absorb_query(q_nope, w_uk), (q_nope.shape[3] + q_rope.shape[3]) ** -0.5
+        found, _ = rotating_latent_attention(q_latent, q_rope, context, *angles, scale=scale)
+        out = kernels.reconstruct_value(found, w_uv)
     return F.linear(out.flatten(2), layer.out)
 
 
@@ -185,16 +199,23 @@ def challenge_oracle(layer: ChallengeLayer, x: Tensor, cache: Tensor, length: in
     return torch.cat(outs)
 
 
-def _project(layer, x, cache, length):
+def _project(layer, x, cache, length, angles=None, rotate=apply_rope):
     """Write the new tokens; return the query's parts ``[B, 1, H, ...]``, the filled cache, and its keys' angles."""
     _check(layer, x, cache, length)
     widths = layer.qk_nope_head_dim, layer.qk_rope_head_dim
+    if angles is None:
+        angles = bfloat16_angles(torch.arange(length + 1, device=x.device), widths[1])
+    elif any(each.shape != (cache.shape[1], widths[1] // 2) for each in angles):
+        raise ValueError(
+            f"angles have shapes {[list(each.shape) for each in angles]}, expected cos and sin of "
+            f"[{cache.shape[1]}, {widths[1] // 2}], a row for each token that the cache has room for"
+        )
+    cos, sin = (each[: length + 1] for each in angles)
     q = F.linear(F.linear(x, layer.q_down), layer.q_up).unflatten(-1, (layer.heads, sum(widths)))
     cache[:, length] = F.linear(x, layer.kv_down)[:, 0]
-    angles = bfloat16_angles(torch.arange(length + 1, device=x.device), layer.qk_rope_head_dim)
     q_nope, q_rope = q.split(widths, -1)
-    q_rope = apply_rope(q_rope, angles[0][length:], angles[1][length:], interleaved=False)
-    return q_nope, q_rope, cache[:, : length + 1], angles
+    q_rope = rotate(q_rope, cos[length:], sin[length:], interleaved=False)
+    return q_nope, q_rope, cache[:, : length + 1], (cos, sin)
 
 
 def _check(layer, x, cache, length):

@@ -1,7 +1,8 @@
 """Language models of DeepSeek's architecture around :class:`mla_ref.MLA`: DeepSeek-V2, DeepSeek-V3 and Kimi K2.
 
 Modules and parameters have the names of the published checkpoints. :func:`load` reads a folder of Hugging Face's form,
-:func:`generate` goes on from prompts with any of this package's caches and kernels, and :func:`attach` puts this
+:func:`load_byte_model` the small one that comes along, and :func:`generate` goes on from prompts with any of this
+package's caches and kernels. :mod:`mla_ref.drafting` generates several tokens a step; :mod:`mla_ref.attached` puts this
 package's attention into a model of transformers.
 """
 
@@ -22,11 +23,12 @@ from ._from_hf import fields_of
 from ._validate import check_numbers, check_positive, listed
 from .cache import LatentCache
 from .config import MLAConfig
-from .implementations import IMPLEMENTATIONS, Implementation
+from .implementations import Implementation
 from .mla import MLA
 from .norm import RMSNorm
 from .paged import PagedCache
 
+BYTE_MODEL = Path(__file__).parent / "byte_model"
 ROUTERS = {"deepseek_v2": "softmax", "deepseek_v3": "sigmoid", "kimi_k2": "sigmoid"}  # by model_type
 
 
@@ -628,70 +630,36 @@ def _some(names: Iterable[str]) -> str:
     return listed(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def attach(model: nn.Module, impl: str | Implementation = "absorb") -> nn.Module:
-    """Put this package's attention into a DeepSeek-V2 or V3 model of transformers, in place, and return the model.
+def load_byte_model(
+    *,
+    impl: str | Implementation = "absorb",
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Model:
+    """Load the model that comes with the package: DeepSeek-V3's architecture, 3 million parameters, bytes for tokens.
 
-    Weights and cache stay transformers': its cache keeps the latent and the rotated key of a token, as ours does.
-
-    Parameters
-    ----------
-    model
-        A ``DeepseekV2ForCausalLM`` or ``DeepseekV3ForCausalLM``, or their base models.
-    impl
-        A name of :data:`mla_ref.IMPLEMENTATIONS`, or a function of that signature.
-
-    Raises
-    ------
-    TypeError, ValueError
-        A model of another architecture, or an implementation that there is not. While it runs: a batch with padding.
-    """
-    config = MLAConfig.from_hf(model.config)
-    if isinstance(impl, str) and impl not in IMPLEMENTATIONS:
-        raise ValueError(f"no implementation {impl!r}, expected a function or one of {listed(IMPLEMENTATIONS)}")
-    layers = getattr(getattr(model, "model", model), "layers", None)
-    if layers is None or not all(hasattr(getattr(layer, "self_attn", None), "kv_a_proj_with_mqa") for layer in layers):
-        raise TypeError(f"model is a {type(model).__name__}, expected a DeepSeek model of transformers")
-    for layer in layers:
-        layer.self_attn = _Attached(layer.self_attn, config, impl)
-    return model
-
-
-class _Attached(nn.Module):
-    """Takes what transformers gives its attention, and returns what that returns."""
-
-    def __init__(self, attention, config, impl):
-        super().__init__()
-        self.layer_idx = attention.layer_idx
-        self.mla = MLA(config, impl, device="meta")
-        for name, module in attention.named_children():
-            if module is not None:
-                setattr(self.mla, name, module)
-
-    def forward(self, hidden_states, attention_mask=None, past_key_values=None, **_):
-        mla, new = self.mla, hidden_states.shape[1]
-        seen = 0 if past_key_values is None else past_key_values.get_seq_length(self.layer_idx)
-        if attention_mask is not None:
-            last = attention_mask[..., -1, : seen + new]
-            if not (last if last.dtype == torch.bool else last == 0).all():
-                raise ValueError("attention_mask hides tokens of a sequence, expected a batch without padding")
-        positions = torch.arange(seen, seen + new, device=hidden_states.device)
-        q_nope, q_rope, c_kv, k_rope = mla.project(hidden_states, positions)
-        if past_key_values is not None:
-            c_kv, k_rope = (x[:, 0] for x in past_key_values.update(c_kv[:, None], k_rope[:, None], self.layer_idx))
-        attend = IMPLEMENTATIONS[mla.impl] if isinstance(mla.impl, str) else mla.impl
-        out, _ = attend(q_nope, q_rope, c_kv, k_rope, mla.w_uk, mla.w_uv, scale=mla.config.softmax_scale)
-        return mla.o_proj(out.flatten(2)), None
-
-
-def load_byte_model(*, impl: str | Implementation = "absorb", device: torch.device | str | None = None) -> Model:
-    """Load the model that comes with the course, in float32.
-
-    Its tokens are bytes; byte 0 stands before and behind every text that it was trained on, documentation and sources
-    of Python's standard library. `benchmarks/train_byte_model.py` trains it.
+    It was trained on the documentation and the sources of Python's standard library, by
+    ``benchmarks/train_byte_model.py``; :func:`encode` and :func:`decode` go between text and its tokens.
 
     Parameters
     ----------
-    impl, device
-        As of :class:`Model`.
+    impl, device, dtype
+        As of :func:`load`. The files hold bfloat16.
+
+    Examples
+    --------
+    >>> model = load_byte_model()
+    >>> decode(generate(model, [encode("for i in range(")], 4)[0])
+    '10):'
     """
-    return load(Path(__file__).parent / "byte_model", impl=impl, device=device, dtype=torch.float32)
+    return load(BYTE_MODEL, impl=impl, device=device, dtype=dtype)
+
+
+def encode(text: str) -> list[int]:
+    """Return a text's bytes, behind the one that begins a text."""
+    return [0, *text.encode()]
+
+
+def decode(tokens: Iterable[int]) -> str:
+    """Return the text of so many bytes; what is no UTF-8, as a character cut in two, becomes U+FFFD."""
+    return bytes(token for token in tokens if token).decode(errors="replace")

@@ -176,6 +176,63 @@ def test_calls_of_prefill_and_fp8_compute_what_is_compared():
     assert sizes == [256 * 2 * 576, 256 * (512 + 4 + 128), 256 * (512 + 16 + 128)]
 
 
+def test_steps_of_a_model_by_every_attention_give_the_same_logits():
+    pytest.importorskip("triton", reason="kernels need Triton")
+    import generation
+
+    from mla_ref.models import Model, ModelConfig
+
+    sizes = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    widths = dict(kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16)
+    config = ModelConfig.from_hf(generation.MIDDLE | sizes | widths)
+    torch.manual_seed(0)
+    model, found = Model(config, device=DEVICE).eval(), {}
+    for form, (_, _, shared) in generation.FORMS.items():
+        torch.manual_seed(1)
+        with generation.attention(form), torch.no_grad():
+            found[form] = generation.stepper(model, form, 3, 2, context=70)()
+            first = next(name for name, each in generation.FORMS.items() if each[2] == shared)
+            torch.testing.assert_close(found[form], found[first])
+    with generation.attention("absorb"), torch.no_grad():
+        spent = generation.by_part(model, generation.stepper(model, "absorb", 3, context=70))
+    assert spent.keys() == {"projections", "attention and cache", "norms", "feed-forward", "head", "rest"}
+    assert all(us > 0 for us in spent.values())
+    assert generation.verified(1, "step", [10.0, 11.0, 13.0])["over_one"] == [1.0, 1.1, 1.3]
+
+
+def test_every_form_of_the_challenges_layer_is_checked_and_timed(capsys):
+    pytest.importorskip("triton", reason="the benchmark runs kernels")
+    import challenge
+
+    short, long = challenge.main(dry=True)["steps"]
+    for each in (short, long):
+        assert set(each["calls"]) == {"naive", "absorb", "fused", "rotated first"}
+        assert all(call["off"] == 0 < call["graph_us"] for call in each["calls"].values())
+        assert all(us > 0 for us in each["parts"].values())
+    assert short["off_with_exact_angles"] == 0 < long["off_with_exact_angles"]
+
+
+@torch.no_grad()
+def test_int4_takes_the_place_of_two_weights_and_of_no_other():
+    import perplexity
+
+    from mla_ref import quantize_int4
+    from mla_ref.models import load_byte_model
+
+    plain, model = load_byte_model(), load_byte_model()
+    used = perplexity.quantise(model, 64)
+    assert (used["w_uk_group"], used["w_uv_group"]) == (32, 64)  # no group is longer than what is summed over
+    assert 0.02 < used["w_uk_relative_error"] < 0.2 and 0.02 < used["w_uv_relative_error"] < 0.2
+    for name, axis, group in (("w_uk", 1, 32), ("w_uv", 2, 64)):
+        before, after = (getattr(each.model.layers[3].self_attn, name) for each in (plain, model))
+        assert torch.equal(after, quantize_int4(before, axis=axis, group=group).dequantize())
+    state = model.state_dict()
+    changed = {name for name, weight in plain.state_dict().items() if not torch.equal(weight, state[name])}
+    assert changed == {f"model.layers.{i}.self_attn.kv_b_proj.weight" for i in range(len(model.model.layers))}
+    files = perplexity.excerpt({"a": b"x" * 60, "b": b"y" * 60}, 100)
+    assert sorted(map(len, files)) == [40, 60]
+
+
 def test_lines_cross_between_two_batches_or_not_at_all():
     pytest.importorskip("triton", reason="the benchmark runs kernels")
     from crossover import crossover

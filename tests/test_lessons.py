@@ -36,6 +36,15 @@ def test_no_two_exercises_share_a_name():
     assert len(names) == len(set(names))
 
 
+def test_who_takes_the_last_slow_step_for_the_knee_is_told_so_and_not_0_over_0():
+    """The first case of each part, whose reason the student reads, has a row behind its last slow step."""
+    _, exercise = COURSE.locate("l2_knee")
+    for part in exercise.parts:
+        case = exercise.inputs(None, **part.visible[0])
+        (low, before), (high, after) = case["rows"][-2:]
+        assert 1e6 * (high - low) / (after - before) > case["bandwidth"], part.name
+
+
 def test_every_lessons_kernels_are_compared_before_they_are_timed():
     timed = [each for lesson in LESSONS for each in COURSE.exercises(lesson) if each.speed]
     assert len(timed) > 12

@@ -68,6 +68,8 @@ def launches(workers, shared_kib, dtype):
 def test_solutions_compile_within_the_shared_memory_of(gpu, recorded, tmp_path):
     device = DEVICES[gpu]
     requests = recorded(device.shared_bytes // 1024, getattr(torch, device.half_dtype))
+    if "float8_e4m3fn" not in device.flops:  # Triton does not convert to E4M3 for this GPU
+        requests = [each for each in requests if "fp8e4nv" not in json.dumps(each[2]["args"])]
     assert requests
     done = subprocess.run(
         [sys.executable, "-c", COMPILE],

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 import unicodedata
+import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -179,6 +181,7 @@ def collect(
                     told.append(Taken(one_line(source, 300), "refused", why=why))
                     candidates = [_untimed(each) for each in candidates]
                 told += _name(students, candidates)
+                _remember(room, [each for each in candidates if each.student and not dry])
                 told += _place(room, [each for each in candidates if each.student], timestamps, dry)
                 taken += sorted(told, key=lambda each: each.file)
     return taken
@@ -322,6 +325,55 @@ def _name(students: Students, candidates: Iterable[Candidate]) -> list[Taken]:
             refused.append(Taken(each.file, "refused", lesson=each.lesson, why=why))
             each.student = ""
     return refused
+
+
+def _remember(room: Classroom, candidates: Iterable[Candidate]) -> None:
+    """Enter in the gradebook the numbers that Canvas's names have, which its import of grades asks for."""
+    numbers = {each.student: each.owner.number for each in candidates if each.owner and each.owner.steady}
+    with room.records.gradebook() as gradebook:
+        known = {each.id for each in gradebook.students if each.lms_user_id}
+        for student, number in sorted(numbers.items()):
+            if student not in known:
+                gradebook.update_or_create_student(student, lms_user_id=number)
+
+
+def hand_back(
+    room: Classroom, source: Path, target: Path, lesson: str | None = None, mapping: Path | None = None
+) -> list[Taken]:
+    """Write the feedback pages on a platform's download to an archive, under the names that the notebooks have there.
+
+    Platforms take such an archive and give each student their page. Returns what became of each notebook, a page's name
+    in the archive in `to`. Raises as `collect`.
+    """
+    if not source.exists():
+        raise FileNotFoundError(f"there is no {source}")
+    students = Students(room, mapping)
+    with TemporaryDirectory(prefix=".staging-", dir=room.folder) as stage:
+        found = _read(room.course, source, Path(stage), lesson, lambda stage, done, total: None)
+        candidates = [each for each in found if isinstance(each, Candidate)]
+        told = _name(students, candidates)
+    counts = {(each.student, each.lesson): each for each in sorted(candidates, key=lambda c: c.rank) if each.student}
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for (student, name), each in sorted(counts.items()):
+            page = room.folder / "feedback" / student / name / f"{name}.html"
+            if page.is_file():
+                archive.write(page, to := _page_name(each))
+                told.append(Taken(each.file, "new", student, name, to))
+            else:
+                why = f"there is no page for {student} in {name or 'a lesson'}: collect and grade it first"
+                told.append(Taken(each.file, "refused", student, name, why=why))
+    write_whole(target, content.getvalue())
+    return sorted(told, key=lambda each: each.file)
+
+
+def _page_name(each: Candidate) -> str:
+    """Return what a page is called in an archive for the platform: as the notebook is in the download."""
+    for n, part in enumerate(each.parts):
+        if found := MOODLE.fullmatch(part) or CANVAS.fullmatch(part):
+            last = part if found["file"] else f"{part}/{each.parts[-1]}"
+            return str(PurePosixPath(*each.parts[:n], last).with_suffix(".html"))
+    return str(PurePosixPath(*each.parts).with_suffix(".html"))
 
 
 def _place(room: Classroom, candidates: Sequence[Candidate], timestamps: bool, dry: bool) -> list[Taken]:

@@ -65,6 +65,7 @@ class DemoResult:
             ),
             ("feedback pages", f"{folder / 'feedback'}/STUDENT/LESSON/LESSON.html, {self.pages} of them"),
             ("the grades", str(folder / "grades.csv")),
+            ("the dashboard", f"mla-course dashboard --classroom {folder}: the hardest exercises, and who copied"),
         ):
             console.print(f"  {what:15} {where}", highlight=False, soft_wrap=True)
 

@@ -99,6 +99,18 @@ def remarks(found: Sequence[dict[str, Any]]) -> list[str]:
     return [f"{row['student']} in {row['lesson']}: {what}" for row, what in told if what != ABOVE or _above(row)]
 
 
+def unnumbered(room: Classroom) -> list[str]:
+    """Return a sentence where the gradebook lacks the numbers by which a platform's import finds students."""
+    without = sorted(student for student, who in _people(room).items() if not who["lms_user_id"])
+    if not without:
+        return []
+    return [
+        f"{len(without)} of the students have no number of the platform's, {without[0]} the first: it finds them by "
+        "the login alone, taken to be their name here. Where it is not, say who is who by `collect --mapping`, or "
+        "give the number: `nbgrader db student add NAME --lms-user-id=NUMBER`"
+    ]
+
+
 def _cell(value: Any) -> Any:
     return FORMULA.sub(r"\1'", value) if isinstance(value, str) else value
 

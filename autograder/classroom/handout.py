@@ -2,7 +2,8 @@
 
 FOLDER/course/                   the notebooks
 FOLDER/autograder/, mla_ref/     `check`, and of the course's helpers what notebooks and exercises import
-FOLDER/autograder/_course/       how answers are judged: the lessons' exercises.py, without scripts and samples
+FOLDER/autograder/_course/       how answers are judged: the lessons' exercises.py, without scripts and samples, and the
+                                 notebooks once more, around which `mla-course check` puts what a student wrote
 FOLDER/pyproject.toml, ...       as in the repository
 """
 
@@ -13,21 +14,20 @@ import importlib.util
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import nbformat
 
 from autograder.classroom.build import BuildError, build
 from autograder.course.colab import UNPUBLISHED
-from autograder.course.course import PACKAGE, Course
+from autograder.course.course import HANDED_OUT, PACKAGE, Course
 from autograder.course.digest import OWN, imported, transitive
 from autograder.course.lesson import BEGIN, END
 from autograder.files import write_whole
 from autograder.text import listed
 
 LIST = ".handed-out"  # in the folder: what a release wrote there
-DATA = ("byte_model",)  # folders of mla_ref: weights that lessons load
 PLAIN = ("LICENSE", "constraints.txt", "pyproject.toml", ".gitignore")
 README = """\
 # {name}
@@ -41,7 +41,8 @@ python3 -m venv .venv
 ```
 
 With conda: `conda env create -f environment.yml`.{colab}
-`check("name")` under an exercise says at once what is wrong. Hand in the notebook, under the name that it has.
+`check("name")` under an exercise says at once what is wrong. `.venv/bin/mla-course check course/LESSON/LESSON.ipynb`
+judges the notebook on data that you have not seen. Hand in the notebook, under the name that it has.
 """
 
 
@@ -80,6 +81,9 @@ def hand_out(course: Course, folder: Path, step: Callable[[str], None] = lambda 
         (stage / "README.md").write_text(README.format(name=course.name, first=course.lesson_names()[0], colab=colab))
         if found := solutions_in(course, stage):
             raise BuildError(f"nothing is handed out, as it would hold solutions: {listed(found)}")
+        for name in course.lesson_names():
+            handed_out = stage / "autograder" / "_course" / "solutions" / name / HANDED_OUT
+            shutil.copyfile(stage / "course" / name / f"{name}.ipynb", handed_out)
         return _put(stage, folder)
 
 
@@ -128,19 +132,29 @@ def _files(course: Course, notebooks: Path) -> Iterator[tuple[Path, str]]:
     """Yield each file that is copied, with its path in the folder."""
     roots = {name: Path(importlib.util.find_spec(name).origin).resolve().parent for name in OWN}
     used = {path.resolve() for path in PACKAGE.rglob("*.*") if not {"__pycache__", "_course"} & {*path.parts}}
-    used |= {course.folder(name) / "exercises.py" for name in course.lesson_names()}
+    for kind in ("exercises", "submission"):
+        used |= {course.folder(name) / f"{kind}.py" for name in course.lesson_names() if course.has(name, kind)}
     for module in importlib.import_module("mla_ref").HELPER_MODULES:  # which are copied into sandboxes
         path = roots["mla_ref"] / module
         used |= {*path.rglob("*.py")} if path.is_dir() else {path.with_suffix(".py")}
     for path in notebooks.rglob("*.ipynb"):
         for cell in nbformat.read(path, as_version=4).cells:
             used.update(imported(cell.source, OWN) if cell.cell_type == "code" else ())
-    data = {path for path in roots["mla_ref"].glob("*/*") if path.parent.name in DATA}
     roots["autograder/_course/solutions"] = course.solutions
-    for path in sorted({*transitive(used), *data, course.solutions / "course.toml"}):
+    modules = transitive(used)
+    for path in sorted({*modules, *_data(modules), course.solutions / "course.toml"}):
         for name, root in roots.items():
             if path.is_file() and path.is_relative_to(root):
                 yield path, f"{name}/{path.relative_to(root)}"
+
+
+def _data(modules: Iterable[Path]) -> Iterator[Path]:
+    """Yield the files of folders that a module beside them names, and that hold no modules: a model's, for example."""
+    for module in modules:
+        for folder in module.parent.iterdir():
+            if folder.is_dir() and folder.name[0] not in "_." and f'"{folder.name}"' in module.read_text():
+                files = [path for path in folder.rglob("*") if path.is_file()]
+                yield from () if any(path.suffix == ".py" for path in files) else files
 
 
 def _put(stage: Path, folder: Path) -> list[str]:

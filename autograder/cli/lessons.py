@@ -99,8 +99,38 @@ def check(
         score, points = (report.number(sum(v)) for v in zip(*((v.score or 0, v.points) for v in verdicts), strict=True))
         name = f"{path}, {plans[path].name}" if len(found) > 1 else plans[path].name
         out.print(f"{name}: {score} of {points} points", soft_wrap=True)
+    if not as_json and any(plan.handed_out and any(e.needs for e in plan.exercises) for plan in plans.values()):
+        out.print(
+            "The lessons' solutions are not here: an exercise that builds on earlier ones was judged with yours.",
+            soft_wrap=True,
+        )
     passed = all(verdict.outcome is Outcome.PASSED for verdicts in found.values() for verdict in verdicts)
     raise typer.Exit(0 if passed else 1)
+
+
+@app.command()
+def submission(
+    source: Annotated[Path, typer.Argument(help="A notebook, solved; or a lesson's name, for its own solution.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("submission.py"),
+    lesson: Annotated[str | None, typer.Option(help="The lesson, if the file has another name.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write one Python file that a public competition takes, of a lesson that feeds one: PyTorch and Triton alone."""
+    from autograder.classroom import submission as files
+    from autograder.files import write_whole
+
+    course = find_course()
+    if source.is_file():
+        text = files.of_notebook(course, source.resolve(), lesson)
+    elif str(source) in course.lesson_names():
+        text = files.of_solution(course, str(source))
+    else:
+        raise FileNotFoundError(f"there is no notebook {source}, and no lesson of that name")
+    write_whole(output, text, public=True)
+    if as_json:
+        print(json.dumps({"file": str(output), "lines": text.count("\n")}))
+    else:
+        out.print(f"{output}: {text.count(chr(10))} lines, PyTorch and Triton alone", highlight=False, soft_wrap=True)
 
 
 @app.command()

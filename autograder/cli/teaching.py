@@ -9,7 +9,20 @@ from typing import Annotated
 
 import typer
 
-from autograder.cli.terminal import Folder, Jobs, Json, Lessons, Seconds, app, at_work, bars, err, out, stoppable
+from autograder.cli.terminal import (
+    Folder,
+    Jobs,
+    Json,
+    Lessons,
+    Modelled,
+    Seconds,
+    app,
+    at_work,
+    bars,
+    err,
+    out,
+    stoppable,
+)
 
 
 class Isolation(enum.StrEnum):
@@ -175,20 +188,42 @@ def extension(
 
 
 @app.command()
-def feedback(lessons: Lessons = None, classroom: Folder = None, as_json: Json = False) -> None:
+def feedback(
+    lessons: Lessons = None,
+    classroom: Folder = None,
+    download: Annotated[
+        Path | None,
+        typer.Option(
+            "--for",
+            metavar="DOWNLOAD",
+            help="Also put the pages on what this download of Moodle or Canvas holds into an archive for the platform.",
+        ),
+    ] = None,
+    mapping: Annotated[Path | None, typer.Option(help="Who is who in the download, as given to `collect`.")] = None,
+    as_json: Json = False,
+) -> None:
     """Write a feedback page for every graded submission to classroom/feedback."""
+    from autograder.classroom.collect import hand_back
     from autograder.classroom.feedback import write_feedback
     from autograder.classroom.grade import Classroom
 
     room = Classroom(*at_work(classroom))
     with bars(as_json) as progress:
         pages, problems = write_feedback(room, lessons or (), progress)
+    told, target = [], None
+    if download:
+        target = room.folder / f"feedback for {download.stem}.zip"
+        told = hand_back(room, download, target, lessons[0] if lessons and len(lessons) == 1 else None, mapping)
+        problems = [*problems, *(f"{each.file}: {each.why}" for each in told if not each.good)]
     if as_json:
-        print(json.dumps({"pages": [str(page) for page in pages], "problems": problems}))
+        more = {"archive": str(target), "handed_back": [each.to_json() for each in told]} if target else {}
+        print(json.dumps({"pages": [str(page) for page in pages], "problems": problems, **more}))
     else:
         out.print(f"{len(pages)} feedback pages in {room.folder / 'feedback'}", soft_wrap=True)
+        if target:
+            out.print(f"{sum(each.good for each in told)} of them in {target}: upload it as feedback", soft_wrap=True)
         for line in problems:
-            out.print(line, highlight=False, markup=False)
+            out.print(line, highlight=False, markup=False, soft_wrap=True)
     raise typer.Exit(1 if problems else 0)
 
 
@@ -207,7 +242,7 @@ def export(
 ) -> None:
     """Write the gradebook as CSV. A score that needs a person's look is left blank."""
     from autograder.classroom.export import export as write
-    from autograder.classroom.export import remarks, rows, table
+    from autograder.classroom.export import remarks, rows, table, unnumbered
     from autograder.classroom.grade import Classroom
 
     room = Classroom(*at_work(classroom))
@@ -220,8 +255,40 @@ def export(
     else:
         target = target or room.folder / "grades.csv"
         out.print(f"{write(room, target, exercises, layout)} rows in {target}", soft_wrap=True)
-        for line in remarks(rows(room)):
+        for line in [*remarks(rows(room)), *(unnumbered(room) if layout in (Layout.canvas, Layout.moodle) else [])]:
             out.print(line, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def leaderboard(
+    exercise: Annotated[
+        str | None, typer.Argument(help="The exercise.", show_default="the one whose lesson says what is ranked")
+    ] = None,
+    aliases: Annotated[
+        Path | None, typer.Option(help="A CSV file of student,alias: what is shown in place of names.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the tables as a page, too.")] = None,
+    classroom: Folder = None,
+    modelled: Modelled = False,
+    as_json: Json = False,
+) -> None:
+    """Rank the right kernels of an exercise by their times: the geometric mean over the cases that its lesson names."""
+    from autograder.classroom import leaderboard as board
+    from autograder.files import write_whole
+
+    course, folder = at_work(classroom)
+    name = board.ranked_exercise(course, exercise)
+    with bars(as_json) as progress, stoppable():
+        found = board.collect(course, folder, name, progress, modelled)
+    shown = board.renamed(found, aliases) if aliases else found
+    tables, rest = board.rank(shown)
+    if html:
+        write_whole(html, board.as_html(name, tables, rest), public=True)
+    if as_json:
+        print(json.dumps(board.to_json(name, tables, rest)))
+    else:
+        out.print(board.as_text(name, tables, rest), highlight=False, soft_wrap=True)
+    raise typer.Exit(1 if any(each.fault for each in rest) else 0)
 
 
 @app.command()

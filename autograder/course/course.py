@@ -19,12 +19,13 @@ import types
 from pathlib import Path
 
 from autograder.course.colab import opening_cells
-from autograder.course.lesson import Lesson, LessonError, load
+from autograder.course.lesson import Lesson, LessonError, load, load_handed_out
 from autograder.judging.exercise import Exercise
 
 PACKAGE = Path(__file__).resolve().parents[1]
 VARIABLE = "MLA_COURSE"
 PROJECT = "mla-course"  # as pip knows it
+HANDED_OUT = "handed_out.ipynb"  # in a lesson's folder: its notebook as students get it, in place of its script
 PUBLISHED = {"repository": re.compile(r"[\w-]+/[\w.-]+", re.ASCII), "tag": re.compile(r"\w[\w./-]*", re.ASCII)}
 
 
@@ -120,6 +121,8 @@ class Course:
     def lesson(self, name: str) -> Lesson:
         """Return a lesson, read anew when its script or a record has changed.
 
+        Where its script is not here, but the notebook that students get is, as in a release, it is made of that.
+
         Raises
         ------
         LessonError
@@ -127,6 +130,8 @@ class Course:
         """
         folder = self.folder(name)
         script = folder / "lesson.py"
+        if not script.is_file() and (folder / HANDED_OUT).is_file():
+            return load_handed_out(folder / HANDED_OUT, self.exercises(name))
         if not script.is_file():
             raise LessonError(f"{script} is missing: lessons' scripts and solutions come with a checkout only")
         files = (script, *(path for place in self.records for path in sorted(place.glob("*.json"))))

@@ -37,7 +37,7 @@ class LessonError(ValueError):
 
 @dataclass(frozen=True)
 class Lesson:
-    """A lesson's notebook with solutions, and its parts by role."""
+    """A lesson's notebook with solutions, and its parts by role. Of one that was handed out, starters stand for them."""
 
     folder: Path
     title: str
@@ -46,6 +46,7 @@ class Lesson:
     solutions: dict[str, str]
     checks: tuple[str, ...]
     exercises: tuple[Exercise, ...]
+    handed_out: bool = False
 
     @property
     def name(self) -> str:
@@ -66,7 +67,9 @@ class Lesson:
         return clear_solution(self.solutions[exercise])
 
     def references(self, exercises: tuple[str, ...]) -> list[Cell]:
-        """Return the right solutions of these exercises as cells, in the lesson's order."""
+        """Return the right solutions of these exercises as cells, in the lesson's order; none where there are none."""
+        if self.handed_out:
+            return []
         return [
             Cell(f"{name}{REFERENCE}", source, True, gives=name)
             for name, source in self.solutions.items()
@@ -112,6 +115,24 @@ def load(
     roles.verify()
     return Lesson(
         script.parent, title, notebook, tuple(roles.setup), roles.solutions, tuple(roles.checks), tuple(exercises)
+    )
+
+
+def load_handed_out(path: Path, exercises: Sequence[Exercise]) -> Lesson:
+    """Read a lesson from the notebook that students get, which lies in the lesson's folder."""
+    notebook = nbformat.read(path, as_version=4)
+    notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
+    marked = [(cell, cell.metadata["nbgrader"]) for cell in notebook.cells if "nbgrader" in cell.metadata]
+    setup = (cell for cell, marks in marked if marks.locked and marks.grade_id.startswith("setup-"))
+    return Lesson(
+        path.parent,
+        path.parent.name,
+        notebook,
+        tuple(Cell(cell["id"].removeprefix("setup-"), cell.source, True) for cell in setup),
+        {cell["id"]: cell.source for cell, marks in marked if marks.solution},
+        tuple(cell["id"] for cell, marks in marked if marks.grade),
+        tuple(exercises),
+        handed_out=True,
     )
 
 

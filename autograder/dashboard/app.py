@@ -15,10 +15,11 @@ from IPython.display import display
 
 from autograder.dashboard import figures, findings, flags, pages, pictures, snapshot
 from autograder.dashboard.pages import ROWS, Look, page
-from autograder.text import one_line
+from autograder.text import listed, one_line
 
 VIEWS = ("Class", "Exercise", "Student", "Integrity", "Operations")
 MOST = 200  # groups to choose from
+HARDEST = 3
 SHORT = 6  # of what needs a look, of each kind, on the first page
 EVERY = 5.0  # seconds between looks at whether something was graded
 WIDE = widgets.Layout(width="auto", max_width="100%")
@@ -157,8 +158,13 @@ class Dashboard:
                 (f"⚑ {flag.exercise}: {flag.kind}", lambda f=flag: self._to_exercise(f)) for flag in self.flagged
             ]),
             self._list("Answers alike", [
-                (f"{', '.join(map(self._named, each.students[:3]))}: {each.sure}", lambda n=n: self._to_pair(n))
+                (f"{listed([*map(self._named, each.students)], 3)}: {each.sure}", lambda n=n: self._to_pair(n))
                 for n, each in enumerate(self.alike)
+            ]),
+            self._list("Hardest exercises", [
+                (f"{each.exercise}{figures.OF_SPEED if each.of_speed else ''}: {each.mean:.0%} of its points, "
+                 f"{each.lesson}", lambda e=each: self._to_figures(e))
+                for each in figures.hardest(self.figures)[:HARDEST] if each.mean is not None
             ]),
         ]  # fmt: skip
         self._show()
@@ -264,7 +270,7 @@ class Dashboard:
         item, each = self.group.items[n], figures.detailed(self.group, n, self.figures[n])
         flag = next((f for f in self.flagged if (f.lesson, f.exercise) == (item.lesson, item.name)), None)
         picture = pictures.exercise(each.histogram, each.speed)
-        whole = pages.exercises_table(self.figures, self.flagged)
+        whole = pages.exercises_table(figures.hardest(self.figures), self.flagged, "all exercises, the hardest first")
         self.one.value = pages.exercise_page(self.look, each, flag, picture) + whole
 
     def _student(self) -> None:
@@ -320,6 +326,10 @@ class Dashboard:
 
     def _to_exercise(self, flag: flags.Flag) -> None:
         self._to("Exercise", self.exercise, self.group.place[flag.lesson, flag.exercise])
+
+    def _to_figures(self, each: figures.Figures) -> None:
+        name = each.exercise + (figures.OF_SPEED if each.of_speed else "")
+        self._to("Exercise", self.exercise, self.group.place[each.lesson, name])
 
     def _to_pair(self, n: int) -> None:
         self._to("Integrity", self.pair, n)

@@ -298,6 +298,11 @@ def overview(group: Group) -> list[Figures]:
     ]  # fmt: skip
 
 
+def hardest(found: Sequence[Figures]) -> list[Figures]:
+    """Return these figures with the lowest mean first; what nobody tried comes last."""
+    return sorted(found, key=lambda each: (each.mean is None, each.mean))
+
+
 def _number(value: float) -> float | None:
     return None if np.isnan(value) else round(float(value), 4)
 

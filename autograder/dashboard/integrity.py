@@ -119,7 +119,10 @@ def _weigh(group: Group, shapes: Shapes, key: tuple[str, str]) -> tuple[list[tup
     members = {family: [n for each in texts.values() for n in each] for family, texts in by_family.items()}
     lengths = {f: BITS * max(0, shapes.tokens.get(f, 0) - shapes.starter[key]) for f in by_family}
     matches = _pairs(members.values())
-    verbatim = _pairs(same for texts in by_family.values() for same in texts.values())
+    # That many have the lesson's own solution does not make a match on another answer any likelier.
+    other = {family: texts for family, texts in by_family.items() if family != own}
+    found, differ = _pairs(members[family] for family in other), size - len(members.get(own, ()))
+    verbatim = _pairs(same for texts in other.values() for same in texts.values())
     # Of a shape that no third one has nothing is known but how many others have one of their own (Good and Turing)
     unseen = sum(len(each) for each in members.values() if len(each) <= 2)
     blocks = []
@@ -127,7 +130,8 @@ def _weigh(group: Group, shapes: Shapes, key: tuple[str, str]) -> tuple[list[tup
         count = len(members[family])
         if count < 2:
             continue
-        rarity = _rarity(matches - _pairs([members[family]]), size - count)
+        pairs, those = (matches, size) if family == own else (found, differ)
+        rarity = _rarity(pairs - _pairs([members[family]]), those - count)
         rarity = max(rarity, -np.log2(unseen / size)) if count == 2 else min(rarity, -np.log2((count - 2) / (size - 2)))
         bits = min(lengths[family], MOST, rarity)
         if family == own:
@@ -135,7 +139,7 @@ def _weigh(group: Group, shapes: Shapes, key: tuple[str, str]) -> tuple[list[tup
             continue
         blocks.append((members[family], bits))
         for same in texts.values():
-            rarity = _rarity(verbatim - _pairs([same]), size - len(same))
+            rarity = _rarity(verbatim - _pairs([same]), differ - len(same))
             more = min(TEXT * lengths[family], rarity, MOST)
             if len(same) > 1 and more > bits:
                 blocks.append((same, more))

@@ -40,7 +40,8 @@ STYLE = """<style>
 .mla .full { background: #d7f0dd } .mla .part { background: #fff2c4 } .mla .zero { background: #fbdcd8 }
 .mla .none { background: #eceff2 } .mla .open { background: #e6dcf7 }
 .mla .marks { font-family: ui-monospace, monospace; white-space: pre }
-.mla .wide { overflow-x: auto } .mla a { color: #0b4fa8 } .mla pre { white-space: pre-wrap; margin: 0; font-size: 12px }
+.mla .wide { overflow-x: auto } .mla a { color: #0b4fa8 }
+.mla pre { white-space: pre-wrap; margin: 0; font: 12px/1.4 ui-monospace, monospace }
 .mla img { max-width: 100%; height: auto } .mla .flag { border-left: 4px solid #8a3d00; padding-left: 8px }
 .mla .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(320px, 1fr)); gap: 12px }
 .mla .pair > div { border: 1px solid #b7bec7; padding: 6px; overflow: auto; max-height: 420px }
@@ -199,8 +200,8 @@ def _marks(group: Group, n: int, at: int, lesson: str) -> Raw:
 # Exercise
 
 
-def exercises_table(found: Sequence[Figures], flagged: Sequence[Flag], caption: str = "all exercises") -> str:
-    """Return the figures of all exercises."""
+def exercises_table(found: Sequence[Figures], flagged: Sequence[Flag], caption: str) -> str:
+    """Return the figures of these exercises."""
     kinds = {(flag.lesson, flag.exercise): flag.kind for flag in flagged}
     rows = []
     for each in found:
@@ -232,8 +233,8 @@ NOTES = (
 
 def exercise_page(look: Look, each: Figures, flag: Flag | None, picture: str) -> str:
     """Return all that is known of one exercise, or of its speed."""
-    of = " speed" if each.of_speed else ""
-    parts = [f"<h2>{escape(each.exercise)}{of}, {escape(each.lesson)}, {each.points:g} points</h2>"]
+    of, point = " speed" if each.of_speed else "", "point" if each.points == 1 else "points"
+    parts = [f"<h2>{escape(each.exercise)}{of}, {escape(each.lesson)}, {each.points:g} {point}</h2>"]
     if flag:
         parts.append(f"<p class='flag'><b>⚑ {escape(flag.kind)}.</b> {escape(flag.reason)}</p>")
     parts.append(f"<p>{look.link(['gradebook', each.lesson, each.lesson], 'Submissions in formgrader')}</p>")
@@ -435,7 +436,11 @@ def operations_page(look: Look, waiting: Sequence[tuple[str, str, str]], most: i
         for lesson, student, why in waiting[:most]
     ]
     parts.append(
-        table(["lesson", "student", "why"], told, f"waiting for `mla-course grade`: {len(waiting)}", "nothing waits")
+        table(
+            ["lesson", "student", "why"],
+            told,
+            f"waiting for mla-course grade: {len(waiting)}" if told else "waiting for mla-course grade",
+        )
     )
     for caption, outcomes in (
         ("grader faults: no score, to be graded by a person", [Outcome.FAULT]),

@@ -75,6 +75,7 @@ def _digest(text: str) -> str:
 def _tokens(tree: ast.Module, keep: str) -> Iterator[str]:
     """Yield a token a node, from the top down; a name of the student's begins with a zero byte."""
     own = _bound(tree) - {keep}
+    fields = _fields(tree)
     modules = {
         alias.asname: alias.name
         for node in ast.walk(tree)
@@ -102,7 +103,7 @@ def _tokens(tree: ast.Module, keep: str) -> Iterator[str]:
         if isinstance(node, ast.Constant):
             yield repr(node.value)[:100]
         elif isinstance(node, ast.Attribute):
-            yield node.attr
+            yield numbers.setdefault(f".{node.attr}", f"\0{len(numbers)}") if node.attr in fields else node.attr
         elif isinstance(node, ast.keyword) and node.arg:
             yield named(node.arg) if node.arg in own else node.arg
         stack.extend(reversed(list(_children(node))))
@@ -149,6 +150,17 @@ def _bound(tree: ast.AST) -> set[str]:
                 found.add(node.id)
         else:
             found.update(_names_in(node))
+    return found
+
+
+def _fields(tree: ast.AST) -> set[str]:
+    """Return the names of attributes that the code sets, and of the methods that it defines."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            found.add(node.attr)
+        elif isinstance(node, ast.ClassDef):
+            found.update(each.name for each in node.body if isinstance(each, ast.FunctionDef))
     return found
 
 

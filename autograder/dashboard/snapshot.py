@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any
 from autograder.classroom.database import gradebook_url
 from autograder.files import write_whole
 from autograder.judging.verdict import Outcome
+from autograder.kernels.advice import advice
 from autograder.text import one_line
 
 if TYPE_CHECKING:
     from autograder.course.course import Course
 
 CACHE = ".dashboard"
-VERSION = [4, *map(str, Outcome)]  # of what the cache holds: outcomes are kept as places in their list
+VERSION = [5, *map(str, Outcome)]  # of what the cache holds: outcomes are kept as places in their list
 LESSON = re.compile(r"\d\d_.+")
 REASON = 600  # characters of a reason that are kept
 SPEED = ("how", "device", "seconds", "floor", "baseline", "bytes", "flops", "bandwidth", "rate", "fraction", "ratio")
@@ -36,7 +37,8 @@ MOST_HISTORY = 16 << 20  # bytes of a student's history of a lesson that are rea
 OUTCOMES = frozenset(Outcome)
 
 Progress = Callable[[str, int, int], None]
-# What is kept of a verdict, in this order: exercise, points, score, outcome, reason, mistake, its parts as
+# What is kept of a verdict, in this order: exercise, points, score, outcome, reason with what bounds a slow kernel,
+# mistake, its parts as
 # [name, points, score, case that failed], seconds, isolation, speed as a list in the order of `SPEED`, or None
 Row = list[Any]
 NAME, POINTS, SCORE, OUTCOME, WHY, MISTAKE, PARTS, SECONDS, ISOLATION, ATTAINED = range(10)
@@ -254,13 +256,16 @@ def row_of(verdict: dict[str, Any]) -> Row:
     """Return what is kept of a verdict's plain data (`Verdict.to_json`). Raises KeyError, TypeError, ValueError."""
     if verdict["outcome"] not in OUTCOMES:
         raise ValueError(f"there is no outcome {verdict['outcome']!r}")
-    score, speed = verdict["score"], verdict.get("speed")
+    score, speed, why = verdict["score"], verdict.get("speed"), verdict.get("reason", "")
+    with contextlib.suppress(KeyError, TypeError, ValueError, ZeroDivisionError):  # a hint, without which it counts too
+        if speed and verdict["outcome"] != Outcome.PASSED and (what := advice(speed)):
+            why = f"{why}. What to look at: {what}"
     return [
         one_line(verdict["exercise"], 200),
         float(verdict["points"]),
         None if score is None else float(score),
         verdict["outcome"],
-        one_line(verdict.get("reason", ""), REASON),
+        one_line(why, REASON),
         one_line(verdict["mistake"], 200) if verdict.get("mistake") else None,
         [[part["name"], part["points"], part["score"], part.get("case", "")] for part in verdict.get("parts", ())],
         float(verdict.get("seconds", 0.0)),

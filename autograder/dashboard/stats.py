@@ -68,7 +68,7 @@ def show(console: Console, found: dict[str, Any]) -> None:
     """Print the figures as tables."""
     _table(
         console,
-        f"Exercises, {found['students']} students",
+        f"Exercises, {found['students']} students; hours from the class's first hand-in of a lesson",
         ("exercise", "tried", "some", "all", "at once", "discr.", "tries", "hours"),
         [
             (

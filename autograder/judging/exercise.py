@@ -72,6 +72,8 @@ class Speed:
         Of arguments and results by name, a letter for each axis along which the oracle can be asked for a part: "bh"
         for [B, H, ...], "b_h" where the second axis is taken whole, "mn". "@block_table" is for a pool of which row b
         of that argument names the pages. Where the time is modelled, rows of the results are compared at full size.
+    ranked : sequence of mappings
+        Cases that a leaderboard times, each in place of `case`; none for an exercise without a leaderboard.
     """
 
     points: float
@@ -83,6 +85,7 @@ class Speed:
     device: str = "h100"
     small: Params | None = None
     axes: Mapping[str, str] = field(default_factory=dict)
+    ranked: Sequence[Params] = ()
 
 
 @dataclass(frozen=True)

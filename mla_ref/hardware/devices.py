@@ -180,12 +180,13 @@ DEVICES: dict[str, Device] = {
         sms=132,
         sm=Multiprocessor(64, 32, 228 * _KIB, 256 * _KIB, 1.98e9),
         shared_bytes=227 * _KIB,
-        l2_bytes=50 * _MIB,
+        l2_bytes=60 * _MIB,  # the whole chip's, one part for each memory controller: an H100 has ten of twelve
         l2_bandwidth=7.7e12,
         measured_dram_bandwidth=4.27e12,
         measured_flops={"bfloat16": 687e12},
         source={
-            "": "NVIDIA H200 data sheet; processor and L2 as H100",
+            "": "NVIDIA H200 data sheet; processor and the L2's bandwidth as H100",
+            "l2_bytes": "cudaDeviceProp.l2CacheSize, in benchmarks/reconstruction_h200.json",
             "measured_dram_bandwidth": "measured once for this course: torch copy_ of 1 Gi bfloat16, an H200",
             "measured_flops": "measured once for this course: torch matmul of 8192³ random bfloat16, an H200",
         },

@@ -1,11 +1,96 @@
 """The sample class of lesson 01."""
 
+import re
+
 from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, unfinished
 from autograder.judging.verdict import Outcome
 
 from .troublesome import TROUBLESOME
 
 PARTIAL, ERROR, UNFINISHED = Outcome.PARTIAL, Outcome.ERROR, Outcome.UNFINISHED
+
+# Copied: milo changed names and comments, and nothing that is computed
+KIRA = {
+    "attention": """
+def attention(q, k, v):
+    # one query position at a time, over the keys up to its own
+    B, S, H, D = q.shape
+    offset = k.shape[1] - S
+    outs, sums = [], []
+    for s in range(S):
+        keys, vals = k[:, : offset + s + 1], v[:, : offset + s + 1]
+        logits = (q[:, s, None] * keys).sum(-1) / D**0.5  # [B, t, H]
+        top = logits.max(dim=1).values
+        p = (logits - top[:, None]).exp()
+        z = p.sum(1)
+        outs.append((p[..., None] * vals).sum(1) / z[..., None])
+        sums.append(top + z.log())
+    return torch.stack(outs, 1), torch.stack(sums, 1)
+""",
+    "grouped_attention": """
+def grouped_attention(q, k, v):
+    # a call for each key head, with the query heads that share it
+    per = q.shape[2] // k.shape[2]
+    outs, sums = [], []
+    for g in range(k.shape[2]):
+        mine = q[:, :, g * per : (g + 1) * per]
+        keys, vals = (x[:, :, g : g + 1].repeat(1, 1, per, 1) for x in (k, v))
+        o, z = attention(mine, keys, vals)
+        outs.append(o)
+        sums.append(z)
+    return torch.cat(outs, dim=2), torch.cat(sums, dim=2)
+""",
+    "KVCache": """
+class KVCache:
+    def __init__(self, batch, capacity, num_kv_heads, head_dim):
+        # keys and values in one list, and a counter for each
+        self.room = capacity
+        self.data = [torch.empty(capacity, batch, num_kv_heads, head_dim) for _ in range(2)]
+        self.filled = [0, 0]
+
+    def length(self):
+        return min(self.filled)
+
+    def append(self, k, v):
+        # refuse first, then copy token by token
+        if self.filled[0] + k.size(1) > self.room:
+            raise ValueError("does not fit")
+        for side, new in enumerate((k, v)):
+            for t in range(new.size(1)):
+                self.data[side][self.filled[side]] = new[:, t]
+                self.filled[side] += 1
+        return tuple(d[: self.filled[0]].transpose(0, 1) for d in self.data)
+""",
+}
+RENAMED = {
+    "# one query position at a time, over the keys up to its own": "# causal: the row only sees the past",
+    "# a call for each key head, with the query heads that share it": "# loop over the groups",
+    "# keys and values in one list, and a counter for each": "# storage",
+    "# refuse first, then copy token by token": "# check the size, then write",
+    "  # [B, t, H]": "",
+    "outs": "results", "sums": "lses", "keys": "ks", "vals": "vs", "logits": "raw", "top": "peak", "offset": "before",
+    "mine": "part", "per": "group", "data": "both", "filled": "count", "room": "limit", "side": "which", "new": "add",
+}  # fmt: skip
+
+
+def _renamed(source: str) -> str:
+    for old, new in RENAMED.items():
+        source = re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", new, source)
+    return source
+
+
+COPIED = (
+    Submission(
+        "kira",
+        "loops of her own over positions, groups and tokens",
+        tuple(rewrite(exercise, source) for exercise, source in KIRA.items()),
+    ),
+    Submission(
+        "milo",
+        "kira's answers with other names and comments",
+        tuple(rewrite(exercise, _renamed(source)) for exercise, source in KIRA.items()),
+    ),
+)
 
 SUBMISSIONS = (
     Submission("ada", "the solution as it stands"),
@@ -440,6 +525,7 @@ class KVCache:
         patches=(replace("attention", "def attention(q, k, v):", "def attention(q, k, v)"),),
         expect={"attention": Expected(0, ERROR, "SyntaxError in line 1")},
     ),
+    *COPIED,
     *TROUBLESOME,
 )
-DEMO = ("ada", "eli", *(each.student for each in TROUBLESOME))
+DEMO = ("ada", "eli", *(each.student for each in (*COPIED, *TROUBLESOME)))

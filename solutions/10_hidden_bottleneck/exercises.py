@@ -832,6 +832,7 @@ def _behind_last_fast(steps: Sequence[float], rows: Sequence[Sequence[float]], b
 
 _knee_slip = slips(_knee)
 SWEEP = dict(mib=(8, 16, 24, 32, 40, 48, 64, 96, 128), knee=3, fixed=2.0, l2=7.0, dram=4.0, copy=4.2)
+SMALL = dict(mib=(1, 2, 4, 8, 16, 32, 40, 48, 56, 64), knee=4, fixed=3.0, l2=2.5, dram=0.9, copy=1.0)
 
 KNEE = Exercise(
     name="l2_knee",
@@ -846,9 +847,7 @@ KNEE = Exercise(
         Part(
             "a large one and a small one",
             1,
-            visible=[
-                dict(mib=(1, 2, 4, 8, 16, 32, 40, 48, 56, 64), knee=4, fixed=3.0, l2=2.5, dram=0.9, copy=1.0, late=6)
-            ],
+            visible=[SMALL | dict(late=9), SMALL | dict(late=6)],  # who takes the last slow step gets 0/0 in the second
             hidden=lambda r: [_drawn_sweep(r, n) for n in (1, 5, 6)],
         ),
     ),

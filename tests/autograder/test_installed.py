@@ -65,3 +65,14 @@ def test_an_answer_is_checked_where_no_lesson_is(installed, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "matmul_cost: passed" in done.stdout
+
+
+def test_the_trained_model_comes_along(installed, tmp_path):
+    session = "import mla_ref; from mla_ref.models import load_byte_model; load_byte_model(); print(mla_ref.__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    command = [sys.executable, "-c", session]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(installed))
+    notice = (installed / "mla_ref/byte_model/README.md").read_text()
+    assert "Python Software Foundation" in notice and "License" in notice

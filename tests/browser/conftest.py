@@ -3,16 +3,20 @@
 `MLA_SCREENSHOTS=FOLDER` has the tests leave a picture of what they looked at.
 """
 
+import contextlib
 import functools
 import http.server
 import os
+import re
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -135,6 +139,35 @@ def wait_for(url, process, log, seconds=90):
         except OSError:
             time.sleep(0.2)
     pytest.fail(f"nothing answers at {url}:\n{log.read_text()}")
+
+
+@contextlib.contextmanager
+def dashboard(room, *options):
+    """Serve the dashboard of a classroom; give its address, token and all, as `mla-course dashboard` prints it."""
+    command = [sys.executable, "-m", "autograder.cli", "dashboard", "--no-browser", "--classroom", str(room), *options]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as server:
+        try:
+            told = iter(server.stderr.readline, "")
+            found = next((match[0] for line in told if (match := re.search(r"http://\S+token=\S+", line))), None)
+            assert found, "the dashboard ended before it had an address"
+            for _ in range(120):
+                with contextlib.suppress(urllib.error.URLError):
+                    urllib.request.urlopen(found, timeout=60).close()
+                    break
+                time.sleep(0.5)
+            else:
+                pytest.fail(f"nothing answers at {found}")
+            yield found
+        finally:
+            os.killpg(server.pid, signal.SIGINT)
+            server.wait(30)
 
 
 @pytest.fixture(scope="session")

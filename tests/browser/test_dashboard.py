@@ -3,9 +3,6 @@
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -13,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ..autograder.dashboard import simulated
+from .conftest import dashboard
 
 pytest.importorskip("voila", reason="no Voilà here: pip install 'mla-course[dashboard]'")
 
-ROOT = Path(__file__).parents[2]
 VIEWS = "Class", "Exercise", "Student", "Integrity", "Operations"
 SHOTS = os.environ.get("MLA_SCREENSHOTS")
 
@@ -30,34 +27,8 @@ def made():
 @pytest.fixture(scope="module")
 def address(made, tmp_path_factory):
     """The address of a dashboard of that class, token and all, as `mla-course dashboard` prints it."""
-    room = simulated.write(made, tmp_path_factory.mktemp("class"))
-    command = [sys.executable, "-m", "autograder.cli", "dashboard", "--no-browser", "--classroom", str(room)]
-    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        command, cwd=ROOT, env=variables, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as server:
-        try:
-            told = iter(server.stderr.readline, "")
-            found = next((match[0] for line in told if (match := re.search(r"http://\S+token=\S+", line))), None)
-            assert found, "the dashboard ended before it had an address"
-            _wait(found)
-            yield found
-        finally:
-            os.killpg(server.pid, signal.SIGINT)
-            server.wait(30)
-
-
-def _wait(address):
-    """Wait until the server answers."""
-    import time
-
-    for _ in range(120):
-        try:
-            urllib.request.urlopen(address, timeout=60).close()
-            return
-        except urllib.error.URLError:
-            time.sleep(0.5)
-    raise TimeoutError(address)
+    with dashboard(simulated.write(made, tmp_path_factory.mktemp("class"))) as found:
+        yield found
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from autograder.classroom.grade import Classroom
 from autograder.course.course import Course
 from autograder.course.sample import render, submissions
 
-from .conftest import WIDTHS
+from .conftest import WIDTHS, dashboard
 
 LESSON = "00_start_here"
 STUDENTS = "ada", "eli"
@@ -46,6 +46,28 @@ def test_formgrader_shows_the_class_and_a_verdict(room, new_page, lab, shoot):
     for student in STUDENTS:
         page.get_by_text(student).first.wait_for()
     shoot(page, "formgrader_students")
+
+
+def test_the_dashboards_links_lead_to_a_students_work_in_formgrader(room, new_page, lab, shoot):
+    pytest.importorskip("voila", reason="no Voilà here: pip install 'mla-course[dashboard]'")
+    page = new_page()
+    page.goto(lab("lab"))  # where an instructor is logged in
+    with dashboard(room.folder, "--formgrader", lab().partition("/?")[0]) as address:
+        page.goto(address)
+        page.get_by_label("Open").select_option("eli")
+
+        def follow(name):
+            with page.expect_popup() as opened:
+                page.get_by_role("link", name=name).first.click()
+            return opened.value
+
+        work = follow("open")
+        work.locator("input.score").first.wait_for()
+        assert "these are elements" in work.locator("body").inner_text()  # what the judge says of eli's tensor_bytes
+        shoot(work, "formgrader_from_dashboard")
+        follow("This student in formgrader").get_by_text("Overall Score").first.wait_for()
+        page.get_by_role("button", name="Exercise", exact=True).click()
+        follow("Submissions in formgrader").get_by_role("link", name="Submission #2").wait_for()
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -73,14 +73,15 @@ def test_the_oracle_is_the_definition(length):
     assert torch.equal(cache, before)
 
 
-@pytest.mark.parametrize("impl", ["absorb", "triton"])
+@pytest.mark.parametrize("impl", ["naive", "absorb", "triton"])
 @pytest.mark.parametrize("length", [0, 31, 300])
 @torch.no_grad()
 def test_a_step_is_within_the_challenges_tolerance(impl, length):
     layer, x, cache = drawn()
     wanted, filled = cache.clone(), cache.clone()
     expected = challenge_oracle(layer, x, wanted, length)
-    out = challenge_decode(layer, x, filled, length, impl=impl)
+    angles = bfloat16_angles(torch.arange(cache.shape[1], device=DEVICE), 64) if length == 31 else None
+    out = challenge_decode(layer, x, filled, length, impl=impl, angles=angles)
     assert out.dtype == x.dtype
     torch.testing.assert_close(out.double(), expected, rtol=RELATIVE, atol=ABSOLUTE)
     torch.testing.assert_close(filled, wanted, rtol=RELATIVE, atol=ABSOLUTE)
@@ -113,9 +114,40 @@ def test_what_does_not_fit_is_named():
         challenge_decode(layer, x, cache, 330)
     with pytest.raises(ValueError, match=r"cache has shape \[3, 330, 95\], expected \[B, capacity, 96\]"):
         challenge_decode(layer, x, cache[..., :95], 3)
-    with pytest.raises(ValueError, match="no implementation 'naive', expected absorb or triton"):
-        challenge_decode(layer, x, cache.clone(), 3, impl="naive")
+    with pytest.raises(ValueError, match=r"angles have shapes \[\[9, 32\], \[9, 32\]\], expected .* \[330, 32\]"):
+        challenge_decode(layer, x, cache, 3, angles=bfloat16_angles(torch.arange(9, device=DEVICE), 64))
+    with pytest.raises(ValueError, match="no implementation 'eager', expected naive, absorb or triton"):
+        challenge_decode(layer, x, cache, 3, impl="eager")
     assert torch.equal(cache, before)
     weights = layer.q_down, layer.q_up, layer.kv_down, layer.kv_up, layer.out
     with pytest.raises(ValueError, match=r"q_up has shape \[320, 48\], expected \d+ rows for 4 heads"):
         ChallengeLayer(*weights, heads=4, qk_rope_head_dim=32, v_head_dim=16)
+
+
+@pytest.mark.parametrize("length", [0, 1, 63, 64, 129, 200])
+@pytest.mark.parametrize(("heads", "widths", "splits"), [(4, (32, 64), None), (70, (64, 32), 3), (17, (48, 40), 2)])
+@torch.no_grad()
+def test_the_kernel_rotates_as_it_reads(length, heads, widths, splits):
+    """Blocks and a tail, several splits; widths that no descriptor reads; what lies behind the length is NaN."""
+    from mla_ref.kernels.decode_rotating import rotating_latent_attention
+
+    torch.manual_seed(1)
+    (R, Dr), T = widths, length + 1
+    cache = torch.randn(2, T + 40, R + Dr, device=DEVICE).bfloat16()
+    cache[:, T:] = math.nan
+    q_latent, q_rope = (torch.randn(2, 1, heads, width, device=DEVICE).bfloat16() for width in widths)
+    angles = bfloat16_angles(torch.arange(T, device=DEVICE), Dr)
+    out, lse = rotating_latent_attention(
+        q_latent, q_rope, cache[:, :T], *angles, scale=0.1, num_splits=splits and min(splits, T)
+    )
+
+    cos, sin = (torch.cat((each, each), -1).double() for each in angles)
+    keys = cache[:, :T, R:].double()
+    turned = keys * cos + torch.cat((-keys[..., Dr // 2 :], keys[..., : Dr // 2]), -1) * sin
+    latents = cache[:, :T, :R].double()
+    scores = torch.einsum("bshr,btr->bsht", q_latent.double(), latents)
+    scores = 0.1 * (scores + torch.einsum("bshr,btr->bsht", q_rope.double(), turned))
+    expected = torch.einsum("bsht,btr->bshr", scores.softmax(-1), latents)
+    assert out.dtype == torch.bfloat16 and lse.dtype == torch.float32
+    torch.testing.assert_close(out.double(), expected, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(lse.double(), scores.logsumexp(-1), rtol=1e-2, atol=2e-2)

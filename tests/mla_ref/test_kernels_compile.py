@@ -20,6 +20,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 import mla_ref.kernels
+import mla_ref.kernels.decode_rotating
 from mla_ref.kernels._decode import Limits
 
 POINTEES = {"cos_ptr": "fp32", "sin_ptr": "fp32", "table_ptr": "i32", "starts_ptr": "i32", "lengths_ptr": "i32"}
@@ -123,6 +124,10 @@ for target in [TARGETS[int(sys.argv[1])]]:
             kernels.append(("decode", "_latent_attention", 520))
         if target[1] in (90, 100):
             kernels.append(("decode_tma", "_latent_attention_tma", 512))
+            for heads in (16, 128) if contiguous else ():
+                tile = tile_for("decode_rotating", target, heads, 512, paged=False)
+                blocks = {"R": 512, "HALF": 32, "OVERLAP": True, **tile[0]}
+                compile("decode_rotating", "_rotating_attention", dtype, target, blocks, contiguous, **tile[1])
         for module, kernel, R in kernels:
             tile = tile_for(module, target, 128 if contiguous else 16, R, paged=not contiguous)
             blocks = {"CAUSAL": contiguous, "R": R, "DR": 64, "OVERLAP": target[1] in (90, 100), **tile[0]}

@@ -7,8 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import mla_ref
+from mla_ref.attached import attach
 from mla_ref.hardware import emulator
-from mla_ref.models import Model, ModelConfig, attach, generate, load
+from mla_ref.models import Model, ModelConfig, generate, load
 
 transformers = pytest.importorskip("transformers")
 DEVICE = "cpu" if emulator.active() else "cuda"

@@ -23,7 +23,7 @@ MAX_TENSORS = 4096
 MAX_DIMS = 8
 MAX_DEPTH = 64  # of what lies in one another: who works on it goes as deep, from wherever they stand
 
-_NAMES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool"
+_NAMES = "float64 float32 float16 bfloat16 float8_e4m3fn int64 int32 int16 int8 uint8 bool"
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _NAMES.split()}
 
 

@@ -29,6 +29,7 @@ DTYPES = {
     torch.float32: "fp32",
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "fp8e4nv",
     torch.int64: "i64",
     torch.int32: "i32",
     torch.int16: "i16",

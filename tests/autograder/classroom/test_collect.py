@@ -9,7 +9,9 @@ import zipfile
 import pytest
 
 from autograder.classroom.archives import MAX_MEMBERS
-from autograder.classroom.collect import CollectError, collect
+from autograder.classroom.collect import CollectError, collect, hand_back
+from autograder.classroom.export import table
+from autograder.classroom.feedback import write_feedback
 from autograder.course.course import Course
 from autograder.judging.verdict import Outcome
 
@@ -86,6 +88,35 @@ def test_a_canvas_download_takes_the_last_attempt_and_says_which_is_late(tiny_ro
     assert _there(tiny_room) == {"ada": RIGHT_BOOK, "boole_340935": WRONG_BOOK}
     assert not _refused(taken)
     assert [each.student for each in taken if "late" in each.why] == ["boole_340935"]
+    tiny_room.grade()
+    _, _, *students = table(tiny_room, "canvas")
+    assert {(row[3], row[1]) for row in students} == {("ada", "340934"), ("boole_340935", "340935")}  # login, ID
+
+
+def test_feedback_goes_back_to_a_platform_under_the_names_of_its_download(tiny_room, tmp_path):
+    members = {
+        f"Zoë Li_101_assignsubmission_file_/{BOOK}": RIGHT_BOOK,
+        "Cleo Po_103_assignsubmission_file_/all of it.zip": _packed({"mine/final.version.ipynb": WRONG_BOOK}),
+        f"liada_340934_208490284_{BOOK}": RIGHT_BOOK,
+        f"Ben Cruz_102_assignsubmission_file_{BOOK}": WRONG_BOOK,
+    }
+    source = _zip(tmp_path / "download.zip", members)
+    collect(tiny_room, [source], lesson=NAME)
+    tiny_room.grade()
+    write_feedback(tiny_room)
+    late = _zip(tmp_path / "later.zip", {**members, f"Dan_104_assignsubmission_file_/{BOOK}": RIGHT_BOOK})
+    told = hand_back(tiny_room, late, tmp_path / "back.zip", NAME)
+    assert [(each.student, "collect and grade it first" in each.why) for each in told if not each.good] == [
+        ("Dan", True)
+    ]
+    with zipfile.ZipFile(tmp_path / "back.zip") as archive:
+        pages = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert {name: "halved" in page for name, page in pages.items()} == {
+        f"Zoë Li_101_assignsubmission_file_/{NAME}.html": False,
+        "Cleo Po_103_assignsubmission_file_/final.version.html": True,
+        f"liada_340934_208490284_{NAME}.html": False,
+        f"Ben Cruz_102_assignsubmission_file_{NAME}.html": True,
+    }
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ def test_it_has_a_gradebook_of_its_own(course, tmp_path, monkeypatch, capsys):
     result.show(Console(width=200))
     said = " ".join(capsys.readouterr().out.split())
     assert "MLA_GRADEBOOK was left alone" in said
-    assert f"an SQLite file of the demo's own, {tmp_path / 'demo' / 'gradebook.db'}" in said
+    assert f"an SQLite file of its own, {tmp_path / 'demo' / 'gradebook.db'}" in said
+    assert f"mla-course dashboard --classroom {tmp_path / 'demo'}" in said
 
 
 def test_what_is_graded_later_in_its_folder_stays_there(course, tmp_path, monkeypatch):

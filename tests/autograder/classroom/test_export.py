@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from autograder.classroom.export import export, remarks, rows, table
+from autograder.classroom.export import export, remarks, rows, table, unnumbered
 from autograder.classroom.grade import Classroom
 from autograder.judging.judge import zero
 from autograder.judging.verdict import Outcome, Verdict
@@ -90,6 +90,11 @@ def test_canvas_gets_its_columns_and_points_possible(room, tmp_path):
     assert points == ["Points Possible", "", "", "", "", "5.0"]
     assert ada == ["Love, =Ada", "17", "", "ada", "", "7.0"]
     assert ben == ["ben", "", "", "ben", "", "2.0"]
+
+
+def test_who_a_platform_may_not_find_is_said(room):
+    (line,) = unnumbered(room)
+    assert line.startswith("6 of the students have no number of the platform's, ben the first")
 
 
 def test_moodle_gets_its_columns(room, tmp_path):

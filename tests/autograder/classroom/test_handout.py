@@ -7,11 +7,13 @@ import sys
 import tomllib
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from autograder.classroom.build import BuildError
-from autograder.classroom.handout import hand_out, solutions_in
+from autograder.classroom.handout import _data, hand_out, solutions_in
 from autograder.course.course import Course
+from autograder.course.lesson import without_marks
 
 from ..tiny_course import FOLDER, NAME, write
 
@@ -81,9 +83,27 @@ def test_the_trained_model_writes_in_a_release(released, tmp_path):
     assert done.stdout.endswith("the same text\n")
 
 
-def test_everything_that_the_notebooks_import_is_in_a_release(released, tmp_path):
-    import nbformat
+def test_a_student_gets_the_judges_verdict_on_a_notebook_of_a_release(released, tmp_path):
+    """With their own earlier answers, as the lessons' solutions are not there, and a word on that."""
+    solutions = OURS.lesson("01_mha").solutions
+    book = nbformat.read(released / "course" / "01_mha" / "01_mha.ipynb", as_version=4)
+    for cell in book.cells:
+        if cell["id"] in ("attention", "grouped_attention", "KVCache", "CachedAttention"):
+            cell.source = without_marks(solutions[cell["id"]])
+        if cell["id"] == "KVCache":
+            cell.source = cell.source.replace("return self.k[:, :total], self.v[:, :total]", "return k, v")
+    nbformat.write(book, tmp_path / "01_mha.ipynb")
+    code = "from autograder.cli import main\nimport sys\nsys.argv = ['mla-course', 'check', '01_mha.ipynb']\nmain()"
+    done = _ran(released, code, tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "attention: passed, 5 of 5 points" in done.stdout
+    assert "predict_cache_bytes: unfinished, 0 of 2 points" in done.stdout
+    assert "KVCache: wrong" in done.stdout and "only the tokens it was given" in done.stdout
+    assert "CachedAttention: partial" in done.stdout  # with this cache
+    assert "solutions are not here" in done.stdout
 
+
+def test_everything_that_the_notebooks_import_is_in_a_release(released, tmp_path):
     lines = set()
     for path in (released / "course").rglob("*.ipynb"):
         for cell in nbformat.read(path, as_version=4).cells:
@@ -130,3 +150,9 @@ def _ran(released, code, elsewhere):
     variables |= {"PYTHONPATH": str(released), "MPLBACKEND": "agg"}
     command = [sys.executable, "-c", code]
     return subprocess.run(command, cwd=elsewhere, env=variables, capture_output=True, text=True, timeout=300)
+
+
+def test_data_goes_with_the_module_that_names_its_folder():
+    weights = ROOT / "mla_ref" / "byte_model" / "model.safetensors"
+    assert weights in _data([ROOT / "mla_ref" / "models.py"])
+    assert weights not in _data([ROOT / "mla_ref" / "config.py"])

@@ -65,6 +65,32 @@ def test_a_copied_pair_is_one_click_away_side_by_side(board, hundred):
     assert all(name in board.beside.value for name in pair)
 
 
+def test_the_hardest_exercise_is_one_click_away(board, hundred):
+    means = {(each.lesson, each.exercise, each.of_speed): each.mean for each in board.figures if each.mean is not None}
+    lesson, exercise, of_speed = min(means, key=means.get)
+    next(iter(_buttons(board, 3).values())).click()
+    assert board.view.value == "Exercise"
+    assert f"<h2>{exercise}{' speed' if of_speed else ''}, {lesson}" in _shown(board)
+    whole = _shown(board).partition("the hardest first")[2]
+    assert f"<td>{exercise}</td>" in whole.partition("<tbody>")[2].partition("</tr>")[0]
+
+
+def test_a_student_with_a_slow_kernel_is_told_what_bounds_it(tmp_path):
+    made = simulated.make(30, 8, 2, seed=3, bad=False)
+    key, at = next(
+        (key, n) for key, its in made.verdicts.items() for n, v in enumerate(its) if v.outcome is Outcome.SLOW
+    )
+    slow = made.verdicts[key][at]
+    step = {"step": "kernel", "us": slow.speed["seconds"] * 1e6, "bound": "waiting", "bound_us": 1.0}
+    verdicts = [*made.verdicts[key]]
+    verdicts[at] = Verdict(**{**vars(slow), "speed": {**slow.speed, "steps": [step]}})
+    made.verdicts[key] = verdicts
+    simulated.write(made, tmp_path / "room")
+    found = app.Dashboard(tmp_path / "room")
+    found._to_student(key[1])
+    assert "let a program ask for more bytes at once" in _shown(found)
+
+
 def test_search_sort_filter_and_pages(board):
     everyone = board.found()
     assert len(everyone) == 100
@@ -99,7 +125,7 @@ def test_hidden_names_are_nowhere(board):
         text = _shown(board)
         for widget in (board.open, board.student, board.pair):
             text += str([label for label, _ in widget.options])
-        text += str([button for n in range(3) for button in _buttons(board, n)])
+        text += str([button for n in range(4) for button in _buttons(board, n)])
         assert "Made Up" not in text, view
         assert not [student for student in board.group.students if f"{student}<" in text], view
 

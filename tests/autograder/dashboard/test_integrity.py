@@ -1,5 +1,6 @@
 """Copies are found, coincidences are not."""
 
+import json
 import random
 import re
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from autograder.course.lesson import without_marks
+from autograder.course.sample import render, sample_lessons, submissions
 from autograder.dashboard import figures, integrity, snapshot
 from autograder.dashboard.shapes import families, shape_of_source, tokens_of
 from autograder.judging.verdict import Outcome, Verdict
@@ -35,6 +37,25 @@ def test_names_comments_and_layout_are_no_difference():
     assert one.text != other.text
     assert shape_of_source(LONG.replace("tril", "triu"), "attention").shape != one.shape
     assert shape_of_source("def attention(:", "attention") is None
+
+
+def test_attributes_and_methods_of_the_students_own_are_names_too():
+    source = """
+class Cache:
+    def __init__(self, size):
+        self.data, self.used = torch.empty(size), 0
+
+    def fits(self, x):
+        return self.used + x.numel() <= self.data.numel()
+
+    def append(self, x):
+        assert self.fits(x)
+        self.used += x.numel()
+"""
+    renamed = re.sub(r"\bused\b", "n", source).replace("fits", "has_room").replace("data", "storage")
+    one, other = (shape_of_source(each, "Cache") for each in (source, renamed))
+    assert one.shape == other.shape and one.passages == other.passages
+    assert shape_of_source(source.replace("torch.empty", "torch.zeros"), "Cache").shape != one.shape
 
 
 def test_a_copy_with_a_few_changes_is_family_and_another_answer_is_not():
@@ -130,6 +151,25 @@ def test_honest_students_of_the_real_course_are_not_accused_and_a_copy_among_the
             answers["s07"] = ["of his own", "as s07 wrote it"]
             answers["s23"] = ["of his own", "renamed by s23"]
     assert [sorted(each.students) for each in integrity.alike(group, shapes)] == [["s07", "s23"]]
+
+
+@pytest.mark.parametrize("telling", [True, False])
+def test_of_the_sample_class_the_copied_pair_is_told_and_nobody_else(telling, tmp_path):
+    """In the demo's class, and in the whole one. Their answers come from the lessons' solutions, but for a few."""
+    verdict = {"verdicts": [Verdict("x", 1, 1.0, Outcome.PASSED).to_json()]}
+    for lesson in sample_lessons(COURSE):
+        for each in submissions(COURSE, lesson, telling):
+            record = tmp_path / "graded" / lesson / f"{each.student}.json"
+            record.parent.mkdir(parents=True, exist_ok=True)
+            record.write_text(json.dumps(verdict))
+            if content := render(COURSE.lesson(lesson), each):
+                book = tmp_path / "autograded" / each.student / lesson / f"{lesson}.ipynb"
+                book.parent.mkdir(parents=True)
+                book.write_bytes(content)
+    shapes = snapshot.read_shapes(tmp_path, COURSE)
+    (found,) = integrity.alike(figures.gather(snapshot.read(tmp_path)), shapes)
+    assert (sorted(found.students), found.sure) == (["kira", "milo"], "almost certain")
+    assert {exercise for _, exercise, _ in found.exercises} == {"attention", "grouped_attention", "KVCache"}
 
 
 def test_sixty_identical_submissions_are_one_group():

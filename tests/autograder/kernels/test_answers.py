@@ -35,6 +35,15 @@ def test_a_host_may_copy_cast_and_pad(workers, source):
     assert found.outcome is Outcome.PASSED, found.reason
 
 
+def test_a_kernel_may_give_fp8(workers):
+    exercise = dataclasses.replace(ROW_SUM, tolerance=0.07, like=(torch.float8_e4m3fn,))
+    narrow = RIGHT.replace("torch.empty(len(x))", "torch.empty(len(x), dtype=torch.float8_e4m3fn)")
+    found = verdict(workers, narrow, exercise=exercise)
+    assert found.outcome is Outcome.PASSED, found.reason
+    found = verdict(workers, narrow.replace("(len(x),)", "(len(x) - 1,)"), exercise=exercise)
+    assert found.outcome is not Outcome.PASSED
+
+
 PASSED_OFF = {
     "calls torch": ("def row_sum(x, alpha):\n    return alpha * x.sum(-1)", "no Triton kernel was launched"),
     "throws the kernel's output away": (

@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -26,6 +29,11 @@ def test_every_device_names_its_sources_and_has_plausible_figures(device):
     assert 50 < device.ridge() < 500
     for dtype, rate in device.measured_flops.items():
         assert rate < device.flops[dtype]
+
+
+def test_the_l2_of_an_h200_is_what_its_driver_said():
+    record = json.loads((Path(__file__).parents[3] / "benchmarks" / "reconstruction_h200.json").read_text())
+    assert DEVICES["h200"].l2_bytes == record["l2_bytes"]
 
 
 def test_a_gpu_is_found_by_the_name_its_driver_gives_it():
