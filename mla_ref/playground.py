@@ -81,34 +81,26 @@ def draft(prompt: str, *, new: int = 48, most: int = 3, model: models.Model | No
     from .drafting import generate_drafted
 
     model = models.load_byte_model() if model is None else model
-    tokens, plain = _tokens(prompt), _text(model, prompt, new, one_by_one=False)
+    tokens, plain = models.encode(prompt), _text(model, prompt, new, one_by_one=False)
     for k in range(1, most + 1):
         found = generate_drafted(model, [tokens], new, draft=k)
         shares = ", ".join(f"{taken / max(found.rounds, 1):.0%}" for taken in found.accepted)
-        same = "the same text" if _decoded(found.tokens[0]) == plain else "another text"
+        same = "the same text" if models.decode(found.tokens[0]) == plain else "another text"
         count = len(found.tokens[0])
         print(f"k = {k}: drafts taken {shares}; {count / found.steps:.2f} tokens per step; {same}")
 
 
-def _tokens(prompt: str) -> list[int]:
-    return [0, *prompt.encode()]  # 0 stands before and behind every text that the model has seen
-
-
-def _decoded(tokens: list[int]) -> str:
-    return bytes(token for token in tokens if token).decode(errors="replace")
-
-
 def _text(model: models.Model, prompt: str, new: int, one_by_one: bool) -> str:
-    tokens, found = _tokens(prompt), []
+    tokens, found = models.encode(prompt), []
     if not one_by_one:
-        return _decoded(models.generate(model, [tokens], new)[0])
+        return models.decode(models.generate(model, [tokens], new)[0])
     device = model.lm_head.weight.device
     for token in tokens:
         logits = model(torch.tensor([[token]], device=device))
     while len(found) < new and (not found or found[-1] not in model.config.stop):
         found.append(int(logits[0, -1].argmax()))
         logits = model(torch.tensor([found[-1:]], device=device))
-    return _decoded(found)
+    return models.decode(found)
 
 
 def _parting(found: str, expected: str) -> str:
