@@ -27,6 +27,7 @@ ANSWER_MODULES = (
         "models",
         "attached",
         "drafting",
+        "playground",
         "challenge",
         "quantize",
         "reconstruction",

@@ -728,6 +728,19 @@ with torch.no_grad():
 print(f"ten decode steps against one pass of the reference: largest difference {difference:.1e}")
 
 # %% [markdown]
+# ## Your code in the model
+#
+# The course has a small trained model of DeepSeek-V3's architecture. It reads and writes bytes, and has seen the
+# documentation and sources of Python's standard library. The next cell puts your `mla_decode_step` in place of all six
+# of its attention layers. A layer that is right writes on as the model does by itself. Then make a mistake on purpose:
+# with a scale of 1/√(R + Dr) the model writes another text, without the rotation nothing but blanks.
+
+# %%
+from mla_ref import playground
+
+playground.write("class Cache:\n    ", layer=mla_decode_step, new=48)
+
+# %% [markdown]
 # ## In the field: the softmax scale
 #
 # The scale is $1/\sqrt{D_n + D_r}$, from the width of a head's key. Kernels that work on the latent see keys of width

@@ -407,6 +407,15 @@ def absorbed_mla_attention(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv):
 check("absorbed_mla_attention")
 
 # %% [markdown]
+# **Your code in the model.** The trained model of lesson 02 writes on, with your absorbed form in all of its layers.
+# It does not know that its keys and values are never built.
+
+# %%
+from mla_ref import playground
+
+playground.write("class Cache:\n    ", attention=absorbed_mla_attention, new=48)
+
+# %% [markdown]
 # ## Look: is it really the same?
 #
 # Here is the naive form to compare with, in two steps: `expand` builds keys and values, `attend` is multi-head

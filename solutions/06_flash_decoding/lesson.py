@@ -1068,6 +1068,17 @@ check("folded_decode")
 check_speed("folded_decode")
 
 # %% [markdown]
+# ## Your code in the model
+#
+# The trained model of lesson 02 reads the prompt its own way. From then on your `latent_decode` attends for it, in
+# float16, one byte at a time.
+
+# %%
+from mla_ref import playground
+
+playground.write("class Cache:\n    ", decode=latent_decode, new=40, device=device)
+
+# %% [markdown]
 # ## Measure
 #
 # On a GPU the next cell times your kernels, in float16. (On a T4 they are slow: small blocks, and no matrix

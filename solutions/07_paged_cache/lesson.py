@@ -910,6 +910,15 @@ check("paged_decode")
 check_speed("paged_decode")
 
 # %% [markdown]
+# **Your code in the model.** The trained model of lesson 02 keeps its cache in pages of 16 tokens, the last one first.
+# Your `paged_decode` finds them by their table.
+
+# %%
+from mla_ref import playground
+
+playground.write("class Cache:\n    ", paged_decode=paged_decode, new=40, device=device)
+
+# %% [markdown]
 # By the model, looking ahead hardly matters: `check_speed` finds nearly the same for a look-up for each block, a block
 # ahead or not. The model takes all loads of a turn to be under way together. A GPU has
 # to wait where one load needs what another brings.

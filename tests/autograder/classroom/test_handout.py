@@ -77,6 +77,12 @@ def test_what_was_released_answers_check_by_itself(released, tmp_path):
     assert "predict_cache_bytes: passed" in done.stdout
 
 
+def test_the_trained_model_writes_in_a_release(released, tmp_path):
+    done = _ran(released, "from mla_ref import playground\nplayground.write('class A:', new=2)", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("the same text\n")
+
+
 def test_a_student_gets_the_judges_verdict_on_a_notebook_of_a_release(released, tmp_path):
     """With their own earlier answers, as the lessons' solutions are not there, and a word on that."""
     solutions = OURS.lesson("01_mha").solutions
