@@ -98,6 +98,8 @@ def tables() -> str:
     """Return the results as Markdown tables, one for each machine that was measured."""
     parts = [(GPU_RECORDS, [*ceilings(), *norm_and_rope(), *layer(), *decode(), *paged(), *crossover(), *judged()])]
     others = {"prefix_h200": prefix, "reconstruction_h200": reconstruction, "prefill_h200": prefill}
+    others |= {"challenge_h200": challenge, "generation_h200": generation, "byte_model_h200": byte_model}
+    others |= {"perplexity": perplexity}
     others |= dict(
         grading=grading, emulator=emulator, verdicts=verdicts, demo=demo, promises=promises, mutation=mutation
     )
@@ -347,6 +349,53 @@ def prefill() -> list[Row]:
 
 def named(said: dict[str, str]) -> str:
     return "; ".join(f"{name} {each}" for name, each in said.items())
+
+
+def challenge() -> list[Row]:
+    """Return a step of the decode challenge's layer at its four lengths."""
+    rows = []
+    for step in load("challenge_h200")["steps"]:
+        fused, first, absorb = (step["calls"][name] for name in ("fused", "rotated first", "absorb"))
+        rows.append(
+            (
+                f"decode challenge, a step of the layer behind {step['length']} tokens, B=128, in a CUDA graph",
+                f"{fused['graph_us']:.0f} µs, {fused['of_floor']:.0%} of the roofline",
+                f"keys rotated first {first['graph_us']:.0f} µs; absorbed PyTorch, no graph {absorb['graph_us']:,.0f} µs",
+            )
+        )
+    return rows
+
+
+def generation() -> list[Row]:
+    """Return tokens a second of a whole model, and what several tokens at once cost."""
+    found, rows = load("generation_h200"), []
+    for B in sorted({each["B"] for each in found["steps"]}):
+        said = {each["attention"]: f"{each['tokens_per_s']:,}" for each in found["steps"] if each["B"] == B}
+        ours = said.pop("triton, tma, pages")
+        name = f"a model of 8 layers, width 2048, B={B}, T={found['T']}: tokens/s, each operation started by Python"
+        rows.append((name, f"kernel, pages {ours}", named({each: said[each] for each in ("absorb", "naive")})))
+    for each in found["verify"]:
+        if each["B"] == 64 and each["of"].startswith("kernel"):
+            two, four = each["over_one"][1:]
+            rows.append(
+                (f"2 and 4 tokens verified at once, B=64, decode {each['of']}", f"{two} and {four} times one", "")
+            )
+    return rows
+
+
+def byte_model() -> list[Row]:
+    """Return how the trained model does."""
+    found = load("byte_model_h200")
+    first = found["drafting"]["rows"][0]
+    said = f"{found['bits_a_byte']['all']:.2f} bits a byte on files held out, {first['acceptance']:.0%} of drafts taken"
+    return [(f"the course's model, {found['parameters']:,} parameters, trained for {found['seconds']:.0f} s", said, "")]
+
+
+def perplexity() -> list[Row]:
+    """Return what INT4 costs the trained model."""
+    plain, *narrow = load("perplexity")["rows"]
+    said = named({f"groups of {each['group']}": f"{each['bits_a_byte']:.3f}" for each in narrow})
+    return [("the same, W_UK and W_UV in INT4, bits a byte", said, f"as trained {plain['bits_a_byte']:.3f}")]
 
 
 def as_measured() -> Device:

@@ -532,6 +532,24 @@ playground.draft("class Cache:\n    ", new=60)
 # is the part that fails here: the layer was trained to go one token further, and of its second and third drafts the
 # model takes fewer than of its first.
 #
+# ## Measure: where the time of a step goes
+#
+# One step of a larger model on an {{generation_h200.device}}: 8 layers of width 2048 with 16 heads and random weights,
+# in bfloat16, behind 4096 tokens a sequence. The GPU's microseconds by part, from the profiler, and last the time from
+# the step's start by Python to its end (`benchmarks/generation_h200.json`).
+#
+# {{step_table}}
+#
+# Naive expands the whole context in every layer of every step. With the kernel, attention and cache take
+# {{attention_share}} % of the GPU's time at B = 64. The last column is the trap: Python starts one small operation after
+# the other, and at B = 64 such a step takes {{starts}} times as long as the GPU computes. Serving engines capture the
+# step in a CUDA graph for this reason.
+#
+# Verifying several tokens is a step with S > 1. With 16 heads and B = 64, the decode kernel alone took {{few_2}} times
+# as long for 2 tokens as for one, and {{few_4}} times for 4. With 128 heads it took {{many_2}} and {{many_4}} times.
+# With 16 heads memory decides, and the cache is read once for all tokens. With 128 heads the matrix units decide, and
+# each token brings them its whole work.
+#
 # ## In the field
 #
 # - **MTP in engines.** DeepSeek-V3's checkpoint has one such layer. vLLM first took one draft of it, and then let it
@@ -557,3 +575,5 @@ playground.draft("class Cache:\n    ", new=60)
 #   drafts.
 # - Drafts never change the greedy text. They change how many steps it takes: (1 − a^{k+1}) / (1 − a) tokens a step.
 # - A cache is cut back by its lengths. Pages and attention need not know.
+#
+# Figures: {{records}}.
