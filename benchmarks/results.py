@@ -355,12 +355,12 @@ def challenge() -> list[Row]:
     """Return a step of the decode challenge's layer at its four lengths."""
     rows = []
     for step in load("challenge_h200")["steps"]:
-        fused, first, absorb = (step["calls"][name] for name in ("fused", "rotated first", "absorb"))
+        fused, *others = (step["calls"][name]["graph_us"] for name in ("fused", "rotated first", "absorb"))
         rows.append(
             (
                 f"decode challenge, a step of the layer behind {step['length']} tokens, B=128, in a CUDA graph",
-                f"{fused['graph_us']:.0f} µs, {fused['of_floor']:.0%} of the roofline",
-                f"keys rotated first {first['graph_us']:.0f} µs; absorbed PyTorch, no graph {absorb['graph_us']:,.0f} µs",
+                f"{fused:.0f} µs, {step['calls']['fused']['of_floor']:.0%} of the roofline",
+                "keys rotated first {:.0f} µs; absorbed PyTorch, no graph {:,.0f} µs".format(*others),
             )
         )
     return rows

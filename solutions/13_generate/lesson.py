@@ -541,9 +541,9 @@ playground.draft("class Cache:\n    ", new=60)
 # {{step_table}}
 #
 # Naive expands the whole context in every layer of every step. With the kernel, attention and cache take
-# {{attention_share}} % of the GPU's time at B = 64. The last column is the trap: Python starts one small operation after
-# the other, and at B = 64 such a step takes {{starts}} times as long as the GPU computes. Serving engines capture the
-# step in a CUDA graph for this reason.
+# {{attention_share}} % of the GPU's time at B = 64. The last column is the trap: Python starts one small operation
+# after the other, and at B = 64 such a step takes {{starts}} times as long as the GPU computes. Serving engines capture
+# the step in a CUDA graph for this reason.
 #
 # Verifying several tokens is a step with S > 1. With 16 heads and B = 64, the decode kernel alone took {{few_2}} times
 # as long for 2 tokens as for one, and {{few_4}} times for 4. With 128 heads it took {{many_2}} and {{many_4}} times.
