@@ -605,10 +605,11 @@ order = [f"{form}, T = {T}" for T in (513, 6145) for form in ("naive", "absorbed
 plots.stacked({name: forms[name] for name in order[3:]}, unit="GB moved, counted", title="T = 6145")
 
 # %% [markdown]
-# And by the clock, if this course holds a record of an H200 (`benchmarks/challenge.py` makes it): each form in a CUDA
-# graph, after its output and cache were held against a float64 oracle by the competition's tolerance. *Fused* is
-# `mla_ref`'s kernel, which does what yours does through tensor descriptors; *all keys rotated first* has a pass over
-# all cached keys in front of the attention in its place. A form that does not fit into memory has no time.
+# And by the clock, on an {{challenge_h200.device}} (`benchmarks/challenge.py`): our kernels in a CUDA graph, PyTorch's
+# naive and absorbed form call by call. Each form's output and cache were held against a float64 oracle first, by the
+# competition's tolerance. *Fused* is `mla_ref`'s kernel, which does what yours does through tensor descriptors; *all
+# keys rotated first* has a pass over all cached keys in front of the attention in its place. A form that does not fit
+# into memory has no time.
 
 # %%
 H200_STEPS = "{{steps}}"  # microseconds by tokens before the step

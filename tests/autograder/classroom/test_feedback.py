@@ -126,7 +126,11 @@ def test_text_in_which_nbconvert_looks_for_formulas_for_hours_takes_a_moment(pag
     assert text in pages[0](text)
 
 
-@pytest.mark.parametrize("code", ["\n " * 60_000, "\n" * 120_000, "a." * 60_000, " " * 120_000 + "?"])
+@pytest.mark.parametrize(
+    "code",
+    ["\n " * 60_000, "\n" * 120_000, "a." * 60_000, " " * 120_000 + "?"],
+    ids=["lines of a blank", "empty lines", "names", "blanks"],  # the environment has no room for the texts themselves
+)
 def test_code_in_which_the_highlighter_looks_for_days_takes_a_moment(pages, code):
     ours, nbgraders = pages
     code = f"x = 1{code}y = '<b>2</b>'"

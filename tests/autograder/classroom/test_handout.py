@@ -32,7 +32,7 @@ def released(tmp_path_factory):
 def test_no_solution_is_in_any_file_of_a_release(released):
     assert solutions_in(OURS, released) == []
     lessons = {path.name for path in (released / "autograder" / "_course").rglob("*.py")}
-    assert lessons == {"exercises.py", "drawing.py", "oracles.py"}
+    assert lessons == {"exercises.py", "drawing.py", "oracles.py", "submission.py"}
     assert not {"solutions", "tests", "benchmarks"} & {path.name for path in released.iterdir()}
 
 
