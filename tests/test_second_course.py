@@ -26,12 +26,13 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def run(folder, monkeypatch):
+def run(folder):
     """Return a function that runs `mla-course --course FOLDER ...` and returns its exit status and output."""
-    monkeypatch.setenv(VARIABLE, os.environ.get(VARIABLE, ""))  # restores what the command leaves there
 
     def command(*arguments):
+        before = os.environ.get(VARIABLE)
         result = CliRunner().invoke(app, ["--course", str(folder), *map(str, arguments)], catch_exceptions=False)
+        assert os.environ.get(VARIABLE) == before, "a command leaves no course behind"
         return result.exit_code, result.stdout
 
     return command

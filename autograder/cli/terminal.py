@@ -62,6 +62,7 @@ Lessons = Annotated[list[str] | None, typer.Argument(help="Lessons, such as 01_m
 
 @app.callback()
 def course_at_work(
+    context: typer.Context,
     course: Annotated[
         Path | None,
         typer.Option(
@@ -74,7 +75,9 @@ def course_at_work(
 ) -> None:
     if course is not None:
         Course.at(course.resolve())  # says so if it is none
-        os.environ[VARIABLE] = str(course.resolve())
+        before = os.environ.get(VARIABLE)
+        context.call_on_close(lambda: os.environ.update({VARIABLE: before}) if before else os.environ.pop(VARIABLE))
+        os.environ[VARIABLE] = str(course.resolve())  # for the processes that the command starts, too
 
 
 def at_work(classroom: Path | None) -> tuple[Course, Path]:
