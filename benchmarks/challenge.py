@@ -10,7 +10,8 @@ counts the elements beyond it, and figures of a call with any are worth nothing.
 
 - `naive`, `absorb`: PyTorch. A form that does not fit into the GPU's memory is null.
 - `rotated first`: our kernels, with a pass that rotates all cached keys in front of the attention.
-- `fused`: `challenge_decode(impl="triton")`, whose attention rotates the keys as it reads them.
+- `fused`: `challenge_decode(impl="triton")`: on an H100 or H200 as `rotated first`, elsewhere as `in one launch`.
+- `in one launch`: the attention in plain Triton that rotates the keys as it reads them.
 - `eager_us` is one call, between events and with the L2 emptied before it; the others are in a CUDA graph. `low_us` and
   `high_us` are the 20th and 80th percentile of `graph_us`. PyTorch's forms fill the memory and take milliseconds: their
   `graph_us` is their `eager_us`.
@@ -25,6 +26,7 @@ import json
 import sys
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import record
 import torch
@@ -44,6 +46,7 @@ from mla_ref.challenge import (
     challenge_oracle,
 )
 from mla_ref.hardware.timing import bench
+from mla_ref.kernels import decode_rotating
 from mla_ref.kernels.decode_rotating import rotating_latent_attention
 
 SIZES = dict(B=BATCH, D=7168, H=128, Rq=1536, R=512, Dn=128, Dr=64, Dv=128, capacity=8192)
@@ -96,6 +99,7 @@ def step(
         for name, impl in (("naive", "naive"), ("absorb", "absorb"), ("fused", "triton"))
     }
     calls["rotated first"] = lambda: rotated_first(layer, x, cache, length, angles)
+    calls["in one launch"] = lambda: in_one_launch(calls["fused"])
 
     found: dict[str, Any] = {}
     for name, run in calls.items():
@@ -124,6 +128,12 @@ def step(
         "parts": parts(layer, x, cache, length, angles, dry),
         "off_with_exact_angles": round(off / expected.numel(), 4),
     }
+
+
+def in_one_launch(run: Callable[[], Tensor]) -> Tensor:
+    """Return what ``run`` returns, by the kernel that rotates keys as it reads them."""
+    with mock.patch.object(decode_rotating, "hopper_fits", lambda decode: False):
+        return run()
 
 
 def rotated_first(

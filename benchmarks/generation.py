@@ -40,12 +40,14 @@ MIDDLE = dict(
 CONTEXT, PAGE, BATCHES, STEPS, WARM_UP = 4096, 64, (1, 64), 10, 2
 QUERIES = (1, 2, 4)
 VERIFIED = dict(R=512, Dr=64, T=4096, scale=192**-0.5)
+# Decoders apart from the one for many heads, which leaves this model's to the second.
+DECODERS = tuple(name for name in kernels.DECODERS if name != "hopper")
 # Attention, page size, and whether all sequences share the context's pages.
 FORMS: dict[str, tuple[str, int | None, bool]] = {
     "naive": ("naive", None, False),
     "absorb": ("absorb", None, False),
-    **{f"triton, {name}": ("triton", None, False) for name in kernels.DECODERS},
-    **{f"triton, {name}, pages": ("triton", PAGE, False) for name in kernels.DECODERS},
+    **{f"triton, {name}": ("triton", None, False) for name in DECODERS},
+    **{f"triton, {name}, pages": ("triton", PAGE, False) for name in DECODERS},
     "triton, a shared context": ("triton", PAGE, True),
     "prefix, a shared context": ("prefix", PAGE, True),
 }
@@ -74,14 +76,14 @@ def main() -> None:
 
 
 def best_form() -> str:
-    return f"triton, {kernels.FASTEST}, pages"
+    return f"triton, {DECODERS[-1]}, pages"
 
 
 @contextmanager
 def attention(form: str):
     """Yield the name of the attention, with the form's decoder in use."""
     impl = FORMS[form][0]
-    decoder = next((name for name in kernels.DECODERS if form.startswith(f"triton, {name}")), kernels.FASTEST)
+    decoder = next((name for name in DECODERS if form.startswith(f"triton, {name}")), kernels.FASTEST)
     with mock.patch.object(kernels, "FASTEST", decoder):
         yield impl
 

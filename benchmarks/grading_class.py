@@ -51,7 +51,8 @@ class Renaming(ast.NodeTransformer):
         ):
             return node
         names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
-        self.local = frozenset(each.id for each in names if isinstance(each.ctx, ast.Store))
+        taken = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}  # callers may name these
+        self.local = frozenset(each.id for each in names if isinstance(each.ctx, ast.Store)) - taken
         self.generic_visit(node)
         self.local = frozenset()
         return node

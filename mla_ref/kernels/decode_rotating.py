@@ -14,7 +14,9 @@ from .._validate import check_tensors
 from ._decode import Decode, Tile, check_decode, overlaps, run
 from ._launch import check_operands
 from ._sizes import ceil_div, power_of_2
-from .decode_tma import LOG2_E, _descriptor, _rows, _scores, _step, choose_tile, fits, latent_attention_tma
+from .decode_hopper import fits as hopper_fits
+from .decode_hopper import latent_attention_hopper
+from .decode_tma import LOG2_E, _descriptor, _scores, _step, choose_tile, fits, rows_between
 from .masked_softmax import nonzero
 from .rope import apply_rope
 
@@ -118,6 +120,7 @@ def rotating_latent_attention(
     """Attend from one query token to a cache of latents and unrotated keys, in one launch, or in two with splits.
 
     Where the GPU has no TMA, or the widths are no powers of two, the keys are rotated first, by a kernel of their own.
+    So they are on an H100 or H200 where :func:`latent_attention_hopper` gains more than that costs.
 
     Parameters
     ----------
@@ -152,11 +155,11 @@ def rotating_latent_attention(
     decode = check_decode(q_latent, q_rope, c_kv, keys, None, None, scale, False, paged=False)
     tile = choose_tile(decode)
     within = cache.stride(1) * T < 2**31  # offsets in a sequence have 32 bits
-    if T and within and Dr >= 32 and power_of_2(Dr) == Dr and fits(decode, tile):
+    if not hopper_fits(decode) and T and within and Dr >= 32 and power_of_2(Dr) == Dr and fits(decode, tile):
         started = functools.partial(launch, cos.contiguous(), sin.contiguous())
         return run(started, decode, tile, out, lse, num_splits)
     rotated = apply_rope(keys, cos, sin, interleaved=False)
-    return latent_attention_tma(
+    return latent_attention_hopper(
         q_latent, q_rope, c_kv, rotated, scale=scale, causal=False, out=out, lse=lse, num_splits=num_splits
     )
 
@@ -171,7 +174,7 @@ def launch(cos: Tensor, sin: Tensor, decode: Decode, tile: Tile, outs: Tensor, l
     )  # fmt: skip
     _rotating_attention[(d.B * num_splits * ceil_div(d.H, tile.block_m),)](
         d.q_latent, d.q_rope, _descriptor(d.c_kv, tile.block_n), d.c_kv, d.k_rope, cos, sin, outs, lses,
-        d.scale * LOG2_E, d.H, d.T, _rows(d.c_kv), num_splits, *strides,
+        d.scale * LOG2_E, d.H, d.T, rows_between(d.c_kv), num_splits, *strides,
         d.R, d.Dr // 2, tile.block_m, tile.block_n, num_splits > 1 and overlaps(outs.device),
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip

@@ -165,7 +165,7 @@ def latent_attention_tma(
     evenly in steps of 16 bytes, widths that are no powers of two or more than fits.
     """
     decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, None, scale, causal, paged=False)
-    return _run(decode, out, lse, num_splits)
+    return run_fitting(decode, out, lse, num_splits)
 
 
 def paged_latent_attention_tma(
@@ -188,10 +188,13 @@ def paged_latent_attention_tma(
     what :func:`latent_attention_tma` leaves to its own.
     """
     decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, block_table, scale, causal, paged=True)
-    return _run(decode, out, lse, num_splits)
+    return run_fitting(decode, out, lse, num_splits)
 
 
-def _run(decode, out, lse, num_splits):
+def run_fitting(
+    decode: Decode, out: Tensor | None, lse: Tensor | None, num_splits: int | None
+) -> tuple[Tensor, Tensor]:
+    """Run this kernel if it can, the one without TMA otherwise."""
     tile = choose_tile(decode)
     if fits(decode, tile):
         return run(launch, decode, tile, out, lse, num_splits)
@@ -218,20 +221,22 @@ def fits(decode: Decode, tile: Tile) -> bool:
         and all(x.shape[2] == max(power_of_2(x.shape[2]), 16) for x in caches)
         and all(x.stride(2) == 1 and x.data_ptr() % 16 == 0 for x in caches)
         and all(x.stride(1) * x.element_size() % 16 == 0 < x.stride(1) for x in caches)
-        and all(x.numel() > 0 and x.stride(0) % x.stride(1) == 0 and _rows(x) * x.shape[0] < 2**31 for x in caches)
+        and all(
+            x.numel() > 0 and x.stride(0) % x.stride(1) == 0 and rows_between(x) * x.shape[0] < 2**31 for x in caches
+        )
         and (decode.scales is None or decode.scales.is_contiguous())
         and (table is None or (decode.c_kv.shape[1] % tile.block_n == 0 and table.stride(1) * decode.T < 2**31))
     )
 
 
-def _rows(cache):
-    """Rows from the start of a sequence, or page, to that of the next."""
+def rows_between(cache: Tensor) -> int:
+    """Return the rows from the start of a sequence, or page, to that of the next."""
     return cache.stride(0) // cache.stride(1)
 
 
 def _descriptor(cache, block_n):
     """[B, T, R] as rows of R: TMA counts the rows in 32 bits and the bytes in 64."""
-    rows = (cache.shape[0] - 1) * _rows(cache) + cache.shape[1]
+    rows = (cache.shape[0] - 1) * rows_between(cache) + cache.shape[1]
     return TensorDescriptor(cache, [rows, cache.shape[2]], [cache.stride(1), 1], [block_n, cache.shape[2]])
 
 
@@ -243,7 +248,7 @@ def launch(decode: Decode, tile: Tile, outs: Tensor, lses: Tensor) -> None:
     _latent_attention_tma[(d.B * num_splits * ceil_div(d.S * d.H, tile.block_m),)](
         d.q_latent, d.q_rope, _descriptor(d.c_kv, tile.block_n), _descriptor(d.k_rope, tile.block_n),
         d.c_kv, d.k_rope, scales, d.seq_lens, table, outs, lses,
-        d.scale * LOG2_E, d.S, d.H, d.T, _rows(d.c_kv), _rows(d.k_rope), scales_rows, num_splits,
+        d.scale * LOG2_E, d.S, d.H, d.T, rows_between(d.c_kv), rows_between(d.k_rope), scales_rows, num_splits,
         *d.q_latent.stride(), *d.q_rope.stride(), d.c_kv.stride(1), d.k_rope.stride(1), stride_xt,
         *((0, 0) if table is None else table.stride()), *outs.stride(), *lses.stride(),
         d.causal, d.S > 1, d.R, d.Dr, tile.block_m, tile.block_n, 0 if table is None else d.c_kv.shape[1],

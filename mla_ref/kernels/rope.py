@@ -1,5 +1,7 @@
 """RoPE, one token a program: rows are read as they lie, separated into pairs in registers, turned, and written.
 
+Tokens of one head, the shared keys, are taken many at a time: a program for each would be busier starting than turning.
+
 Two loads of every other value, ``x[0::2]`` and ``x[1::2]``, look simpler and are 12 times slower on an H100
 (``benchmarks/norm_rope_h100.json``): such a load has no neighbours in it, so Triton lays a warp across rows, and each
 lane fetches a sector of its own.
@@ -14,30 +16,39 @@ from .._validate import by_rank
 from ._launch import check_gradients, check_operands, on_device_of, output_for
 from ._sizes import ceil_div, power_of_2
 
+FEW_TOKENS = 1024  # below, programs of one token each fill the GPU better
+BLOCK_VALUES = 2048  # pairs of a program that takes several tokens
+
 
 @triton.jit
 def _rope(
-    x_ptr, cos_ptr, sin_ptr, out_ptr, S, H, P,
+    x_ptr, cos_ptr, sin_ptr, out_ptr, B, S, H, P,
     stride_xb, stride_xs, stride_xh, stride_xd, stride_ob, stride_os, stride_oh, stride_od, stride_tb,
-    INTERLEAVED: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_P: tl.constexpr,
+    INTERLEAVED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0)
+    if BLOCK_N == 1:
+        token = tl.program_id(0)
+        offs_h = tl.program_id(1).to(tl.int64) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
+        mask = offs_h < H
+    else:  # of one head
+        offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
+        token, mask = tl.minimum(offs_n, B * S - 1), offs_n < B * S
+        offs_h = tl.zeros([BLOCK_N, 1], tl.int64)
     b, s = (token // S).to(tl.int64), (token % S).to(tl.int64)
-    offs_h = tl.program_id(1).to(tl.int64) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
     rows = x_ptr + b * stride_xb + s * stride_xs + offs_h * stride_xh
     out_rows = out_ptr + b * stride_ob + s * stride_os + offs_h * stride_oh
 
-    # [BLOCK_H, BLOCK_P] and, for the angles, [1, BLOCK_P]
-    x, y = load_pairs(rows, stride_xd, offs_h < H, P, INTERLEAVED, BLOCK_P)
+    # [N, BLOCK_P] and the angles, [1, BLOCK_P] or as many, of BLOCK_N tokens or BLOCK_H heads
+    x, y = load_pairs(rows, stride_xd, mask, P, INTERLEAVED, BLOCK_P)
     cos = load_angles(cos_ptr + b * stride_tb + s * P, P, BLOCK_P)
     sin = load_angles(sin_ptr + b * stride_tb + s * P, P, BLOCK_P)
-    store_pairs(x * cos - y * sin, y * cos + x * sin, out_rows, stride_od, offs_h < H, P, INTERLEAVED, BLOCK_P)
+    store_pairs(x * cos - y * sin, y * cos + x * sin, out_rows, stride_od, mask, P, INTERLEAVED, BLOCK_P)
 
 
 @triton.jit
 def load_angles(ptr, P, BLOCK_P: tl.constexpr):
     offs_p = tl.arange(0, BLOCK_P)[None, :]
-    # [1, BLOCK_P]
+    # [1, BLOCK_P], or a row for each pointer of [N, 1]
     return tl.load(ptr + offs_p, mask=offs_p < P, other=0.0).to(tl.float32)
 
 
@@ -120,11 +131,14 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = True, *,
     x4, out4 = (each if x.ndim == 4 else each.unsqueeze(2) for each in (x, out))
     B, S, H, width = x4.shape
     block_h, block_p, num_warps = choose_blocks(B * S, H, width)
+    block_n = 1
+    if H == 1 and B * S >= FEW_TOKENS:
+        block_n, num_warps = max(BLOCK_VALUES // block_p, 2), 4
     with on_device_of(x):
-        _rope[(B * S, ceil_div(H, block_h))](
-            x4, cos, sin, out4, S, H, width // 2,
+        _rope[(ceil_div(B * S, block_n), ceil_div(H, block_h))](
+            x4, cos, sin, out4, B, S, H, width // 2,
             *x4.stride(), *out4.stride(), cos.stride(0) if cos.ndim == 3 else 0,
-            interleaved, block_h, block_p, num_warps=num_warps,
+            interleaved, block_n, block_h, block_p, num_warps=num_warps,
         )  # fmt: skip
     return out
 

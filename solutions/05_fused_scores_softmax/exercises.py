@@ -670,8 +670,14 @@ LONG = Exercise(
             1,
             visible=[dict(lens=(8200,), S=1, H=2, T=8200, slope=9.0), dict(lens=(100,), S=1, H=1, T=100)],
             hidden=lambda r: [
-                dict(lens=(n,), S=1, H=1, T=n, slope=r.choice([-9.0, 9.0]), scale=r.choice([1.0, 300.0]))
-                for n in (r.randint(4097, 9000), r.choice([4096, 8192]), r.randint(12289, 14000))
+                # large scores in one block alone: how far the maxima of blocks lie apart is the third part's question
+                dict(lens=(n,), S=1, H=1, T=n, slope=r.choice([-9.0, 9.0]), scale=scale)
+                for n, scale in (
+                    (r.randint(4097, 9000), 1.0),
+                    (4096, 300.0),
+                    (8192, 1.0),
+                    (r.randint(12289, 14000), 1.0),
+                )
             ],
         ),
         Part(

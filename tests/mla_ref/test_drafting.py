@@ -57,6 +57,8 @@ def model():
 
 @torch.no_grad()
 def test_further_predictions_are_those_of_transformers(model, tmp_path, monkeypatch):
+    if not hasattr(modeling_layers.MtpModel, "forward_layer"):
+        pytest.skip(f"transformers {transformers.__version__} cannot run one layer of multi-token prediction")
     folder = saved(model, tmp_path)
     monkeypatch.setattr(transformers.DeepseekV3PreTrainedModel, "_keys_to_ignore_on_load_unexpected", [r"layers\.2\."])
     main = transformers.DeepseekV3ForCausalLM.from_pretrained(folder, attn_implementation="eager").to(DEVICE).eval()

@@ -97,7 +97,7 @@ for target in [TARGETS[int(sys.argv[1])]]:
         compile("rms_norm_rows", "_rms_norm_rows", dtype, target, {"BLOCK_M": 4, "BLOCK_D": 512}, contiguous)
         for interleaved in (True, False):
             blocks = {"INTERLEAVED": interleaved, "BLOCK_H": 16, "BLOCK_P": 32}
-            compile("rope", "_rope", dtype, target, blocks, contiguous)
+            compile("rope", "_rope", dtype, target, {**blocks, "BLOCK_N": 64 if contiguous else 1}, contiguous)
             compile("rope_qk", "_rope_qk", dtype, target, blocks, contiguous)
         for none, block in (False, 16), (True, 1):
             blocks = {"BLOCK_S": block, "BLOCK_R": 512, "BLOCK_DR": 64, **({"lengths_ptr": None} if none else {})}

@@ -57,8 +57,10 @@ def scatter(entries, lengths, page_size):
     return pools, table.to(entries[0].device)
 
 
-CONTIGUOUS = {f"contiguous, {name}": each.contiguous for name, each in DECODERS.items()}
-PAGED = {name: each.paged for name, each in DECODERS.items()}
+# Where there is no GPU, "hopper" is "tma"; its own widths are those of test_kernels_hopper.py.
+RUN = {name: each for name, each in DECODERS.items() if name != "hopper" or not emulator.active()}
+CONTIGUOUS = {f"contiguous, {name}": each.contiguous for name, each in RUN.items()}
+PAGED = {name: each.paged for name, each in RUN.items()}
 # "pointers" takes any page size; the others leave pages that hold no whole block to it.
 KERNELS = CONTIGUOUS | {
     f"pages of {size}, {name}": through_pages(kernel, size)

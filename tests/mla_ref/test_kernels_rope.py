@@ -208,3 +208,20 @@ def test_large_sizes(kernel, size):
             outs = kernel(q, k, *tables(positions, 64), interleaved, out=poisoned(q, k))
             check(outs, (q, k), positions, interleaved)
             check(kernel(q.clone(), k.clone(), *tables(positions, 64), interleaved), (q, k), positions, interleaved)
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+@pytest.mark.parametrize("angles_of", ["all", "each"])
+@pytest.mark.parametrize(("S", "Dr"), [(700, 64), (513, 6)])
+def test_many_tokens_of_the_shared_key(kernel, S, Dr, angles_of, interleaved):
+    wide = torch.randn(3, S, 2 * Dr + 1, device=DEVICE).half()
+    q_rope, k_rope = torch.randn(3, S, 2, Dr, device=DEVICE).half(), wide[..., Dr : 2 * Dr]
+    positions = torch.randint(9999, (3, S) if angles_of == "each" else (S,), device=DEVICE)
+    exact = exact_rope(k_rope, positions, interleaved)
+    cos, sin = rope_cos_sin(positions, Dr)
+    before = wide.clone()
+    _, found = kernel(q_rope, k_rope, cos, sin, interleaved)
+    kernel(q_rope, k_rope, cos, sin, interleaved, out=(None, k_rope))
+    for result in (found, k_rope):
+        torch.testing.assert_close(result.double(), exact, rtol=2e-3, atol=2e-3)
+    assert wide[..., :Dr].equal(before[..., :Dr]) and wide[..., 2 * Dr :].equal(before[..., 2 * Dr :])

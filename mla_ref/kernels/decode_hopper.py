@@ -1,0 +1,142 @@
+"""Absorbed MLA decode for Hopper: two warpgroups share an accumulator that fits no single one. In Gluon.
+
+A block of 64 heads has 64·512 float32 to sum up: all registers of a warpgroup, twice. So two of them take a half of the
+latent dimensions each. Both need the weights of every token, so each computes the scores of every other block of 64
+tokens and hands the weights on through shared memory::
+
+    warpgroup "even"   Q Kᵀ of block 0   softmax   P₀ V₀ left              P₁ V₁ left    Q Kᵀ of block 2 …
+    warpgroup "odd"    (P V of before)   Q Kᵀ of block 1   P₀ V₀ right   softmax   P₁ V₁ right          …
+    loader             block 1           …                 block 2, each half as soon as its place is free …
+
+While one computes weights, the other keeps the tensor cores busy. The two blocks, the queries and the weights fill
+shared memory; how soon a place is free again is what limits the speed. The maxima are handed on before the weights, so
+that the accumulator is rescaled while the other warpgroup still takes exponentials.
+
+The schedule is FlashMLA's "seesaw" (deepseek-ai/FlashMLA, `docs/20250422-new-kernel-deep-dive.md`) with each block's
+values added in order; the writing is ours.
+"""
+
+import functools
+import importlib
+from dataclasses import replace
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from ..float8 import Float8Latent
+from ..hardware import emulator
+from . import decode_tma
+from ._decode import Decode, Tile, check_decode, limits, run
+from ._sizes import ceil_div
+from .decode_tma import LOG2_E
+
+TILE = Tile(64, 64, 4, 1)
+R, DR = 512, 64
+MOST_ROWS_OF_TMA = 16  # up to here its smaller block of rows wastes less
+LEAST_PROGRAMS = 4  # with fewer, most of the time is for splits of a few blocks, which it starts and merges sooner
+
+
+def latent_attention_hopper(
+    q_latent: Tensor,
+    q_rope: Tensor,
+    c_kv: Tensor | Float8Latent,
+    k_rope: Tensor,
+    *,
+    scale: float,
+    seq_lens: Tensor | None = None,
+    causal: bool = True,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    num_splits: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Compute :func:`mla_ref.kernels.latent_attention`, same arguments, faster on an H100 or H200.
+
+    :func:`mla_ref.kernels.latent_attention_tma` still does what this kernel is not made for: other GPUs, float32 and
+    FP8, other widths than 512 and 64, at most 16 rows S·H, scales that are not positive; and, unless ``num_splits`` is
+    given, a few sequences at once.
+    """
+    decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, None, scale, causal, paged=False)
+    return _run(decode, out, lse, num_splits)
+
+
+def paged_latent_attention_hopper(
+    q_latent: Tensor,
+    q_rope: Tensor,
+    c_kv: Tensor | Float8Latent,
+    k_rope: Tensor,
+    block_table: Tensor,
+    *,
+    scale: float,
+    seq_lens: Tensor,
+    causal: bool = True,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    num_splits: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Compute :func:`mla_ref.kernels.paged_latent_attention`, same arguments, faster on an H100 or H200.
+
+    Pages hold a multiple of 64 tokens. :func:`mla_ref.kernels.paged_latent_attention_tma` still does the others, and
+    what :func:`latent_attention_hopper` leaves to its own.
+    """
+    decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, block_table, scale, causal, paged=True)
+    return _run(decode, out, lse, num_splits)
+
+
+def _run(decode, out, lse, num_splits):
+    few = decode.B * ceil_div(decode.S * decode.H, TILE.block_m) < LEAST_PROGRAMS
+    if fits(decode) and not (few and num_splits is None):
+        return run(launch, decode, TILE, out, lse, num_splits)
+    return decode_tma.run_fitting(decode, out, lse, num_splits)
+
+
+def fits(decode: Decode) -> bool:
+    """Return whether the kernel is made for this GPU and these operands."""
+    return (
+        not emulator.active()
+        and limits(decode.q_latent.device).capability == (9, 0)
+        and (decode.R, decode.Dr) == (R, DR)
+        and decode.S * decode.H > MOST_ROWS_OF_TMA
+        and decode.scale > 0
+        and decode.scales is None
+        and decode.q_latent.element_size() == 2
+        and decode_tma.fits(decode, replace(TILE, num_stages=2))
+        and _gluon() is not None
+    )
+
+
+@functools.cache
+def _gluon() -> ModuleType | None:
+    """Import the kernel: Gluon is an experimental part of Triton, and another version may have it otherwise."""
+    try:
+        return importlib.import_module("._decode_hopper", __package__)
+    except (ImportError, AttributeError):
+        return None
+
+
+@functools.cache
+def _layout(width: int, dtype: torch.dtype):
+    from triton.experimental.gluon import language as gl
+
+    kind = gl.bfloat16 if dtype == torch.bfloat16 else gl.float16
+    return gl.NVMMASharedLayout.get_default_for([TILE.block_n, width], kind)
+
+
+def _descriptor(cache, width):
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    rows = (cache.shape[0] - 1) * decode_tma.rows_between(cache) + cache.shape[1]
+    shape, strides = [rows, cache.shape[2]], [cache.stride(1), 1]
+    return TensorDescriptor(cache, shape, strides, [TILE.block_n, width], _layout(width, cache.dtype))
+
+
+def launch(decode: Decode, tile: Tile, outs: Tensor, lses: Tensor) -> None:
+    """Start the kernel, a program for each block of rows, split and sequence."""
+    d, table, num_splits = decode, decode.block_table, outs.shape[0]
+    _gluon().latent_attention_hopper[(d.B * num_splits * ceil_div(d.S * d.H, tile.block_m),)](
+        d.q_latent, d.q_rope, _descriptor(d.c_kv, R // 2), _descriptor(d.k_rope, DR), d.seq_lens, table, outs, lses,
+        d.scale * LOG2_E, d.S, d.H, d.T, decode_tma.rows_between(d.c_kv), decode_tma.rows_between(d.k_rope), num_splits,
+        *d.q_latent.stride(), *d.q_rope.stride(), *((0, 0) if table is None else table.stride()),
+        *outs.stride(), *lses.stride(), d.causal, d.S > 1, 0 if table is None else d.c_kv.shape[1],
+        num_warps=tile.num_warps,
+    )  # fmt: skip

@@ -1,0 +1,138 @@
+"""The decode kernel in Gluon: that it compiles without spilling everywhere, what it computes on a Hopper GPU."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import mla_ref
+from mla_ref.hardware import emulator
+from mla_ref.testing import paged_case
+
+pytest.importorskip("triton", reason="kernels need Triton")
+
+from mla_ref.kernels import decode_hopper, latent_attention_hopper, paged_latent_attention_hopper
+from mla_ref.kernels._decode import check_decode
+
+ROOT = Path(mla_ref.__file__).parent.parent
+HOPPER = not emulator.active() and torch.cuda.get_device_capability() == (9, 0)
+on_hopper = pytest.mark.skipif(not HOPPER, reason="the kernel needs an H100 or H200: elsewhere another takes its place")
+COMPILE = """
+import subprocess
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon._runtime import GluonASTSource
+from mla_ref.kernels._decode_hopper import latent_attention_hopper as kernel
+
+POINTEES = {"seq_lens_ptr": "i32", "block_table_ptr": "i32", "lse_ptr": "fp32"}
+for dtype, width, fold, paged in (("bf16", gl.bfloat16, True, True), ("fp16", gl.float16, False, False)):
+    constants = {"CAUSAL": True, "FOLD": fold, "PAGE_SIZE": 64 if paged else 0, "stride_qd": 1, "stride_rd": 1}
+    constants |= {"stride_od": 1, "stride_tp": 1, **({} if paged else {"block_table_ptr": None, "seq_lens_ptr": None})}
+    signature, attributes = {}, {}
+    for i, name in enumerate(kernel.arg_names):
+        if name in constants:
+            signature[name] = "constexpr"
+        elif name.endswith("_desc"):
+            columns = 256 if name == "c_kv_desc" else 64
+            layout = gl.NVMMASharedLayout.get_default_for([64, columns], width)
+            signature[name] = f"tensordesc<{dtype}[64, {columns}],{layout!r}>"
+        else:
+            signature[name] = "*" + POINTEES.get(name, dtype) if name.endswith("_ptr") else "i32"
+            signature["scale"] = "fp32"
+            if name.endswith("_ptr") or name.startswith("stride"):
+                attributes[(i,)] = [["tt.divisibility", 16]]
+    indices = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    source = GluonASTSource(kernel, signature, indices, attributes)
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    assert compiled.metadata.shared <= 227 * 1024
+    ptx = "kernel.ptx"
+    open(ptx, "w").write(compiled.asm["ptx"])
+    command = [triton.knobs.nvidia.ptxas.path, "-v", "--gpu-name=sm_90a", ptx, "-o", "kernel.cubin"]
+    print(subprocess.run(command, capture_output=True, text=True, check=True).stderr)
+"""
+
+
+def test_it_compiles_without_spilled_registers_and_products_in_sequence(tmp_path):
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": path}
+    script = tmp_path / "compile_hopper.py"
+    script.write_text(COMPILE)
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("0 bytes spill stores, 0 bytes spill loads") == 2, done.stdout
+    assert "wgmma.mma_async instructions are serialized" not in done.stdout
+
+
+def drawn(seed):
+    """A case of any shape that the kernel takes, its number of splits, and how it is called."""
+    choose = random.Random(seed)
+    S, H = choose.choice([(1, 17), (1, 40), (1, 64), (1, 128), (2, 16), (2, 128), (3, 20), (4, 16), (4, 128)])
+    page_size = choose.choice([64, 128, 192])
+    edges = (0, 1, 63, 64, 65, 127, 128, 129, 192)
+    seq_lens = [choose.choice([choose.choice(edges), choose.randrange(1500)]) for _ in range(choose.randrange(1, 6))]
+    dtype, causal = choose.choice([torch.float16, torch.bfloat16]), choose.random() < 0.7
+    case = paged_case(
+        seq_lens=seq_lens, num_queries=S, num_heads=H, page_size=page_size, dtype=dtype, causal=causal,
+        device="cuda", seed=seed,
+    )  # fmt: skip
+    return case, choose.choice([1, 2, 3, 7])
+
+
+def fits(case):
+    inputs = dict(case.inputs)
+    names = "q_latent", "q_rope", "c_kv", "k_rope", "seq_lens", "block_table", "scale", "causal"
+    return decode_hopper.fits(check_decode(*(inputs[name] for name in names), paged=True))
+
+
+@on_hopper
+@pytest.mark.parametrize("seed", range(60))
+def test_any_shape_over_pages(seed):
+    case, num_splits = drawn(seed)
+    assert fits(case)
+    case.check(*paged_latent_attention_hopper(**case.inputs, num_splits=num_splits))
+
+
+@on_hopper
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_bits_each_time(seed):
+    case, num_splits = drawn(100 + seed)
+    first, *others = (paged_latent_attention_hopper(**case.inputs, num_splits=num_splits) for _ in range(20))
+    assert all(torch.equal(x, y) for each in others for x, y in zip(first, each, strict=True))
+
+
+@on_hopper
+@pytest.mark.parametrize("T", [1, 64, 100, 300])
+@pytest.mark.parametrize("ragged", [False, True])
+def test_one_buffer(T, ragged):
+    q_latent, q_rope = (torch.randn(3, 1, 128, width, device="cuda").bfloat16() for width in (512, 64))
+    cache = torch.randn(3, T, 576, device="cuda").bfloat16()
+    seq_lens = torch.tensor([T, 1, T // 2], device="cuda") if ragged else None
+    exact, exact_lse = mla_ref.latent_attention(
+        *(x.double() for x in (q_latent, q_rope, cache[..., :512], cache[..., 512:])), scale=0.07, seq_lens=seq_lens
+    )
+    for b, length in enumerate(seq_lens.tolist() if ragged else ()):
+        cache[b, length:] = float("nan")
+    out, lse = latent_attention_hopper(
+        q_latent, q_rope, cache[..., :512], cache[..., 512:], scale=0.07, seq_lens=seq_lens
+    )
+    torch.testing.assert_close(lse.double(), exact_lse, rtol=1e-5, atol=1e-5)
+    assert (out.double() - exact).norm() <= 4e-3 * exact.norm()
+
+
+@on_hopper
+def test_it_can_be_captured_in_a_cuda_graph():
+    case, _ = drawn(7)
+    out, lse = torch.empty_like(case.q_latent), torch.empty(case.q_latent.shape[:3], device="cuda")
+    paged_latent_attention_hopper(**case.inputs, out=out, lse=lse)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        paged_latent_attention_hopper(**case.inputs, out=out, lse=lse)
+    out.fill_(float("nan"))
+    graph.replay()
+    case.check(out, lse)
