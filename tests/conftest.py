@@ -4,6 +4,9 @@ import os
 
 import pytest
 
+from autograder.files import write_whole
+
+SEED = "seed 9"  # the same cases in each run; under it a signed copy of a single number is the number
 FIRST = ("test_lessons.py", "test_kernels_compile.py", "test_solution_kernels.py", "test_second_course.py")
 
 
@@ -18,3 +21,13 @@ def isolation():
 
     if default_isolation() == "process":
         os.environ["MLA_ISOLATION"] = "process"
+
+
+@pytest.fixture(scope="session")
+def judged(tmp_path_factory):
+    """A classroom for the graders of all workers, with one seed: each lesson's own solution is judged once."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "judged"
+    folder.mkdir(exist_ok=True)
+    write_whole(folder / "seed", SEED)
+    return folder

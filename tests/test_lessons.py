@@ -118,25 +118,30 @@ def test_the_solution_notebook_runs_from_top_to_bottom(name, tmp_path):
         assert ": passed, " in shown, cell["id"]
 
 
-@pytest.mark.parametrize("name", LESSONS)
-def test_the_sample_class_gets_the_verdicts_it_should(name, tmp_path):
-    lesson, students, found = COURSE.lesson(name), submissions(COURSE, name), []
+@pytest.fixture(scope="module")
+def grader(tmp_path_factory):
     folder = COURSE.root / "classroom"  # the demo's: what it has judged, by the same code on the same cases, stands
     if not (folder / MARK).exists() or (folder / "seed").read_text().strip() != SEED:
-        folder = tmp_path
+        folder = tmp_path_factory.mktemp("classroom")
         (folder / "seed").write_text(SEED)
     with Grader(COURSE, folder, SECONDS) as grader:
-        for each in students:
-            path = tmp_path / each.student / f"{name}.ipynb"
-            path.parent.mkdir()
-            content = render(lesson, each)
-            if content is not None:
-                path.write_bytes(content)
-            try:
-                notebook = restore(lesson, read_cells(path))
-            except SubmissionError as problem:
-                notebook = placeholder(lesson, problem)
-            found.append(Graded(each.student, name, list(grader.verdicts(lesson, notebook).values())))
+        yield grader
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_the_sample_class_gets_the_verdicts_it_should(name, grader, tmp_path):
+    lesson, students, found = COURSE.lesson(name), submissions(COURSE, name), []
+    for each in students:
+        path = tmp_path / each.student / f"{name}.ipynb"
+        path.parent.mkdir()
+        content = render(lesson, each)
+        if content is not None:
+            path.write_bytes(content)
+        try:
+            notebook = restore(lesson, read_cells(path))
+        except SubmissionError as problem:
+            notebook = placeholder(lesson, problem)
+        found.append(Graded(each.student, name, list(grader.verdicts(lesson, notebook).values())))
     assert compare(COURSE, name, students, found) == []
     shown = {(verdict.exercise, verdict.mistake) for result in found for verdict in result.verdicts}
     named = {(each.name, mistake.name) for each in COURSE.exercises(name) for mistake in each.mistakes}

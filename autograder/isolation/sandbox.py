@@ -186,6 +186,10 @@ class Sandbox:
             message = wire.encode(request)
         except wire.WireError as error:
             raise SandboxError(f"the request cannot be sent: {error}") from error
+        return self.run_encoded(message, limits)
+
+    def run_encoded(self, message: bytes, limits: Limits) -> Reply:
+        """Run one request that is a message already. Raises as `run` does."""
         if self._process is None:
             self._start()
         try:

@@ -69,8 +69,9 @@ class KernelWorkers:
         limits = dataclasses.replace(
             self.limits, seconds=seconds, memory=ADDRESSES, held=self.limits.memory, reply_bytes=REPLY_BYTES
         )
-        key = hashlib.sha256(wire.encode(request)).digest()
-        reply = self._kept.pop(key, None) or self.sandbox.run(request, limits)
+        message = wire.encode(request)
+        key = hashlib.sha256(message).digest()
+        reply = self._kept.pop(key, None) or self.sandbox.run_encoded(message, limits)
         if _worth_keeping(request, reply):
             self._kept[key] = reply  # the latest last
             if len(self._kept) > KEPT:

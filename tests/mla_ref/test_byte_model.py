@@ -11,6 +11,7 @@ from mla_ref.hardware import emulator
 from mla_ref.models import BYTE_MODEL, decode, encode, generate, load_byte_model
 
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.xdist_group("byte model")  # what transformers writes with it is made once
 DEVICE = "cpu" if emulator.active() else "cuda"
 PROMPT = "class Queue:\n    def __init__(self, maxsize=0):\n"
 NEW = 1000

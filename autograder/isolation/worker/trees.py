@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+PLAIN = frozenset((type(None), bool, int, float, str))  # types that hold nothing else
+
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return the tensors of a nested value, in order."""
@@ -31,6 +33,8 @@ def mapped(value: Any, leaf: Callable[[Any], Any], stand_ins: tuple[str, ...] = 
 
     With `stand_ins`, apply `leaf` to each dict whose only key is one of these, in place of tensors.
     """
+    if type(value) in PLAIN:  # nearly all there is
+        return value
     found = isinstance(value, dict) and len(value) == 1 and next(iter(value)) in stand_ins
     if found if stand_ins else isinstance(value, torch.Tensor):
         return leaf(value)

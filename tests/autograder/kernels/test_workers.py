@@ -14,7 +14,7 @@ class Answering:
     def __init__(self, *messages, ended="exit"):
         self.reply, self.asked = Reply(ended, 0, list(messages)), 0
 
-    def run(self, request, limits):
+    def run_encoded(self, message, limits):
         self.asked += 1
         return self.reply
 
