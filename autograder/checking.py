@@ -189,7 +189,8 @@ def _described(error: Exception) -> dict[str, Any]:
     """Describe an error as the judge does, but name a cell that is not the exercise's by the function that failed."""
     found = running.describe_error(error)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if running.is_students(frame.filename)]
-    if frames and found["where"] and found["where"]["line"] == frames[-1].lineno:
+    late = str(error) == running.TIME_IS_UP  # of which the place is in the first cell
+    if frames and found["where"] and found["where"]["line"] == frames[-1].lineno and not late:
         elsewhere = frames[-1].filename != frames[0].filename
         found["where"]["cell"] = found["where"]["cell"] or (frames[-1].name if elsewhere else "")
     return found

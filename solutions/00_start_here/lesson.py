@@ -149,8 +149,11 @@ except CheckFailed as error:
 #
 # **The full verdict:** save the notebook, and in a terminal (*File → New → Terminal* in JupyterLab) run
 # `mla-course check course/00_start_here/00_start_here.ipynb`. It judges as the instructor's grader does, on hidden
-# cases that it draws afresh. `mla-course doctor` says what your machine has, what it lacks, and what to do. In a
-# terminal outside JupyterLab both are at `.venv/bin/mla-course`, at the top of the repository.
+# cases that it draws afresh. Where the course came without solutions, `check` and `mla-course check` have no right
+# earlier answers to supply, and take yours.
+#
+# `mla-course doctor` says what your machine has, what it lacks, and what to do. In a terminal outside JupyterLab both
+# commands are at `.venv/bin/mla-course`, at the top of the course's folder.
 
 # %% [markdown]
 # ## Exercise 2: what a matrix product costs
@@ -556,21 +559,22 @@ progress()
 # | 06 flash decoding | online softmax, split caches, one decode kernel |
 # | 07 paged cache | page tables, and decoding straight from pages |
 # | 08 roofline | naive against absorbed: predicted and measured |
+# | 09 shared prefix | naive on what sequences share, absorbed on the rest |
+# | 10 the hidden bottleneck | the two products of absorption, with 4-bit weights |
+# | 11 prefill and FP8 | a prefill kernel for packed sequences, keys and values in 8 bits |
+# | 12 the decode challenge | a whole decode layer against the clock |
+# | 13 generate | attention over pages, and a model that writes text with it |
 #
-# Planned, and named in the lessons: 09 shared prefix, 10 the hidden bottleneck (batched products with 4-bit weights),
-# 11 prefill and FP8, 12 a whole decode layer against the clock, 13 your kernels in a real model.
-#
-# Lessons 04 to 07 use Triton, the language of their GPU kernels. It exists for Linux; on macOS lessons 00–03 work
-# without it. On Windows, use WSL.
+# Lessons 04 to 07 and 09 to 12 use Triton, the language of their GPU kernels. It exists for Linux; on macOS the other
+# lessons work without it. On Windows, use WSL.
 #
 # </details>
 #
 # <details><summary><b>On Google Colab</b></summary>
 #
-# Add a cell at the very top and run `%pip install "git+URL"` in it, where URL is the address of your copy of the
-# course's repository. If pip replaced PyTorch, restart the session. The free T4 GPU has no bfloat16; the lessons use
-# float16 there. When you are done, choose *File → Download → Download .ipynb* and hand in that file, under the name
-# that it had.
+# The badge at the top opens this notebook in Colab. Run the first cell there: it installs the course and leaves
+# Colab's PyTorch as it is. The free T4 GPU has no bfloat16; the lessons use float16 there. When you are done, choose
+# *File → Download → Download .ipynb* and hand in that file, under the name that it had.
 #
 # </details>
 #

@@ -202,7 +202,7 @@ ATTENTION = Exercise(
             "lse lacks the row's maximum: after log(sum(exp(score − maximum))), add the maximum back",
             _without_maximum,
         ),
-        Mistake("overflow to NaN", OVERFLOW, lambda **a: _overflow(**a, form="divided")),
+        Mistake("overflow to NaN", OVERFLOW, lambda **a: (_overflow(**a, form="divided")[0], None)),  # any lse
         Mistake("overflow to zeros", OVERFLOW, lambda **a: _overflow(**a, form="shifted by lse")),
         Mistake(
             "overflow in lse",
@@ -311,13 +311,16 @@ def _cache_session(
     return {"init": [B, capacity, G, Dh], "steps": steps}
 
 
-def _cache(init, steps, *, limit=0, clip=False, fill=False, count_first=False, returned="filled"):
+def _cache(init, steps, *, limit=0, clip=False, fill=False, count_first=False, counted=True, returned="filled"):
     """What each call returns, from lists of chunks; the keywords make it wrong.
 
     `limit` moves the largest length that is accepted, `clip` drops what does not fit, `fill` keeps what fits of a chunk
-    that is refused, `count_first` counts tokens that are then refused, `returned` is "filled", "new" or "storage".
+    that is refused, `count_first` counts tokens that are then refused, `counted` is whether tokens are counted at all,
+    `returned` is "filled", "new" or "storage".
     """
     batch, capacity, heads, width = init
+    if not counted:
+        return _uncounted(init, steps)
     empty = torch.zeros(batch, 0, heads, width, dtype=torch.float64)
     kept, length, results = (empty, empty), 0, []
     for method, new in steps:
@@ -341,6 +344,22 @@ def _cache(init, steps, *, limit=0, clip=False, fill=False, count_first=False, r
         tail = torch.zeros(batch, capacity - length, heads, width, dtype=torch.float64)
         storage = tuple(torch.cat((x, tail), 1) for x in kept)
         results = [storage if isinstance(result, tuple) else result for result in results]
+    return results
+
+
+def _uncounted(init, steps):
+    """What a cache returns that writes every chunk to its beginning: views, which later chunks change."""
+    storage = [torch.zeros(*init, dtype=torch.float64) for _ in range(2)]
+    results = []
+    for method, new in steps:
+        if method == "length":
+            results.append(0)
+        elif (size := new[0].shape[1]) > init[1]:
+            results.append("ValueError")
+        else:
+            for kept, chunk in zip(storage, new, strict=True):
+                kept[:, :size] = chunk
+            results.append(tuple(kept[:, :size] for kept in storage))
     return results
 
 
@@ -414,6 +433,11 @@ KV_CACHE = Exercise(
             "last place refused",
             "a chunk that fills the cache exactly is refused: length + S == capacity still fits",
             limit=-1,
+        ),
+        _cache_slip(
+            "not counted",
+            "the new length is not stored: length stays 0, and every append writes over the first tokens",
+            counted=False,
         ),
         _cache_slip(
             "overflow dropped",

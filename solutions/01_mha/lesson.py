@@ -358,9 +358,9 @@ check("grouped_attention")
 # | `length` | | int, tokens held |
 # | `append` | k, v: [B, S, G, Dh] | k_all, v_all: [B, length, G, Dh], the filled part with the new tokens at its end |
 #
-# The check plays sessions: it calls `length()`, then `append(…)` and `length()` in turn. "Step 4" in a message is the
-# fourth call, "value 1" and "value 2" are its k_all and v_all. The count needs another name than `self.length`: an
-# attribute of that name hides the method.
+# The check plays sessions: it calls `length()`, then `append(…)` and `length()` in turn. "Call 2 of append" in a
+# message is the second `append` of a session, "value 1" and "value 2" are its k_all and v_all. Results are compared at
+# the end of the session. The count needs another name than `self.length`: an attribute of that name hides the method.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -453,8 +453,9 @@ check("KVCache")
 # written as one. There are no positions in this layer; lesson 02 adds them.
 #
 # The test is the definition of a right cache: the outputs of **one prefill of the whole sequence** and of **any
-# sequence of steps** are the same. Check and judge supply a right `grouped_attention` and `KVCache`. Use the cache
-# through `append` and `length` alone: the one supplied may store its tokens under other names than yours.
+# sequence of steps** are the same. The grader supplies a right `grouped_attention` and `KVCache`; where the
+# course came without solutions, `check` takes yours. Use the cache through `append` and `length` alone: the grader's
+# may store its tokens under other names, and `check` may not notice.
 #
 # <details><summary>Hint 1</summary>
 #

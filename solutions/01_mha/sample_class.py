@@ -505,9 +505,15 @@ class KVCache:
     ),
     Submission(
         "zoe",
-        "a softmax over the queries",
-        patches=(replace("attention", "softmax(scores, dim=-1)", "softmax(scores, dim=1)"),),
-        expect={"attention": Expected(0, says="runs over the queries")},
+        "a softmax over the queries, and a cache that does not count",
+        patches=(
+            replace("attention", "softmax(scores, dim=-1)", "softmax(scores, dim=1)"),
+            replace("KVCache", "        self.used = total\n", ""),
+        ),
+        expect={
+            "attention": Expected(0, says="runs over the queries"),
+            "KVCache": Expected(0, says="the new length is not stored"),
+        },
     ),
     Submission(
         "hana",

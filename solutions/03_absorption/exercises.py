@@ -384,10 +384,15 @@ LATENT_ATTENTION = Exercise(
             "out_latent is right, but lse is that of the scores before they are scaled: scale first",
             lambda **a: _latent(**a, lse_scale=1 / a["scale"]),
         ),
-        _latent_slip(
+        Mistake(
             "overflow",
             "exp overflows: subtract each row's maximum before the exponent, or use torch.logsumexp",
-            stable=False,
+            lambda **a: (_latent(**a, stable=False)[0], None),  # any lse
+        ),
+        Mistake(
+            "overflow in lse",
+            "out_latent is right, but lse overflows: use torch.logsumexp, or add the maximum after the logarithm",
+            lambda **a: (_latent(**a)[0], _latent(**a, stable=False)[1]),
         ),
     ),
     forbidden=SDPA,
@@ -667,7 +672,7 @@ BREAK_EVEN_QUERIES = Exercise(
     name="break_even_queries",
     title="from how many query tokens on naive takes fewer FLOPs",
     parts=(
-        Part("DeepSeek-V3", 1, visible=[dict(T=512, Dr=64, Dn=128, Dv=128, R=512)]),
+        Part("DeepSeek-V3", 1, visible=[dict(T=1000, Dr=64, Dn=128, Dv=128, R=512)]),
         Part(
             "any layer",
             1,

@@ -400,9 +400,15 @@ def latent_attention(q_latent, q_rope, c_kv, k_rope, scale):
     ),
     Submission(
         "wim",
-        "projects the whole context",
-        patches=(replace("absorb_costs", "absorb_macs = B * S * weights", "absorb_macs = B * T * weights"),),
-        expect={"absorb_costs": Expected(0, says="projects all T tokens")},
+        "projects the whole context, a stable softmax beside a log-sum-exp by hand",
+        patches=(
+            replace("latent_attention", "lse = torch.logsumexp(scores, dim=-1)", "lse = scores.exp().sum(-1).log()"),
+            replace("absorb_costs", "absorb_macs = B * S * weights", "absorb_macs = B * T * weights"),
+        ),
+        expect={
+            "latent_attention": Expected(4, Outcome.PARTIAL, "lse overflows"),
+            "absorb_costs": Expected(0, says="projects all T tokens"),
+        },
     ),
     Submission(
         "hana",

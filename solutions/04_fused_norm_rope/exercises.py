@@ -348,7 +348,7 @@ ROPE = Exercise(
         Part(
             "several tokens and sequences",
             2,
-            visible=[dict(B=2, S=3, H=3, Dr=8, first=2), dict(B=1, S=4, H=20, Dr=6, first=100)],
+            visible=[dict(B=2, S=3, H=3, Dr=8, first=2), dict(B=1, S=4, H=70, Dr=6, first=100)],
             hidden=lambda r: [
                 dict(B=r.randint(2, 3), S=4, H=4, Dr=8, first=r.randint(0, 50)),
                 dict(B=2, S=r.randint(2, 4), H=r.randint(1, 6), Dr=2 * r.randint(2, 20), first=r.randint(0, 99999)),

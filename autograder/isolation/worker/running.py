@@ -49,7 +49,7 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
     """Build an object and call methods on it in turn: `{"init": [...], "steps": [[method, [argument, ...]], ...]}`.
 
     Returns one result a step. A step that raises ValueError gives the string "ValueError", so that refusals can be
-    asked for. An attribute that is not a method raises TypeError.
+    asked for. An attribute that is not a method raises TypeError, and so does a method that returns an exception.
     """
     instance = entry(*arguments["init"])
     results = []
@@ -59,6 +59,8 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
             if not callable(called):
                 raise TypeError(f"self.{method} hides the method {method}: store it under another name")
             result = called(*values)
+            if isinstance(result, BaseException):
+                raise TypeError(f"{method} returns a {type(result).__name__}: write raise in place of return")
             results.append(f"the text {result}" if isinstance(result, str) else result)  # no word stands for raising
         except ValueError:
             results.append("ValueError")
@@ -281,6 +283,7 @@ HINTS = (
     ),
     (r"`_semantic` argument must be provided.*\[", "an address is no list: tl.load(x_ptr + offsets, mask=mask)"),
     (r"unsupported AST node type: Raise", "this kernel is not written yet"),
+    (r"'function' object is not subscriptable .*\]\(", "is @triton.jit missing above the kernel?"),
     (r"outside of the scope of a kernel", "a launch has a grid, kernel[(programs,)](...)"),
     (
         r"must be of type tl\.constexpr",
@@ -303,11 +306,14 @@ HINTS = (
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """Return the type, message and place of an exception: the last line of the student's own that it passed through."""
-    where = None
-    for frame in traceback.extract_tb(error.__traceback__):
-        if is_students(frame.filename):
-            where = _place(frame.filename, frame.lineno, frame.line)
+    """Return the type, message and place of an exception: the last line of the student's own that it passed through.
+
+    Where the time was up it is the last line of the cell that was called first: what a loop calls is not the loop.
+    """
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_students(frame.filename)]
+    if isinstance(error, TimeoutError) and str(error) == TIME_IS_UP:
+        frames = [frame for frame in frames if frame.filename == frames[0].filename]
+    where = _place(frames[-1].filename, frames[-1].lineno, frames[-1].line) if frames else None
     kind, message = type(error).__name__, error.msg if isinstance(error, SyntaxError) else str(error)
     if where is None and isinstance(error, SyntaxError):
         where = _place(error.filename, error.lineno, error.text)
