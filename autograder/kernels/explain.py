@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autograder.isolation.worker.trees import by_name
+from autograder.judging.exercise import is_data
 from autograder.kernels.record import Recording
 from autograder.kernels.worker.hosting import ALIKE, LARGEST_FLOAT_CONSTANT, control, fills, flops, may_run, views_in
 from autograder.kernels.worker.recording import LARGEST_CONSTANT, NAMED
@@ -43,9 +44,9 @@ def is_kept(recording: Recording) -> bool:
 
 
 def data_of(arguments: Mapping[str, Any]) -> set[str]:
-    """Return the names of the arguments that are data: tensors of floats, or all tensors where there are none."""
+    """Return the names of the arguments that are data, or of all tensors where none is."""
     named = by_name(dict(arguments))
-    return {name for name, tensor in named.items() if tensor.is_floating_point()} or set(named)
+    return {name for name, tensor in named.items() if is_data(tensor)} or set(named)
 
 
 def explained(recording: Recording, data: Collection[str], copies: bool = True) -> Explained:
