@@ -446,7 +446,7 @@ class _Launch:
         if whole:
             others = Turns()
             self._run([number for number in range(self.programs) if number not in ran], races, others)
-            most = max(self.turns.counts.values())
+            most = max(self.turns.counts.values(), default=0)
             longer = sorted((turns, n) for n, turns in others.counts.items() if turns > LONGER * most)
             if longer and longer[-1][0] > LONGEST[again] * most:
                 raise self._untimed(longer[-1][1], longer[-1][0] / most)

@@ -44,6 +44,14 @@ class DeviceAssertion(KernelFault, AssertionError):
     """A `tl.device_assert` of a kernel launched with ``debug=True``, a `tl.assume` or a hint that does not hold."""
 
 
+class Undefined(KernelFault, ArithmeticError):
+    """A number of which nothing says what it is, so that a compiler may leave out whatever depends on it.
+
+    That is a shift by as many bits as there are, or more; a division by what is known to be 0; and a float that is
+    known to be beyond the integers that it becomes.
+    """
+
+
 class Unsupported(KernelFault, NotImplementedError):
     """An operation that only a GPU has: inline assembly, a function of libdevice."""
 
