@@ -33,7 +33,7 @@ from mla_ref.hardware.emulator.ttir import Block
 
 GUARD = 1 << 12
 BESIDE = 21  # programs that run with a sample of three: for their results, and to see that they do as much
-LONGER = 1.1  # times as many turns as any program that was counted: one that takes more is counted too
+LONGER = 1.1  # times as much as any program that was counted: one that does more is counted too
 LONGEST = {True: 50.0, False: 2.0}  # and at most so many, by whether a program may run twice
 PER_ELEMENT = ("tt.map_elementwise", "tt.reduce", "tt.scan")
 MARKED = 4096  # bytes that show how much of what one launch wrote later ones write again
