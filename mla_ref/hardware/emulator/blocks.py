@@ -204,7 +204,9 @@ def hinted(rule: Any, machine: Machine, op: Op, args: list[torch.Tensor], env: A
     return out
 
 
-def _shift(machine: Machine, op: Op, args: list[torch.Tensor]) -> torch.Tensor:
+def _shift(machine: Machine, op: Op, args: list[torch.Tensor]) -> torch.Tensor | None:
+    if op.operands[1] in machine.kernel.module.loaded:
+        return None
     bits = BITS[dtype_of(op.ins[1])]
     return (args[1] < 0) | (args[1] >= bits)
 
