@@ -18,8 +18,10 @@ from autograder.text import one_line
 
 DEPTH = 2  # archives within the archive that are opened
 MAX_ARCHIVE = 64 << 20  # bytes of an archive within another
-MAX_MEMBERS = 10_000  # of such a one
-MAX_UNPACKED = 256 << 20  # bytes of the notebooks in such a one
+MAX_MEMBERS = 10_000  # of such a one, with those of archives in it
+MAX_UNPACKED = 256 << 20  # bytes of the notebooks and archives in such a one, with those of archives in it
+MAX_NOTEBOOKS = 5000  # the same
+SHARE = 4  # an archive in such a one may take that part of what it may hold
 MAX_OUTER = 200_000  # members of the archive itself
 MAX_PATH = 1000  # characters of a path
 MAX_FOLDERS = 50  # of it
@@ -28,6 +30,28 @@ MOST_SHOWN = 40  # characters of a longer one
 LONG = f"its path has more than {MAX_PATH} characters or {MAX_FOLDERS} folders"
 LINK = "it is a link, which is not followed"
 BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError, struct.error)
+
+
+@dataclass
+class Room:
+    """What an archive within another may still hold, with those in it: these take of the `outer` one's as well."""
+
+    members: int = MAX_MEMBERS
+    unpacked: int = MAX_UNPACKED
+    notebooks: int = MAX_NOTEBOOKS
+    outer: Room | None = None
+
+    def share(self) -> Room:
+        """Return what an archive in it may hold."""
+        most = MAX_MEMBERS // SHARE, MAX_UNPACKED // SHARE, MAX_NOTEBOOKS // SHARE
+        return Room(*map(min, most, (self.members, self.unpacked, self.notebooks)), self)
+
+    def take(self, members: int = 0, unpacked: int = 0, notebooks: int = 0) -> None:
+        """Note what was found, which may be more than there was room for."""
+        self.members, self.unpacked = self.members - members, self.unpacked - unpacked
+        self.notebooks -= notebooks
+        if self.outer:
+            self.outer.take(members, unpacked, notebooks)
 
 
 @dataclass(frozen=True)
@@ -94,35 +118,39 @@ def _on_disk(path: Path, parts: tuple[str, ...]) -> Iterator[File]:
         if is_notebook(path.name):
             yield _bounded(File(parts, read_file(path, MAX_BYTES + 1), time))
         elif path.suffix.lower() == ".zip":
-            yield from _within(read_file(path, MAX_ARCHIVE + 1), parts, time, 1)
+            yield from _within(read_file(path, MAX_ARCHIVE + 1), parts, time, 1, Room())
         else:
             yield File(parts, time=time)
     except OSError as error:
         yield File(parts, problem=f"it cannot be read: {one_line(error.strerror or error, 200)}")
 
 
-def _within(content: bytes, parts: tuple[str, ...], time: datetime | None, depth: int) -> Iterator[File]:
+def _within(content: bytes, parts: tuple[str, ...], time: datetime | None, depth: int, room: Room) -> Iterator[File]:
     """Yield the files of an archive in another one, whose own troubles cost only itself."""
     if depth > DEPTH:
         yield File(parts, problem="it is an archive in an archive in an archive")
     elif len(content) > MAX_ARCHIVE:
         yield File(parts, problem=f"it is larger than {MAX_ARCHIVE >> 20} MiB")
-    elif content.count(ENTRY) > MAX_MEMBERS:
-        yield File(parts, problem=f"it holds more than {MAX_MEMBERS} files")
+    elif (count := content.count(ENTRY)) > room.members:
+        yield File(parts, problem=f"it holds more than {max(0, room.members)} files")
     else:
+        room.take(members=count)
         try:
             archive = zipfile.ZipFile(io.BytesIO(content))
         except BROKEN as error:
             yield File(parts, problem=f"it cannot be read as an archive: {one_line(error, 200)}")
             return
         with archive:
-            yield from _members(archive, parts, depth, time)
+            yield from _members(archive, parts, depth, time, room)
 
 
 def _members(
-    archive: zipfile.ZipFile, within: tuple[str, ...], depth: int, time: datetime | None = None
+    archive: zipfile.ZipFile,
+    within: tuple[str, ...],
+    depth: int,
+    time: datetime | None = None,
+    room: Room | None = None,
 ) -> Iterator[File]:
-    unpacked = 0
     for info in archive.infolist():
         name = _name(info)
         if len(name) > MAX_PATH or name.count("/") > MAX_FOLDERS:
@@ -138,8 +166,10 @@ def _members(
             yield File(parts, problem=LINK)
         elif not is_notebook(name) and not name.lower().endswith(".zip"):
             yield kept
-        elif depth and unpacked > MAX_UNPACKED:
-            yield File(parts, problem=f"the archive's notebooks take more than {MAX_UNPACKED >> 20} MiB")
+        elif room and room.unpacked < 0:
+            yield File(parts, problem="the archive's notebooks take more memory than there is for them")
+        elif room and room.notebooks < 1:
+            yield File(parts, problem="the archive holds more notebooks than a submission has")
         else:
             limit = MAX_BYTES if is_notebook(name) else MAX_ARCHIVE
             try:
@@ -147,11 +177,12 @@ def _members(
             except BROKEN as error:
                 yield File(parts, problem=f"it cannot be unpacked: {one_line(error, 200)}")
                 continue
-            unpacked += len(content)
+            if room:
+                room.take(unpacked=len(content), notebooks=is_notebook(name))
             if is_notebook(name):
                 yield _bounded(File(parts, content, kept.time))
             else:
-                yield from _within(content, parts, kept.time, depth + 1)
+                yield from _within(content, parts, kept.time, depth + 1, room.share() if room else Room())
 
 
 def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> bytes:

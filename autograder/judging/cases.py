@@ -11,7 +11,7 @@ import torch
 
 from autograder.isolation.worker.layout import is_gapped, spread
 from autograder.isolation.worker.trees import mapped, tensors_in
-from autograder.judging.exercise import Arguments, Exercise, Params
+from autograder.judging.exercise import Arguments, Exercise, Params, is_data
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,18 @@ def draw_cases(exercise: Exercise, seed: str, hidden: bool = True) -> list[Case]
 
 
 def noise_for(exercise: Exercise, case: Case, seed: str) -> Arguments:
-    """Return arguments with the same integers, and noise in place of floats; where there are none, other integers."""
+    """Return arguments with the same integers, and noise in place of data; where there is none, other integers."""
     generator = torch.Generator().manual_seed(_digest(seed, exercise.name, "noise"))
-    if not any(t.is_floating_point() for t in tensors_in(case.arguments)):
+    if not any(map(is_data, tensors_in(case.arguments))):
         return exercise.inputs(generator, **case.params)
 
     def other(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.is_floating_point():
+        if not is_data(tensor):
             return tensor.clone()
-        values = torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
+        if tensor.is_floating_point():
+            values = torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
+        else:
+            values = torch.randint(0, 256, tensor.shape, generator=generator).to(tensor.dtype)
         return spread(values, tensor.stride()) if is_gapped(tensor) else values
 
     return mapped(case.arguments, other)

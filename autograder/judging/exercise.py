@@ -14,6 +14,8 @@ from autograder.isolation.worker.layout import spread
 from autograder.isolation.worker.trees import mapped, tensors_in
 from mla_ref.hardware.cost import Cost
 
+PACKED = (torch.uint8, torch.int8)
+
 Params = Mapping[str, Any]
 Arguments = dict[str, Any]
 
@@ -176,6 +178,11 @@ class Exercise:
     def graded(self, of_speed: bool) -> tuple[str, float]:
         """Return the name of the verdict on the answers, or on their speed, and its points."""
         return (f"{self.name}{SPEED}", self.speed.points) if of_speed else (self.name, self.points)
+
+
+def is_data(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor holds data, and not lengths, indices or masks: floats, or what is packed in bytes."""
+    return tensor.is_floating_point() or tensor.dtype in PACKED
 
 
 def upcast(value: Any) -> Any:

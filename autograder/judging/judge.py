@@ -31,6 +31,7 @@ FAULTS = {
     "Race": Outcome.WRONG,
     "EndlessLoop": Outcome.TIME,
     "DeviceAssertion": Outcome.ERROR,
+    "Undefined": Outcome.WRONG,
     "Unsupported": Outcome.ERROR,
 }
 

@@ -74,9 +74,9 @@ class Answers:
             if self.exercise.kernel:
                 kernels = record.kernels_of(self.program, *(each.recording for each in programs.values()))
             requests = [replay_request(each.recording, cases[n].arguments) for n, each in programs.items()]
+            done = replays(self.workers, kernels.source, requests, self.exercise.limits.seconds)
         except (KernelFailure, LimitReached) as error:
             return found, failures | {n: _failure(error, cases[n]) for n in programs}
-        done = replays(self.workers, kernels.source, requests, self.exercise.limits.seconds)
         for (n, program), replayed in zip(programs.items(), done, strict=True):
             if isinstance(replayed, Fault):
                 found[n] = {"error": kernels.in_cells(replayed.error)}

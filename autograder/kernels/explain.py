@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autograder.isolation.worker.trees import by_name
+from autograder.judging.exercise import is_data
 from autograder.kernels.record import Recording
 from autograder.kernels.worker.hosting import ALIKE, LARGEST_FLOAT_CONSTANT, control, fills, flops, may_run, views_in
 from autograder.kernels.worker.recording import LARGEST_CONSTANT, NAMED
+from autograder.kernels.workers import KernelFailure
+from autograder.text import one_line
 from mla_ref.hardware.cost import Cost
 
 KEPT = "the result is no tensor of this call: is it one that an earlier call returned?"
@@ -41,9 +44,9 @@ def is_kept(recording: Recording) -> bool:
 
 
 def data_of(arguments: Mapping[str, Any]) -> set[str]:
-    """Return the names of the arguments that are data: tensors of floats, or all tensors where there are none."""
+    """Return the names of the arguments that are data, or of all tensors where none is."""
     named = by_name(dict(arguments))
-    return {name for name, tensor in named.items() if tensor.is_floating_point()} or set(named)
+    return {name for name, tensor in named.items() if is_data(tensor)} or set(named)
 
 
 def explained(recording: Recording, data: Collection[str], copies: bool = True) -> Explained:
@@ -185,7 +188,7 @@ def torch_alone(recording: Recording, forbidden: Sequence[str], most: Cost | Non
     """Leave out of a program of torch's operations what is none of its mathematics.
 
     Raises Forbidden for an operation of which the name holds one of the forbidden words, and for a program that writes
-    more bytes or takes more FLOPs for products than `most`.
+    more bytes or takes more FLOPs for products than `most`; KernelFailure for products of what cannot be multiplied.
     """
     storages = recording.storages
     strange = {n for n, storage in enumerate(storages) if _beginning(storage, ()) not in (PLAIN, DATA)}
@@ -208,11 +211,19 @@ def torch_alone(recording: Recording, forbidden: Sequence[str], most: Cost | Non
     return Explained(replace(recording, events=[e for e in events if e["kind"] == "host"]), reason)
 
 
+def _flops(event: Mapping[str, Any]) -> int:
+    try:
+        return flops(event)
+    except Exception as error:  # no operation that ran has such operands
+        said = f"{event['op'][0]}: {one_line(error, 200)}"
+        raise KernelFailure(f"what was noted of the call is malformed: {said}") from None
+
+
 def _check_cost(events: Sequence[Mapping[str, Any]], most: Cost) -> None:
     hosts = [event for event in events if event["kind"] == "host" and event["args"] is not None]
     for limit, what, unit, cost in (
         (most.bytes, "torch's operations write", "bytes", lambda event: sum(size for _, size in event["writes"])),
-        (most.flops, "the products of torch's operations take", "FLOPs", flops),
+        (most.flops, "the products of torch's operations take", "FLOPs", _flops),
     ):
         by_place: dict[str, int] = {}
         for event in hosts:

@@ -85,7 +85,7 @@ def replays(
 ) -> list[Replayed | KernelFailure | LimitReached]:
     """Run several calls again, each on memory of its own, in one process (see `replay_request`).
 
-    Of each: what it did, or why there is nothing.
+    Of each: what it did, or why there is nothing. Raises KernelFailure for more than a worker takes.
     """
     request = {"task": "replay", "source": source, "replays": list(requests)}
     reply, limits = workers.perform(request, seconds)

@@ -65,11 +65,16 @@ class KernelWorkers:
         """Have a task done that runs no code of the student's but kernels; return the reply and the limits it had.
 
         The reply depends on the request alone, which holds the kernels' source, so for the same one it is kept.
+
+        Raises KernelFailure for a request that no worker takes: what it holds of calls is the student's process's.
         """
         limits = dataclasses.replace(
             self.limits, seconds=seconds, memory=ADDRESSES, held=self.limits.memory, reply_bytes=REPLY_BYTES
         )
-        message = wire.encode(request)
+        try:
+            message = wire.encode(request)
+        except wire.WireError as error:
+            raise KernelFailure(f"what its calls do is too much to be run again: {error}") from None
         key = hashlib.sha256(message).digest()
         reply = self._kept.pop(key, None) or self.sandbox.run_encoded(message, limits)
         if _worth_keeping(request, reply):

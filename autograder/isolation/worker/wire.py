@@ -36,19 +36,25 @@ class WireError(ValueError):
 def encode(value: Any) -> bytes:
     """Return the message for `value`: tensors, arrays, numbers, strings, None, and lists, tuples and dicts of them.
 
-    Raises WireError for anything else, naming its type.
+    Raises WireError for anything else, naming its type, and for what `decode` would not take.
     """
     tensors: list[torch.Tensor] = []
     tree = _pack(value, tensors)
+    if len(tensors) > MAX_TENSORS:
+        raise WireError(f"more than {MAX_TENSORS} tensors")
     specs = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in tensors]
     header = json.dumps({"tree": tree, "tensors": specs}).encode()
+    if len(header) > MAX_HEADER:
+        raise WireError(f"more than {MAX_HEADER >> 20} MiB of text and numbers")
     payload = b"".join(_raw(t) for t in tensors)
     return PREFIX.pack(MAGIC, len(header), len(payload)) + header + payload
 
 
-def _pack(value: Any, tensors: list[torch.Tensor]) -> Any:
+def _pack(value: Any, tensors: list[torch.Tensor], depth: int = 0) -> Any:
     if type(value) in PLAIN:  # nearly all there is
         return value
+    if depth > MAX_DEPTH:
+        raise WireError(f"more than {MAX_DEPTH} values in one another")
     if isinstance(value, np.ndarray | np.generic):
         value = torch.from_numpy(np.array(value))
     if isinstance(value, torch.Tensor):
@@ -59,11 +65,11 @@ def _pack(value: Any, tensors: list[torch.Tensor]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple):
-        return {"$tuple": [_pack(v, tensors) for v in value]}
+        return {"$tuple": [_pack(v, tensors, depth + 1) for v in value]}
     if isinstance(value, list):
-        return [_pack(v, tensors) for v in value]
+        return [_pack(v, tensors, depth + 1) for v in value]
     if isinstance(value, dict) and all(isinstance(k, str) for k in value):
-        return {k: _pack(v, tensors) for k, v in value.items()}
+        return {k: _pack(v, tensors, depth + 1) for k, v in value.items()}
     raise WireError(f"a value of type {type(value).__name__}")
 
 

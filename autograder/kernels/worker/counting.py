@@ -401,6 +401,12 @@ def _length(program: dict[str, Any]) -> float:
     return sum(program["rounds"]) + sum(program["executions"].values()) + sum(program["turns"].values())
 
 
+def _work(op: Op) -> int:
+    """Return the elements of an operation's largest block, of a product the multiplications."""
+    elements = max((math.prod(kind.shape) for kind in (*op.ins, *op.outs)), default=1)
+    return elements * op.ins[0].shape[-1] if op.name == "tt.dot" else elements
+
+
 class Together(Watch):
     """Several watches that see the same."""
 
@@ -426,7 +432,7 @@ class Ran(Watch):
 
 
 class Turns(Watch):
-    """How often each program enters a block of its kernel, how many accesses it makes, and how many sectors they take.
+    """How much each program does: the elements of all blocks that it makes. And how many sectors its accesses take.
 
     Sectors are counted once `counter` is set, which knows how threads lie.
     """
@@ -435,20 +441,20 @@ class Turns(Watch):
         self.counts: dict[int, int] = {}
         self.sectors: dict[int, int] = {}
         self.counter: Counter | None = None
+        self.work: dict[int, int] = {}  # of a kernel's blocks, by identity
 
     def block(self, machine: Machine, block: Block) -> None:
-        self._add(machine)
+        work = self.work.get(id(block))
+        if work is None:
+            work = self.work[id(block)] = 1 + sum(map(_work, block.ops))
+        for number in machine.numbers[machine.programs_on()].tolist():
+            self.counts[number] = self.counts.get(number, 0) + work
 
     def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
-        self._add(machine)
         if self.counter is not None:
             found = self.counter.found(machine, op, machine.programs_on().tolist(), touched)
             for number, each in zip(machine.numbers.tolist(), found, strict=True):
                 self.sectors[number] = self.sectors.get(number, 0) + sum(pattern.sectors for *_, pattern in each)
-
-    def _add(self, machine: Machine) -> None:
-        for number in machine.numbers[machine.programs_on()].tolist():
-            self.counts[number] = self.counts.get(number, 0) + 1
 
     def alike(self, shown: int) -> bool:
         """Return whether all programs have done as much, and move hardly more sectors than the one that is shown."""

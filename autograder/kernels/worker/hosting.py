@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from autograder.isolation.worker.trees import tensors_in
 
@@ -23,7 +23,16 @@ def _words(text: str) -> frozenset[str]:
 
 
 EMPTY = _words("empty empty_like empty_strided new_empty new_empty_strided")
-VECTORS = _words("mv addmv addmv_ dot vdot")  # products that torch counts no FLOPs of
+# Products that torch counts no FLOPs of: with vectors; others, with their multiplications; what is made of products
+VECTORS = _words("mv addmv dot vdot")
+UNCOUNTED: dict[str, Callable[..., int]] = {
+    "addbmm": lambda out, a, b: math.prod(a) * b[-1],
+    "_cdist_forward": lambda a, b: math.prod(a) * b[-2],
+    "_pdist_forward": lambda a: math.prod(a) * a[0],
+    "_embedding_bag": lambda weight, indices, *rest: math.prod(indices) * weight[-1],
+    "outer": lambda a, b: math.prod(a) * math.prod(b),
+}
+COMPOSED = _words("einsum tensordot")
 ALIKE = _words("full_like new_full new_ones new_zeros ones_like zeros_like")  # take shape and dtype, and read nothing
 FILLING = ("zero_", "default"), ("fill_", "Scalar")  # in place
 # What moves data, with the places of operands that say where to, and so must hold no data
@@ -174,15 +183,27 @@ def perform(step: Mapping[str, Any], view: Callable[[Mapping[str, Any]], torch.T
 
 
 def flops(step: Mapping[str, Any]) -> int:
-    """Return the FLOPs of an operation that is a product of matrices, by the shapes of its views; else 0."""
-    if step["op"][0] in VECTORS:
-        return 2 * max(math.prod(view["shape"]) for view in views_in(step["args"]))
-    count = flop_registry.get(getattr(torch.ops.aten, step["op"][0]))
-    if count is None:
+    """Return the FLOPs of an operation that is a product of matrices, in place or not, by the shapes of its views.
+
+    That is 0 for any other. What operands that no such product has raise is not foreseen.
+    """
+    name = step["op"][0]
+    plain = name if name.endswith("__") else name.removesuffix("_")
+    shapes = [view["shape"] for view in views_in(step["args"])]
+    if plain in VECTORS:
+        return 2 * max(map(math.prod, shapes))
+    if plain in UNCOUNTED:
+        return 2 * UNCOUNTED[plain](*shapes)
+    count = flop_registry.get(getattr(torch.ops.aten, plain, None))
+    if count is None and plain not in COMPOSED:
         return 0
     shape_of = lambda view: torch.empty(view["shape"], device="meta")
-    out = [shape_of(view) for view in step["out"]]
     args, kwargs = _unpacked(step["args"], shape_of), _unpacked(step["kwargs"], shape_of)
+    if count is None:
+        with FlopCounterMode(display=False) as counter:
+            getattr(getattr(torch.ops.aten, plain), step["op"][1])(*args, **kwargs)
+        return counter.get_total_flops()
+    out = [shape_of(view) for view in step["out"]]
     return int(count(*args, **kwargs, out_val=out[0] if len(out) == 1 else out))
 
 

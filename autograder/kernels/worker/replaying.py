@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +33,8 @@ from mla_ref.hardware.emulator.ttir import Block
 
 GUARD = 1 << 12
 BESIDE = 21  # programs that run with a sample of three: for their results, and to see that they do as much
+LONGER = 1.1  # times as much as any program that was counted: one that does more is counted too
+LONGEST = {True: 50.0, False: 2.0}  # and at most so many, by whether a program may run twice
 PER_ELEMENT = ("tt.map_elementwise", "tt.reduce", "tt.scan")
 MARKED = 4096  # bytes that show how much of what one launch wrote later ones write again
 WINDOW = 256  # elements of a row that are compared together
@@ -415,12 +417,10 @@ class _Launch:
         """Run all programs, or a sample of about `limit`, and count what they do. If `whole`, the others run too."""
         races = limit is None
 
-        turns = Turns()
-
-        def count(chosen: list[tuple[int, int]], exact: bool) -> Counter:
-            self.counter = Counter(sectors, self.event, self.storages.numbers, dict(chosen), exact)
+        def count(chosen: Sequence[tuple[int, int]], exact: bool) -> Counter:
+            self.counter, self.turns = Counter(sectors, self.event, self.storages.numbers, dict(chosen), exact), Turns()
             self.writes = Writes([blank(size).view(bool) for size in sectors.sizes], self.storages.numbers)
-            self._run([number for number, _ in chosen], races, self.counter, self.writes, turns)
+            self._run([number for number, _ in chosen], races, self.counter, self.writes, self.turns)
             return self.counter
 
         if self.kernel.depends:  # what a program does depends on those before it: none stands for another
@@ -429,22 +429,41 @@ class _Launch:
         grid, per_axis = self.grid, _sizes(self.grid, limit)
         chosen = [(x + grid[0] * (y + grid[1] * z), each) for (x, y, z), each in sample(grid, per_axis, rng)]
         counter, seen, ran = None, set(), {number for number, _ in chosen}
-        touched = _touched(self.kernel, self.given)
-        if limit is not None and len(chosen) > 3 and not touched["load"] & touched["store"]:  # which run once alone
+        touched, exact = _touched(self.kernel, self.given), all(n <= per_axis for n in grid)
+        again = not touched["atomic"] and not touched["load"] & touched["store"]  # a program may run twice
+        if limit is not None and len(chosen) > 3 and again:  # which run once alone
             middle = rng.randrange(1, self.programs - 1) if rng else chosen[len(chosen) // 2][0]
             first = count([(0, 1), (middle, self.programs - 2), (self.programs - 1, 1)], False)
             counter, seen = (first if first.long_and_alike(0, middle, self.programs - 1) else None), first.unwritten
             if counter is not None:
                 beside = {rng.randrange(self.programs) for _ in range(BESIDE)} if rng and not whole else set()
                 ran = {0, middle, self.programs - 1, *beside}
-                turns.counter = counter
-                self._run(sorted(beside - {0, middle, self.programs - 1}), races, turns)
-                counter = counter if turns.alike(middle) else None
-        counter = counter or count(chosen, all(n <= per_axis for n in grid))
+                self.turns.counter = counter
+                self._run(sorted(beside - {0, middle, self.programs - 1}), races, self.turns)
+                counter = counter if self.turns.alike(middle) else None
+        counter = counter or count(chosen, exact)
         counter.unwritten |= seen
         if whole:
-            self._run([number for number in range(self.programs) if number not in ran], races)
+            others = Turns()
+            self._run([number for number in range(self.programs) if number not in ran], races, others)
+            most = max(self.turns.counts.values(), default=0)
+            longer = sorted((turns, n) for n, turns in others.counts.items() if turns > LONGER * most)
+            if longer and longer[-1][0] > LONGEST[again] * most:
+                raise self._untimed(longer[-1][1], longer[-1][0] / most)
+            if longer and again:
+                seen = counter.unwritten
+                counter = count([*chosen, *_shared([n for _, n in longer], limit or len(longer), dict(chosen))], False)
+                counter.unwritten |= seen
         return self._with_places(counter.summary(self.programs))
+
+    def _untimed(self, number: int, times: float) -> ValueError:
+        x, y, _ = self.grid
+        error = ValueError(
+            f"program {(number % x, number // x % y, number // (x * y))} does {times:.3g} times as much as the others, "
+            f"so that no time can be told: give each program as much to do"
+        )
+        error.kernel = self.kernel.name
+        return error
 
     def estimate(self, storage: int) -> float:
         """Return the bytes that all programs write to a storage: as many for each as those that were counted."""
@@ -555,6 +574,18 @@ def sample(grid: list[int], per_axis: int, rng: Random | None = None) -> Iterato
         axes.append([(0, 1), *middle, (size - 1, 1)])
     for (x, a), (y, b), (z, c) in itertools.product(*axes):
         yield (x, y, z), a * b * c
+
+
+def _shared(programs: Sequence[int], most: int, beside: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Yield some of these programs, the last among them, each with the number of them that it stands for.
+
+    Those in `beside` are left out.
+    """
+    programs = [number for number in programs if number not in beside]
+    count = min(most, len(programs))
+    ends = [len(programs) * n // count for n in range(count + 1)] if count else []
+    for first, end in itertools.pairwise(ends):
+        yield programs[end - 1], end - first
 
 
 def _sizes(grid: list[int], limit: int | None) -> int:

@@ -33,6 +33,7 @@ from .faults import (
     OutOfBounds,
     OutOfMemory,
     Race,
+    Undefined,
     Unsupported,
 )
 
@@ -48,6 +49,7 @@ __all__ = [
     "OutOfBounds",
     "OutOfMemory",
     "Race",
+    "Undefined",
     "Unsupported",
     "active",
     "emulating",

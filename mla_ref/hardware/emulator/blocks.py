@@ -204,6 +204,57 @@ def hinted(rule: Any, machine: Machine, op: Op, args: list[torch.Tensor], env: A
     return out
 
 
+def _shift(machine: Machine, op: Op, args: list[torch.Tensor]) -> torch.Tensor | None:
+    if op.operands[1] in machine.kernel.module.loaded:
+        return None
+    bits = BITS[dtype_of(op.ins[1])]
+    return (args[1] < 0) | (args[1] >= bits)
+
+
+def _divisor(machine: Machine, op: Op, args: list[torch.Tensor]) -> torch.Tensor | None:
+    return args[1] == 0 if op.operands[1] not in machine.kernel.module.loaded else None
+
+
+def _range(machine: Machine, op: Op, args: list[torch.Tensor]) -> torch.Tensor | None:
+    if op.operands[0] in machine.kernel.module.loaded or op.outs[0].element == "i1":
+        return None
+    bits, signed = BITS[dtype_of(op.outs[0])], op.name == "arith.fptosi"
+    low, high = (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1)) if signed else (0.0, 2.0**bits)
+    x = args[0].double().trunc()
+    return ~((x >= low) & (x < high))
+
+
+# Operations that have no result for some operands: what tells which, whether one such element of a block is enough, and
+# what is said. A compiler knows it of all programs, and not from memory, where it leaves out what depends on it.
+UNDEFINED: dict[str, tuple[Callable, bool, str]] = {
+    **dict.fromkeys(
+        ("arith.shli", "arith.shrsi", "arith.shrui"),
+        (_shift, True, "a shift by as many bits as the number has, or more"),
+    ),
+    **dict.fromkeys(
+        ("arith.divsi", "arith.divui", "arith.remsi", "arith.remui", "arith.ceildivsi", "arith.floordivsi"),
+        (_divisor, False, "a division by 0"),
+    ),
+    **dict.fromkeys(
+        ("arith.fptosi", "arith.fptoui"), (_range, False, "a cast of a float that is beyond the integers of that type")
+    ),
+}
+
+
+def defined(rule: Any, machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> torch.Tensor:
+    """Run an operation; fail where it has no result."""
+    tells, one, said = UNDEFINED[op.name]
+    bad = tells(machine, op, args)
+    if bad is not None and bool(bad.any()):
+        on = machine.programs_on()
+        bad = bad.reshape(len(bad), -1)
+        wrong = on & (bad.any(1) if one else bad.all(1))
+        if bool(wrong.any()) if one else torch.equal(wrong, on):
+            who = machine.program(int(wrong.to(torch.uint8).argmax()))
+            machine.fail(faults.Undefined, op, f"{said}, of which nothing says what it gives; program {who}")
+    return rule(*args)
+
+
 def unknown(machine: Machine, op: Op, args: Any, env: Any) -> None:
     machine.fail(faults.Unsupported, op, f"{UNKNOWN.get(op.name, op.name)} runs on a GPU only{machine.source(op)}")
 

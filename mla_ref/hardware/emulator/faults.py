@@ -44,6 +44,14 @@ class DeviceAssertion(KernelFault, AssertionError):
     """A `tl.device_assert` of a kernel launched with ``debug=True``, a `tl.assume` or a hint that does not hold."""
 
 
+class Undefined(KernelFault, ArithmeticError):
+    """A number of which nothing says what it is, so that a compiler may leave out whatever depends on it.
+
+    That is a shift by as many bits as there are, or more; a division by 0; and a float that is beyond the integers that
+    it becomes: each where the number does not come from memory.
+    """
+
+
 class Unsupported(KernelFault, NotImplementedError):
     """An operation that only a GPU has: inline assembly, a function of libdevice."""
 

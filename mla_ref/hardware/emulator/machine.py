@@ -505,6 +505,8 @@ def prepare(op: Op) -> Any:
     That is a function of its operands, or, in a tuple, one of the machine, the operation, operands and all values.
     """
     op.value = _prepared(op)
+    if op.name in blocks.UNDEFINED and op.value.__class__ is not tuple:
+        op.value = (functools.partial(blocks.defined, op.value),)
     if len(op.results) == 1 and not blocks.HINTS.keys().isdisjoint(op.attrs):
         op.value = (functools.partial(blocks.hinted, op.value),)
     return op.value

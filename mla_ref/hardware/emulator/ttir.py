@@ -91,6 +91,36 @@ class Module:
     functions: dict[str, Function]
     ops: list[Op]
 
+    @functools.cached_property
+    def loaded(self) -> frozenset[str]:
+        """The values that may come from memory; those of functions that are called all may."""
+        found: set[str] = set()
+        for function in self.functions.values():
+            if function is not None and function is not self.main:
+                found.update(name for block in function.blocks for name in _values(block))
+        before = -1
+        while len(found) > before:
+            before = len(found)
+            for op in self.ops:
+                inner = [block for region in op.regions for block in region if block.ops]
+                given = {*op.operands, *(name for block in inner for name in block.ops[-1].operands)}
+                if op.name == "tt.func":
+                    continue
+                if op.name.startswith(("tt.load", "tt.atomic", "tt.call")) or found & given:
+                    found.update(op.results, (name for block in inner for name, _ in block.args))
+            for block in self.main.blocks[1:]:
+                found.update(name for name, _ in block.args)
+        return frozenset(found)
+
+
+def _values(block: Block) -> Iterator[str]:
+    yield from (name for name, _ in block.args)
+    for op in block.ops:
+        yield from op.results
+        for region in op.regions:
+            for inner in region:
+                yield from _values(inner)
+
 
 def generic_text(module: Any) -> str:
     """Return a module of Triton's bindings in generic form, with locations."""

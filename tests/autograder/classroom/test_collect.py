@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from autograder.classroom.archives import MAX_MEMBERS
+from autograder.classroom.archives import MAX_MEMBERS, MAX_NOTEBOOKS, MAX_UNPACKED, files
 from autograder.classroom.collect import CollectError, collect, hand_back
 from autograder.classroom.export import table
 from autograder.classroom.feedback import write_feedback
@@ -251,6 +251,18 @@ def test_a_hostile_archive_costs_only_itself(tiny_room, tmp_path, kind):
     assert says in why
     assert sorted(path.name for path in tmp_path.iterdir()) == ["class", "moodle.zip"]
     assert not list(tiny_room.folder.glob(".staging*"))
+
+
+@pytest.mark.parametrize(("content", "count"), [(b"{}", 1000), (bytes(8 << 20), 7)], ids=["many", "large"])
+def test_archives_within_an_archive_hold_no_more_than_one(tmp_path, content, count):
+    inner = _packed({f"{n}.ipynb": content for n in range(count)})
+    eve = _packed({f"{n}.zip": inner for n in range(9)})
+    found = list(files(_zip(tmp_path / "moodle.zip", {"eve/all.zip": eve, f"ada/{BOOK}": RIGHT_BOOK})))
+    read = [len(each.content) for each in found if each.content is not None]
+    assert len(read) <= MAX_NOTEBOOKS + 1
+    assert sum(read) <= 1.2 * MAX_UNPACKED
+    assert {each.parts: each.content for each in found}["ada", BOOK] == RIGHT_BOOK
+    assert len(read) < 9 * count
 
 
 def test_an_archive_of_100_000_members_is_read_and_told_in_a_few_lines(tiny_room, tmp_path):
