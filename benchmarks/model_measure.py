@@ -104,9 +104,16 @@ def measure(task: str, size: str, name: str, launcher: str, options: dict) -> di
 
 
 def main() -> None:
-    """Compile in parallel, then measure one after the other."""
+    """Measure the tasks that are asked for; write the record."""
     tasks = sys.argv[1:] or list(variants.TASKS)
     cases = [(v[0], size, *v[1:]) for v in variants.VARIANTS if v[0] in tasks for size in variants.TASKS[v[0]]]
+    name = os.environ.get("MLA_BENCH_NAME", "model_measured")
+    figures = {"unit": "microseconds a call, median, L2 emptied before it", "cases": rows(cases)}
+    print(record.write(name, figures, ("triton",)))
+
+
+def rows(cases: list[tuple]) -> list[dict]:
+    """Compile in parallel, then measure one after the other. Cases are `(task, size, variant, launcher, options)`."""
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=compile_share, args=(cases[n::COMPILERS],)) for n in range(COMPILERS)]
     for worker in workers:
@@ -117,14 +124,14 @@ def main() -> None:
     for _ in range(ROUNDS):
         for case in cases:
             timings[case[:3]].append(measure(*case))
-    rows = []
+    measured = []
     for case in cases:
         found = timings[case[:3]]
         row = dict(zip(("task", "size", "variant"), case[:3], strict=True)) | {"error": error_of(*case)}
-        rows.append(row | {kind: figures(*(each[kind] for each in found)) for kind in ("graph", "eager")})
-        print(*case[:3], rows[-1]["error"], rows[-1]["graph"], rows[-1]["eager"]["us"], flush=True)
-    name = os.environ.get("MLA_BENCH_NAME", "model_measured")
-    print(record.write(name, {"unit": "microseconds a call, median, L2 emptied before it", "cases": rows}, ("triton",)))
+        measured.append(row | {kind: figures(*(each[kind] for each in found)) for kind in ("graph", "eager")})
+        shown = measured[-1]
+        print(*case[:3], shown["error"], shown["graph"], shown["eager"]["us"], file=sys.stderr, flush=True)
+    return measured
 
 
 if __name__ == "__main__":

@@ -1,99 +1,102 @@
 """Does the modelled time rank kernels as an H100 does? Fit on half of the variants, ask the other half.
 
-    .venv/bin/python benchmarks/model_validation.py [--counts FILE] [--figure FILE]
+    .venv/bin/python benchmarks/model_validation.py [--counts FILE] [--also FILE] [--figure FILE]
 
 Needs `model_measured.json`, which `model_measure.py` writes on the GPU, and no GPU itself. Writes
 `model_validation.json` and the constants that `autograder.kernels.cost_model` loads. `--counts` keeps what replay and
 compiler reported, which takes minutes.
 
-Compile with the version of Triton that was measured: another one lays out a block's threads differently.
+Compile with the version of Triton that was measured: another one lays out a block's threads differently. `--also` names
+what was counted with another version, of which the errors are told, too: nothing is fitted to it.
 
-The held-out half is unknown to the fit, but the model's structure was worked out with all of these tasks in view. Two
-more tasks, `model_variants.UNSEEN`, were written when model and constants stood, modelled, and measured after that.
-Another GPU, `OTHER`, was measured too, and nothing is fitted to it: only its data sheet is another. What a fit to half
-of its own measurements gains is told apart. `best_tenth_behind` is how far the best of the tenth of variants that the
-model takes for the fastest is behind the fastest.
+A half that is held out is unknown to the fit, but the model's structure was worked out with all of these tasks in view.
+The constants that are written are fitted to both halves. Two more tasks, `model_variants.UNSEEN`, are in no fit.
+Another GPU, `OTHER`, was measured too, and no constant is fitted to it: only its data sheet is another. What a fit to
+its own measurements gains is told apart, as `mla-course bench --calibrate` makes it. `best_tenth_behind` is how far the
+best of the tenth of variants that the model takes for the fastest is behind the fastest.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.metadata
 import itertools
 import json
 import math
 import random
 import statistics
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import calibration
+import model_fit
 import model_variants as variants
 import record
 import torch
+from model_fit import CONFLICTS, Case, Launched
 
 from autograder.isolation.sandbox import Limits
 from autograder.judging.program import Cell
 from autograder.kernels import cost_model
 from autograder.kernels.compile import compile_launches
 from autograder.kernels.cost_model import Constants
-from autograder.kernels.model import SAMPLE, add_up
-from autograder.kernels.record import Recording, kernels_of
+from autograder.kernels.model import SAMPLE
+from autograder.kernels.record import kernels_of
 from autograder.kernels.record import record as record_call
-from autograder.kernels.replay import Replayed, replay, replay_request
+from autograder.kernels.replay import replay, replay_request
 from autograder.kernels.workers import KernelWorkers
-from mla_ref import DEVICES, Cost
-
-Case = tuple[str, str, str]  # task, size, variant
+from mla_ref import DEVICES
 
 DEVICE, OTHER = "h100", "h200"
 FOLDER = Path(__file__).parent
-FIXED = ("block",)  # measured by itself: a million empty blocks take 0.606 ns each
-SHARES = ("dram", "issue", "tensor", "host", "keep", "foreign")
 SPLITS = 20
-CONFLICTS = (
-    "in float32"  # products without matrix units, bound by conflicts of banks, which the model says it cannot see
-)
-PULL = 0.001  # of a constant towards the value guessed before the fit, per squared logarithm
 
 
-def counts_of_all() -> dict[Case, dict[str, Any]]:
-    """Record, compile and replay every variant at every size."""
+def all_cases() -> list[Case]:
+    """Return every variant at every size."""
+    return [(task, size, name) for task, name, *_ in variants.VARIANTS for size in variants.TASKS[task]]
+
+
+def counted(
+    cases: Iterable[Case], device: str = DEVICE, step: Callable[[Case], None] = lambda case: None
+) -> dict[Case, dict[str, Any]]:
+    """Record, compile for a device and replay each case."""
     program = [Cell("variants", Path(variants.__file__).read_text(), required=True)]
+    launchers = {(task, name): rest for task, name, *rest in variants.VARIANTS}
     found = {}
     with KernelWorkers(limits=Limits(seconds=300.0, memory=8 << 30)) as workers:
-        for task, name, launcher, options in variants.VARIANTS:
-            for size, shapes in variants.TASKS[task].items():
-                given = {n: torch.empty(s, dtype=getattr(torch, d), device="meta") for n, (s, d) in shapes.items()}
-                given |= options
-                recording = record_call(workers, program, launcher, given)
-                source = kernels_of(program, recording).source
-                compiled = compile_launches(workers, source, recording, DEVICE)
-                replayed = replay(workers, source, replay_request(recording, given, compiled, sample=SAMPLE))
-                bare = [{k: v for k, v in storage.items() if k != "content"} for storage in recording.storages]
-                found[task, size, name] = {
-                    "recording": dataclasses.asdict(dataclasses.replace(recording, storages=bare)),
-                    "counts": replayed.counts,
-                    "compiled": compiled,
-                }
-                print(task, size, name, flush=True)
+        for task, size, name in cases:
+            launcher, options = launchers[task, name]
+            shapes = variants.TASKS[task][size]
+            given = {n: torch.empty(s, dtype=getattr(torch, d), device="meta") for n, (s, d) in shapes.items()}
+            given |= options
+            recording = record_call(workers, program, launcher, given)
+            source = kernels_of(program, recording).source
+            compiled = compile_launches(workers, source, recording, device)
+            replayed = replay(workers, source, replay_request(recording, given, compiled, sample=SAMPLE))
+            bare = [{k: v for k, v in storage.items() if k != "content"} for storage in recording.storages]
+            found[task, size, name] = {
+                "recording": dataclasses.asdict(dataclasses.replace(recording, storages=bare)),
+                "counts": replayed.counts,
+                "compiled": compiled,
+            }
+            step((task, size, name))
     return found
 
 
-def load(path: str | None) -> dict[Case, dict[str, Any]]:
-    """Return the counts from the file, or make them and keep them there."""
+def load(path: str | None) -> tuple[str, dict[Case, Launched]]:
+    """Return a version of Triton and what was counted with it: from the file, or made and kept there."""
     if path and Path(path).exists():
-        return {tuple(case): found for case, found in json.loads(Path(path).read_text())}
-    found = counts_of_all()
-    if path:
-        Path(path).write_text(json.dumps(list(found.items())))
-    return found
-
-
-def microseconds(found: dict[str, Any], constants: Constants, device: str = DEVICE) -> float:
-    """Return the modelled time of one case."""
-    recording = Recording(**found["recording"])
-    made = add_up(recording, Replayed(found["counts"]), found["compiled"], Cost(), device, constants)
-    return made.seconds * 1e6
+        kept = json.loads(Path(path).read_text())
+        triton, found = kept["triton"], {tuple(case): each for case, each in kept["cases"]}
+    else:
+        triton = importlib.metadata.version("triton")
+        found = counted(all_cases(), step=lambda case: print(*case, flush=True))
+        if path:
+            Path(path).write_text(json.dumps({"triton": triton, "cases": list(found.items())}))
+    return triton, model_fit.launched(found)
 
 
 def halves(cases: list[Case], seed: int) -> tuple[list[Case], list[Case]]:
@@ -109,43 +112,8 @@ def halves(cases: list[Case], seed: int) -> tuple[list[Case], list[Case]]:
         random.Random(f"{seed} {stratum}").shuffle(members)
         chosen |= set(members[::2])
     mine = [case for case in cases if (case[0], case[2]) in chosen]
-    mine = [case for case in mine if not case[2].endswith(CONFLICTS)]
+    mine = [case for case in mine if not case[2].endswith(CONFLICTS)]  # they are in no fit
     return mine, [case for case in cases if case not in mine]
-
-
-def loss(
-    constants: Constants, cases: list[Case], found: dict, measured: dict[Case, float], device: str = DEVICE
-) -> float:
-    """Return the mean squared logarithm of modelled over measured, linear where they are far apart, and the pull."""
-    total = 0.0
-    for case in cases:
-        off = abs(math.log(microseconds(found[case], constants, device) / measured[case]))
-        total += off * off if off < 0.4 else 0.8 * off - 0.16
-    guess = Constants()
-    fields = [field.name for field in dataclasses.fields(Constants)]
-    pull = sum(math.log(getattr(constants, name) / getattr(guess, name)) ** 2 for name in fields)
-    return total / len(cases) + PULL * pull
-
-
-def fit(cases: list[Case], found: dict, measured: dict[Case, float], device: str = DEVICE) -> Constants:
-    """Return the constants of least loss, one after the other in shrinking steps."""
-    best = Constants()
-    least, step = loss(best, cases, found, measured, device), 0.3
-    names = [field.name for field in dataclasses.fields(Constants) if field.name not in FIXED]
-    for _ in range(7):
-        for name, factor in itertools.product(names, (1 + step, 1 / (1 + step))):
-            while True:
-                value = getattr(best, name) * factor
-                if name in SHARES and value > 1:
-                    break
-                tried = dataclasses.replace(best, **{name: value})
-                now = loss(tried, cases, found, measured, device)
-                if now >= least - 1e-7:
-                    break
-                best, least = tried, now
-        step *= 0.6
-    rounded = {name: float(f"{getattr(best, name):.3g}") for name in names}
-    return dataclasses.replace(best, **rounded)
 
 
 def ranks(values: list[float]) -> list[float]:
@@ -192,81 +160,115 @@ def verdict(cases: list[Case], modelled: dict[Case, float], measured: dict[Case,
     }
 
 
-def calibrated(train: list[Case], rest: list[Case], found: dict, measured: dict[Case, float]) -> dict[str, Any]:
-    """Return the verdict on the rest of the other device's measurements, with constants fitted to half of them."""
-    constants = fit(train, found, measured, OTHER)
-    modelled = {case: microseconds(found[case], constants, OTHER) for case in rest}
-    return {"constants": dataclasses.asdict(constants), **verdict(rest, modelled, measured)}
+def times(name: str, kind: str = "graph") -> tuple[dict[str, Any], dict[Case, float]]:
+    """Return a record of measured times, and its microseconds."""
+    stored = json.loads((FOLDER / f"{name}.json").read_text())
+    return stored, {(c["task"], c["size"], c["variant"]): c[kind]["us"] for c in stored["cases"]}
+
+
+def by(found: Mapping[Case, Launched], constants: Constants, device: str) -> dict[Case, float]:
+    """Return the modelled time of each case on a device of the table."""
+    return model_fit.microseconds(found, constants, DEVICES[device])
 
 
 def main() -> None:
     """Fit, report, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--counts", help="keep the counts in this file, and read them from it if it is there")
+    parser.add_argument("--also", help="counts made with another version of Triton")
     parser.add_argument("--figure", help="draw the scatter plot into this file")
     options = parser.parse_args()
-    stored = json.loads((FOLDER / "model_measured.json").read_text())
-    other = json.loads((FOLDER / f"model_measured_{OTHER}.json").read_text())
-    measured, measured_there = (
-        {(c["task"], c["size"], c["variant"]): c["graph"]["us"] for c in each["cases"]} for each in (stored, other)
-    )
-    eager = {(c["task"], c["size"], c["variant"]): c["eager"]["us"] for c in stored["cases"]}
-    found = load(options.counts)
-    cases = [case for case in measured if case[0] not in variants.UNSEEN]
+    stored, measured = times("model_measured")
+    _, eager = times("model_measured", "eager")
+    other, measured_there = times(f"model_measured_{OTHER}")
+    triton, found = load(options.counts)
+    seen = {case: found[case] for case in measured if case[0] not in variants.UNSEEN}
     unseen = [case for case in measured if case[0] in variants.UNSEEN]
+    h100 = DEVICES[DEVICE]
 
     splits = []
     for seed in range(SPLITS):
-        train, held_out = halves(cases, seed)
-        constants = fit(train, found, measured)
-        modelled = {case: microseconds(found[case], constants) for case in cases}
-        splits.append((constants, verdict(held_out, modelled, measured)))
-        print(seed, splits[-1][1]["spearman_mean"], splits[-1][1]["pairs_2x_inverted"], flush=True)
-    constants, on_held_out = splits[0]
-    train, held_out = halves(cases, 0)
-    modelled = {case: microseconds(found[case], constants) for case in measured}
-    means = sorted(each["spearman_mean"] for _, each in splits)
+        train, held_out = halves(list(seen), seed)
+        constants = model_fit.fit({case: seen[case] for case in train}, measured, h100)
+        modelled = by(seen, constants, DEVICE)
+        fitted, rest = (verdict(part, modelled, measured) for part in (train, held_out))
+        splits.append((fitted, rest))
+        print(seed, rest["median_error"], rest["spearman_mean"], rest["pairs_2x_inverted"], flush=True)
+    constants = model_fit.fit(seen, measured, h100)
+    modelled, there = by(found, constants, DEVICE), by(found, constants, OTHER)
+    means, medians = (sorted(rest[key] for _, rest in splits) for key in ("spearman_mean", "median_error"))
+    versions = (
+        {
+            version: {
+                "median_error": verdict(list(each), by(each, constants, DEVICE), measured)["median_error"],
+                "other_device": shortly(verdict(list(each), by(each, constants, OTHER), measured_there)),
+            }
+            for version, each in (load(options.also),)
+        }
+        if options.also
+        else {}
+    )
     figures = {
         "measured": {key: stored[key] for key in ("device", "date", "versions")},
-        "modelled_device": DEVICES[DEVICE].name,
+        "modelled_device": h100.name,
+        "compiled_with": triton,
         "variants": len(variants.VARIANTS),
         "constants": dataclasses.asdict(constants),
-        "held_out": on_held_out,
+        "held_out": splits[0][1],
+        "fitted": splits[0][0],
+        "task_left_out": shortly(verdict(list(seen), model_fit.left_out(seen, measured, h100, Constants()), measured)),
         "unseen": verdict(unseen, modelled, measured),
-        "fitted": verdict(train, modelled, measured),
-        "all": verdict(cases, modelled, measured),
-        "all_against_eager": verdict(cases, modelled, eager),
+        "all": verdict(list(seen), modelled, measured),
+        "all_against_eager": verdict(list(seen), modelled, eager),
         "other_device": {
             "measured": {key: other[key] for key in ("device", "date", "versions")},
             "modelled_device": DEVICES[OTHER].name,
-            **verdict(
-                [*cases, *unseen], {c: microseconds(found[c], constants, OTHER) for c in measured}, measured_there
-            ),
+            **verdict(list(found), there, measured_there),
         },
-        "other_device_calibrated": calibrated(train, [c for c in measured if c not in train], found, measured_there),
+        "other_device_calibrated": swept(found, measured_there, constants),
+        "other_triton": versions,
         "other_splits": {
             "splits": SPLITS,
             "spearman_mean": {"least": means[0], "median": statistics.median(means), "most": means[-1]},
-            "inverted_pairs": [len(each["pairs_2x_inverted"]) for _, each in splits],
+            "median_error": {"least": medians[0], "median": statistics.median(medians), "most": medians[-1]},
+            "inverted_pairs": [len(rest["pairs_2x_inverted"]) for _, rest in splits],
         },
         "scatter": [
             {
                 **dict(zip(("task", "size", "variant"), case, strict=True)),
                 "measured_us": measured[case],
                 "modelled_us": round(modelled[case], 3),
-                "part": "unseen" if case in unseen else "held out" if case in held_out else "fitted",
+                "part": "unseen" if case in unseen else "fitted",
             }
             for case in measured
         ],
     }
     print(record.write("model_validation", figures, ("triton",)))
-    note = "fitted by benchmarks/model_validation.py on half of the variants; see benchmarks/model_validation.json"
+    note = "fitted by benchmarks/model_validation.py; see benchmarks/model_validation.json"
     origin = {"note": note, "measured": figures["measured"], "constants": figures["constants"]}
     cost_model.FITTED.write_text(record.dumps(origin))
-    for part in ("held_out", "unseen", "other_device", "other_device_calibrated"):
+    for part in ("held_out", "unseen", "other_device", "other_device_calibrated", "other_triton"):
         print(part, json.dumps({k: v for k, v in figures[part].items() if k != "spearman_within"}, indent=1))
     if options.figure:
         draw(figures, options.figure)
+
+
+def swept(found: Mapping[Case, Launched], measured: Mapping[Case, float], constants: Constants) -> dict[str, Any]:
+    """Return what a calibration to the other device gains, in its sweep and on all cases that are not in that."""
+    sweep = {case: found[case] for case in calibration.sweep()}
+    others = {case: each for case, each in found.items() if case not in sweep}
+    calibrated, report = calibration.calibrate(sweep, measured, OTHER, constants)
+    made = {"before": by(others, constants, OTHER), "after": by(others, calibrated, OTHER)}
+    return {
+        **report,
+        "other_cases": {name: shortly(verdict(list(each), each, measured)) for name, each in made.items()},
+    }
+
+
+def shortly(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a verdict without its groups, but for the worst of them."""
+    keys = ("cases", "spearman_median", "spearman_least", "median_error", "best_tenth_behind_most")
+    return {key: found[key] for key in keys}
 
 
 def draw(figures: dict[str, Any], path: str) -> None:
@@ -289,7 +291,7 @@ def draw(figures: dict[str, Any], path: str) -> None:
     axes.set(
         xscale="log", yscale="log", xlabel=f"measured on {figures['measured']['device']}, µs", ylabel="modelled, µs"
     )
-    axes.set_title("crosses: fitted, dots: held out or unseen")
+    axes.set_title("crosses: fitted, dots: unseen")
     axes.legend()
     figure.savefig(path, dpi=120, bbox_inches="tight")
 

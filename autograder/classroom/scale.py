@@ -31,6 +31,7 @@ from autograder.kernels import cost_model, measure, speed
 from autograder.kernels.answers import Answers
 from autograder.kernels.measure import GpuWorker
 from autograder.kernels.workers import KernelWorkers
+from mla_ref.hardware.devices import hardware_path
 
 ENGINE = Path(__file__).parents[1]
 RULES = (
@@ -83,7 +84,9 @@ def rules_of(course: Course, lesson: str, program: Sequence[Cell] = ()) -> Rules
 
 @functools.cache
 def _files(course: Course, lesson: str) -> frozenset[Path]:
-    rules = (*RULES, *(KERNEL_RULES if _has_kernels(course, lesson) else ()))
+    rules = RULES
+    if _has_kernels(course, lesson):
+        rules += (*KERNEL_RULES, *([path] if (path := hardware_path()) else ()))
     return frozenset((course.folder(lesson) / "exercises.py", *rules))
 
 

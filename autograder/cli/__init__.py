@@ -37,6 +37,7 @@ def main() -> None:
     from autograder.course.course import UnknownExercise
     from autograder.isolation.sandbox import SandboxError
     from autograder.site import SiteError
+    from mla_ref.hardware.devices import HardwareError
 
     try:
         app()
@@ -46,6 +47,7 @@ def main() -> None:
         BuildError,
         CollectError,
         ExtensionError,
+        HardwareError,
         LessonError,
         SandboxError,
         SchedulerError,

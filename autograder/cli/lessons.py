@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
 
@@ -192,14 +194,32 @@ def doctor(as_json: Json = False) -> None:
 
 
 @app.command()
-def bench(as_json: Json = False) -> None:
-    """Measure an MLA layer on this GPU, each kernel fusion alone and all together, beside the report's figures."""
+def bench(
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Instead fit the model of kernels' times to this GPU, and write a file.")
+    ] = False,
+    record_of: Annotated[
+        Path | None, typer.Option("--from", help="Calibrate from times that benchmarks/model_measure.py has recorded.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="The file to write.", show_default="hardware_GPU.json in this folder")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure an MLA layer on this GPU, each kernel fusion alone and all together, beside the report's figures.
+
+    With --calibrate a sweep of kernels, good and bad, is measured in place of the layer. MLA_HARDWARE names the file to
+    the judge and the roofline.
+    """
     import torch
 
     folder = find_course().root / "benchmarks"
     if not (folder / "ablation.py").is_file():
         raise FileNotFoundError(f"there is no {folder}/ablation.py: run this command from a copy of the repository")
     sys.path.insert(0, str(folder))
+    if calibrate or record_of or output:
+        _calibrate(record_of, output, as_json)
+        return
     import ablation
     import record
 
@@ -214,3 +234,24 @@ def bench(as_json: Json = False) -> None:
         print(json.dumps(found))
     else:
         ablation.show(found, lambda what: out.print(what, highlight=False))
+
+
+def _calibrate(record_of: Path | None, output: Path | None, as_json: bool) -> None:
+    """Calibrate the model of kernels' times, and write what it found."""
+    import calibration
+
+    from autograder.files import write_whole
+
+    def counting(total: int) -> AbstractContextManager[Callable[[str], None]]:
+        return steps("counting", total, as_json)
+
+    found = calibration.from_record(record_of, counting) if record_of else calibration.from_gpu(counting)
+    path = output or Path(f"hardware_{found['hardware']}.json")
+    write_whole(path, json.dumps(found, indent=1) + "\n", public=True)
+    if as_json:
+        print(json.dumps({"file": str(path), **found}))
+        return
+    for line in calibration.told(found):
+        out.print(line, highlight=False, soft_wrap=True)
+    where = f"{path} is written: MLA_HARDWARE={path.resolve()} has the judge and the roofline take it"
+    out.print(where, highlight=False, soft_wrap=True)

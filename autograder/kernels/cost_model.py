@@ -2,7 +2,8 @@
 
 A launch takes the longest of several times, softened where two of them compete: bytes that must come from DRAM or go
 there, requests to the L2 cache, instructions, matrix products, blocks to hand out, and the chain of waits that a block
-cannot shorten, once for every round of blocks that the GPU holds at a time. All of it is arithmetic on integers and
+cannot shorten, once for every round of blocks that the GPU holds at a time. Before the first bytes come and behind the
+last there is nothing to do but wait: a share of that chain comes on top. All of it is arithmetic on integers and
 constants: the same input gives the same bits.
 
 What it cannot see: in which order programs run, so that what several of them read is taken to come from DRAM once;
@@ -15,12 +16,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from mla_ref.hardware.devices import Device
+from mla_ref.hardware.devices import Device, HardwareError, hardware_file
 
 SECTOR = 32
 WIDE = 16  # bytes that a thread moves with one instruction
@@ -43,6 +44,8 @@ class Constants:
         the time that 32 bytes take at the L2's bandwidth.
     partial
         Further such time for a sector written in part, of at most two in a request.
+    piece
+        Cycles that such a sector takes of the load and store units.
     atomic
         The same for a sector of an atomic operation.
     dram_wait, l2_wait, l1_wait
@@ -60,7 +63,8 @@ class Constants:
     tensor
         Share of the data sheet's matrix rate.
     host
-        Share of what a kernel can get from DRAM that a pass of torch gets that writes more or less than it reads.
+        Elements that a multiprocessor makes in a cycle in a pass of torch that writes more or less than it reads: it
+        converts or repeats them one by one.
     block
         Cycles to hand out one block.
     launch, next_launch
@@ -69,14 +73,19 @@ class Constants:
         Share of the L2 in which data still lies when it is read again.
     foreign
         Share of the L2's lines that someone else wrote, and that go to DRAM when ours come.
-    sharpness
-        The power with which competing times are joined: high takes the longest alone.
+    idle
+        Share of a block's time for which memory has nothing to do, as the last round of several runs dry. Of one round,
+        in which all blocks go on to the end, that is a share of one of a block's turns.
+    overlap, sharpness
+        The power with which the times of units that work side by side are joined, and these with the time of waiting:
+        high takes the longest alone.
     """
 
     dram: float = 0.92
     sector: float = 1.0
     request: float = 0.8
     partial: float = 2.0
+    piece: float = 2.0
     atomic: float = 3.0
     dram_wait: float = 0.7e-6
     l2_wait: float = 0.3e-6
@@ -88,21 +97,29 @@ class Constants:
     shared: float = 8.0
     issue: float = 0.7
     tensor: float = 0.5
-    host: float = 0.75
+    host: float = 1.6
     block: float = 1.2
     launch: float = 3.4e-6
     next_launch: float = 1.3e-6
     keep: float = 0.5
     foreign: float = 0.7
+    idle: float = 0.5
+    overlap: float = 3.0
     sharpness: float = 3.0
 
     @classmethod
-    def load(cls) -> Constants:
-        """Return the fitted constants; `benchmarks/model_validation.py` writes them."""
-        if not FITTED.exists():
-            return cls()
-        stored = json.loads(FITTED.read_text())["constants"]
-        return cls(**{field.name: stored[field.name] for field in fields(cls)})
+    def load(cls, device: str | None = None) -> Constants:
+        """Return the fitted constants; `benchmarks/model_validation.py` writes them.
+
+        Of a device that was calibrated they are its own (see `mla_ref.hardware.devices.hardware_file`).
+        """
+        found = hardware_file() if device else {}
+        if found.get("hardware") != device or device is None:
+            found = json.loads(FITTED.read_text()) if FITTED.exists() else {"constants": asdict(cls())}
+        stored, names = found.get("constants", {}), {field.name for field in fields(cls)}
+        if missing := sorted(names - stored.keys()):
+            raise HardwareError(f"the constants of {device} lack {', '.join(missing)}: calibrate it again")
+        return cls(**{name: stored[name] for name in names})
 
 
 @dataclass(frozen=True)
@@ -280,7 +297,7 @@ def launch_time(
     slots = used * 4 * sm.clock * k.issue
     issue = done["count"] * warps * programs * balance / slots
     special = done["mufu"] * threads * programs * balance / (SPECIAL * used * sm.clock)
-    waves = counts["access"]["load"]["lines"] + store["lines"] + store["partial"] + atomic["sectors"]
+    waves = counts["access"]["load"]["lines"] + store["lines"] + k.piece * parted + atomic["sectors"]
     waves += (done["shared"] * threads * programs + spilled) / 128
     pipe = waves * balance / (used * sm.clock)
     matrix = 0.0
@@ -292,10 +309,12 @@ def launch_time(
         """Return the seconds that one program cannot do without, of several on average."""
         waits = sum(rounds * wait for rounds, wait in zip(programs["rounds"], places, strict=True))
         waits += programs["barriers"] * k.exchange * math.log2(2 * warps) if warps > 1 else 0.0
-        one = executed(programs, compiled)
-        cycles = one["count"] * k.step + one["tensor"] * k.product + one["shared"] / WIDE * k.shared
+        ran = executed(programs, compiled)
+        cycles = ran["count"] * k.step + ran["tensor"] * k.product + ran["shared"] / WIDE * k.shared
         return k.start + waits / programs["programs"] + reload_wait + cycles / sm.clock
 
+    one = chain(counts)
+    turns = max(1.0, sum(counts["rounds"]) / programs) if steps == 1 else 1.0
     parts = {
         "DRAM": dram,
         "L2": cache,
@@ -303,13 +322,18 @@ def launch_time(
         "instructions": issue,
         "special functions": special,
         "matrix units": matrix,
-        "waiting": max(steps * chain(counts), chain(counts["longest"])),
+        "waiting": max(steps * one, chain(counts["longest"])),
         "handing out blocks": programs * k.block / sm.clock,
     }
-    handing = parts["handing out blocks"]
-    together = math.fsum(t**k.sharpness for t in parts.values() if t > 0) - handing**k.sharpness
-    seconds = max(handing, together ** (1.0 / k.sharpness))
+    alone = ("waiting", "handing out blocks")
+    busy = _joined((time for part, time in parts.items() if part not in alone), k.overlap) + k.idle * one / turns
+    seconds = max(parts["handing out blocks"], _joined((busy, parts["waiting"]), k.sharpness))
     return LaunchTime(name, seconds, parts, max(parts, key=parts.get), resident)
+
+
+def _joined(times: Iterable[float], power: float) -> float:
+    """Return the time of units that work at once: the longest, and more where another takes nearly as long."""
+    return math.fsum(time**power for time in times if time > 0) ** (1.0 / power)
 
 
 def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> dict[str, float]:
@@ -383,15 +407,21 @@ def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2, si
             most = sizes[number] if 0 <= number < len(sizes) else math.inf
             target[number] = min(target.get(number, 0.0) + size, float(most))
     moved, _ = l2.bytes_moved(reads, writes)
-    plain = sum(reads.values()) == sum(writes.values())
-    share = k.dram if plain else k.host * k.dram
-    parts = {"DRAM": moved / (share * device.dram_bandwidth), "waiting": k.start + k.dram_wait}
+    parts = {"DRAM": moved / (k.dram * device.dram_bandwidth), "waiting": k.start + k.dram_wait}
+    if sum(reads.values()) != sum(writes.values()):
+        parts["instructions"] = _elements(event) / (k.host * device.sms * device.sm.clock)
     if event.get("flops"):
         parts["matrix units"] = event["flops"] / (k.tensor * device.rate())
-    seconds = math.fsum(t**k.sharpness for t in parts.values()) ** (1.0 / k.sharpness)
+    seconds = _joined(parts.values(), k.sharpness)
     return LaunchTime(
         _name(event["op"]), seconds, parts, max(parts, key=parts.get), host=True, line=event.get("line", "")
     )
+
+
+def _elements(event: Mapping[str, Any]) -> float:
+    """Return the elements that an operation makes; of one that does not say, four bytes for each."""
+    made = max((math.prod(view["shape"]) for view in event.get("out") or ()), default=0)
+    return made or max(sum(size for _, size in event[pairs]) for pairs in ("reads", "writes")) / 4
 
 
 def total_time(

@@ -202,8 +202,30 @@ def add_up(
     constants: Constants | None = None,
 ) -> Modelled:
     """Return the modelled time of recorded, compiled and replayed launches."""
-    target, sizes = DEVICES[device], [storage["bytes"] for storage in recording.storages]
-    events, notes, number = [], [], 0
+    target, notes = DEVICES[device], []
+    events, sizes = in_order(recording, replayed, compiled)
+    seconds, steps = cost_model.total_time(events, target, constants or Constants.load(device), sizes)
+    hosts = [name for name, _, what in events if what is None]
+    if hosts:
+        notes.append(f"{len(hosts)} passes on the host: {', '.join(hosts[:6])}")
+    for event, counts, report in zip(recording.launches, replayed.counts, compiled, strict=True):
+        if not counts["exact"]:
+            how = "alike" if counts["alike"] else "not alike, so the figures are estimates"
+            notes.append(
+                f"{event['kernel']}: {counts['sampled']} of {counts['programs']} programs were run; they are {how}"
+            )
+        if report["stack_bytes"]:
+            notes.append(f"{event['kernel']} spills: {report['stack_bytes']} bytes of stack a thread")
+    dtype = floor_dtype(any(each["dots"] for each in replayed.counts), device)
+    least = floor.time(target, dtype=dtype)
+    return Modelled(device, seconds, least, tuple(steps), tuple(replayed.counts), tuple(compiled), tuple(notes), dtype)
+
+
+def in_order(
+    recording: Recording, replayed: Replayed, compiled: Sequence[Mapping[str, Any]]
+) -> tuple[list[tuple[str, Mapping[str, Any], Mapping[str, Any] | None]], list[int]]:
+    """Return launches and operations of the host as `cost_model.total_time` takes them, and the storages' sizes."""
+    events, number = [], 0
     made = {n for event in recording.events if event["kind"] == "host" for n, _ in event["writes"]}
     for event in recording.events:
         if event["kind"] == "host":
@@ -222,21 +244,7 @@ def add_up(
         if storage not in written | made and "input" not in recording.storages[storage]:
             made.add(storage)
             events.append(_made_on_host(storage, recording))
-    seconds, steps = cost_model.total_time(events, target, constants or Constants.load(), sizes)
-    hosts = [name for name, _, what in events if what is None]
-    if hosts:
-        notes.append(f"{len(hosts)} passes on the host: {', '.join(hosts[:6])}")
-    for event, counts, report in zip(recording.launches, replayed.counts, compiled, strict=True):
-        if not counts["exact"]:
-            how = "alike" if counts["alike"] else "not alike, so the figures are estimates"
-            notes.append(
-                f"{event['kernel']}: {counts['sampled']} of {counts['programs']} programs were run; they are {how}"
-            )
-        if report["stack_bytes"]:
-            notes.append(f"{event['kernel']} spills: {report['stack_bytes']} bytes of stack a thread")
-    dtype = floor_dtype(any(each["dots"] for each in replayed.counts), device)
-    least = floor.time(target, dtype=dtype)
-    return Modelled(device, seconds, least, tuple(steps), tuple(replayed.counts), tuple(compiled), tuple(notes), dtype)
+    return events, [storage["bytes"] for storage in recording.storages]
 
 
 def shortfall(found: Modelled, floor: Cost) -> str | None:

@@ -193,7 +193,7 @@ def attained(exercise: Exercise, found: Modelled) -> Attained:
         rate=device.rate(found.dtype),
         steps=(*found.table(), {"step": "launching", "us": round(found.overhead * 1e6, 3)}),
         notes=found.notes,
-        copy=cost_model.copy_time(floor.bytes, device, Constants.load()) if by_memory else 0.0,
+        copy=cost_model.copy_time(floor.bytes, device, Constants.load(found.device)) if by_memory else 0.0,
         unequal_units=not device.sm.matrix_units and any(counts["dots"] for counts in found.counts),
     )
 
@@ -206,7 +206,7 @@ def baseline_seconds(exercise: Exercise) -> float:
         speed.baseline(*arguments.values())
     events = [(event["op"][0], event, None) for event in recorder.events]
     sizes = [storage["bytes"] for storage in recorder.storages]
-    seconds, _ = cost_model.total_time(events, DEVICES[speed.device], Constants.load(), sizes)
+    seconds, _ = cost_model.total_time(events, DEVICES[speed.device], Constants.load(speed.device), sizes)
     return seconds
 
 

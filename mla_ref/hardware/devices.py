@@ -1,11 +1,22 @@
 """The table of accelerators: ceilings, each with its source, what a multiprocessor holds, and names.
 
-To add a GPU is to add one entry to :data:`DEVICES`.
+To add a GPU is to add one entry to :data:`DEVICES`. What ``mla-course bench --calibrate`` measured of one is a file:
+the environment variable ``MLA_HARDWARE`` names it, and its ceilings take the place of those measured for this course.
 """
 
+import json
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
+
+HARDWARE = "MLA_HARDWARE"
+CEILINGS = ("measured_dram_bandwidth", "measured_flops")
+
+
+class HardwareError(ValueError):
+    """The file of a calibrated GPU cannot be taken: a sentence."""
 
 
 @dataclass(frozen=True)
@@ -181,11 +192,12 @@ DEVICES: dict[str, Device] = {
         sm=Multiprocessor(64, 32, 228 * _KIB, 256 * _KIB, 1.98e9),
         shared_bytes=227 * _KIB,
         l2_bytes=60 * _MIB,  # the whole chip's, one part for each memory controller: an H100 has ten of twelve
-        l2_bandwidth=7.7e12,
+        l2_bandwidth=7.7e12 * 12 / 10,
         measured_dram_bandwidth=4.27e12,
         measured_flops={"bfloat16": 687e12},
         source={
-            "": "NVIDIA H200 data sheet; processor and the L2's bandwidth as H100",
+            "": "NVIDIA H200 data sheet; processor as H100",
+            "l2_bandwidth": "the H100's, for twelve parts of the cache in place of ten",
             "l2_bytes": "cudaDeviceProp.l2CacheSize, in benchmarks/reconstruction_h200.json",
             "measured_dram_bandwidth": "measured once for this course: torch copy_ of 1 Gi bfloat16, an H200",
             "measured_flops": "measured once for this course: torch matmul of 8192³ random bfloat16, an H200",
@@ -300,3 +312,39 @@ DEVICES: dict[str, Device] = {
 def find_device(driver_name: str | None) -> str | None:
     """Return the key in :data:`DEVICES` of a GPU by the name that its driver gives it; None where it is not there."""
     return next((key for key, device in DEVICES.items() if driver_name in device.driver_names), None)
+
+
+def hardware_path() -> Path | None:
+    """Return the file that `MLA_HARDWARE` names; None where it names none."""
+    name = os.environ.get(HARDWARE)
+    return Path(name) if name else None
+
+
+def hardware_file() -> dict[str, Any]:
+    """Return the content of the file of a calibrated GPU, `{}` without one.
+
+    `hardware` is the GPU's key in :data:`DEVICES`, `ceilings` has fields of :class:`Device`, `constants` are those of
+    the model of kernels' times.
+
+    Raises
+    ------
+    HardwareError
+        It cannot be read, or is of no GPU that is known here.
+    """
+    path = hardware_path()
+    if path is None:
+        return {}
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise HardwareError(f"{HARDWARE} names {path}, which cannot be read: {error}") from None
+    known = isinstance(found, dict) and found.get("hardware") in DEVICES
+    if not known or not found.get("ceilings", {}).keys() <= set(CEILINGS):
+        raise HardwareError(
+            f"{HARDWARE} names {path}, which `mla-course bench --calibrate` has not written for a GPU known here"
+        )
+    return found
+
+
+if _found := hardware_file():
+    DEVICES[_found["hardware"]] = replace(DEVICES[_found["hardware"]], **_found.get("ceilings", {}))

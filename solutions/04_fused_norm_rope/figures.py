@@ -75,6 +75,7 @@ def figures(record):
         "inverted": len(validated["all"]["pairs_2x_inverted"]),
         "median_error": f"{100 * validated['held_out']['median_error']:.0f}",
         "spearman": f"{validated['held_out']['spearman_mean']:.2f}",
+        "other_error": f"{100 * validated['other_device']['median_error']:.0f}",
         "one_block_us": f"{fitted(record, variant='row, 8 warps', **LOOP):.0f}",
         "loop_us": f"{fitted(record, variant='loop of 1024, 4 warps', **LOOP):.0f}",
     }
