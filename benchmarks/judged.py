@@ -2,6 +2,7 @@
 
     PYTHONPATH=. python benchmarks/judged.py [LESSON...] [--students NAME...]    # all by default, minutes each
     PYTHONPATH=. python benchmarks/judged.py [LESSON...] --alone                 # the kernels of the solutions
+    PYTHONPATH=. python benchmarks/judged.py [LESSON...] --modelled              # in the records, the cost model's word
 
 On a machine with a GPU the speed of kernels is measured; this needs neither nbgrader nor JupyterLab. The record says
 for each verdict on speed what was attained, for the lesson's own solution what the cost model says beside it, and how
@@ -9,7 +10,8 @@ much the time of one kernel differs between REPEATS measurements. Lessons that a
 each has its own date, device and versions. Students who are not asked for are not in it, and then nothing is repeated.
 
 Alone, the kernels of a lesson's own solution, ada's, are measured and held against the bars, their results compared in
-every call; nothing else is judged.
+every call; nothing else is judged. Modelled, which needs no GPU, is for a cost model that has changed: what it says of
+the solutions is put into the records that are there, and all that was measured stays.
 """
 
 from __future__ import annotations
@@ -70,6 +72,20 @@ def main(lessons: list[str], students: list[str], alone: bool) -> int:
         written = record.write(name, figures, PACKAGES)  # after each: the next may be cut off
     print(written)
     return int(any(figures["lessons"][lesson]["not_as_expected"] for lesson in lessons))
+
+
+def remodel(lessons: list[str]) -> int:
+    """Put what the cost model says of the solutions into every record; return 0."""
+    records = {path: json.loads(path.read_text()) for path in sorted(record.FOLDER.glob("judged_*.json"))}
+    known = sorted({lesson for found in records.values() for lesson in found["lessons"]})
+    for lesson in lessons or known:
+        solution = speeds(check(lesson, "ada", modelled=True)["ada"])
+        for path, found in records.items():
+            if lesson in found["lessons"]:
+                found["lessons"][lesson]["solution_modelled"] = solution
+                path.write_text(record.dumps(found))
+        print(lesson, {name: round(each["fraction"], 2) for name, each in solution.items()}, flush=True)
+    return 0
 
 
 def recorded(found: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +154,10 @@ if __name__ == "__main__":
     parser.add_argument("lessons", nargs="*", help="all with kernels by default")
     parser.add_argument("--students", nargs="*", default=[], help="of the class; all by default")
     parser.add_argument("--alone", action="store_true", help="measure the kernels of the solutions; needs a GPU")
+    parser.add_argument("--modelled", action="store_true", help="only model the solutions anew, for the records")
     arguments = parser.parse_args()
+    if arguments.modelled:
+        sys.exit(remodel(arguments.lessons))
     if arguments.alone and (arguments.students or not measure.available()):
         parser.error("--alone measures the solutions, without students, on a GPU")
     sys.exit(main(arguments.lessons, arguments.students, arguments.alone))

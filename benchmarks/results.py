@@ -106,7 +106,13 @@ def tables() -> str:
     }
     others |= {"perplexity": perplexity}
     others |= dict(
-        grading=grading, emulator=emulator, verdicts=verdicts, demo=demo, promises=promises, mutation=mutation
+        grading=grading,
+        emulator=emulator,
+        verdicts=verdicts,
+        demo=demo,
+        promises=promises,
+        mutation=mutation,
+        model_validation=model,
     )
     for name, rows in ((each, rows()) for each, rows in others.items()):
         names, before = parts[-1]
@@ -509,6 +515,27 @@ def mutation() -> list[Row]:
     least = min(each["percent_of_the_others"] for each in lessons)
     beside = f"at least {least:g} % in each lesson; {same} more compute the same, each listed with its reason"
     return [("solutions with one small fault that lose points", f"{killed:,} of {others:,} mutants", beside)]
+
+
+def model() -> list[Row]:
+    """Return how far modelled times of kernels are off."""
+    found = load("model_validation")
+    there, origin = found["other_device"], found["measured"]["device"]
+    best = max(0.0, there["best_tenth_behind_most"])
+    beside = (
+        f"an {origin}, which the constants are fitted to: {found['all']['median_error']:.1%}, halves of it held out "
+        f"{found['other_splits']['median_error']['median']:.1%}"
+    )
+    rows = [
+        (f"modelled times on an {there['measured']['device']}, median error", f"{there['median_error']:.1%}", beside)
+    ]
+    within = f"at least {there['spearman_least']:.3f} in each group of a kernel and a size"
+    ranks = "rank correlation of variants there"
+    rows.append((ranks, within, f"the best of the tenth modelled fastest is at most {best:.1%} behind the best"))
+    for version, each in found["other_triton"].items():
+        told = f"{each['other_device']['median_error']:.1%}, at least {each['other_device']['spearman_least']:.3f}"
+        rows.append((f"the same, compiled with Triton {version}", told, f"the fit's is {found['compiled_with']}"))
+    return rows
 
 
 def pick(cases: list[dict[str, Any]], **size: int) -> dict[str, Any]:
