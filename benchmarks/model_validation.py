@@ -12,9 +12,9 @@ what was counted with another version, of which the errors are told, too: nothin
 A half that is held out is unknown to the fit, but the model's structure was worked out with all of these tasks in view.
 The constants that are written are fitted to both halves. Two more tasks, `model_variants.UNSEEN`, are in no fit.
 Another GPU, `OTHER`, was measured too, and no constant is fitted to it: only its data sheet is another. The structure
-was worked out with its errors in view, too. What a fit to its own measurements gains is told apart, as `mla-course bench
---calibrate` makes it. `best_tenth_behind` is how far the best of the tenth of variants that the model takes for the
-fastest is behind the fastest.
+was worked out with its errors in view, too. What a fit to its own measurements gains is told apart, as
+`mla-course bench --calibrate` makes it. `best_tenth_behind` is how far the best of the tenth of variants that the model
+takes for the fastest is behind the fastest.
 """
 
 from __future__ import annotations
