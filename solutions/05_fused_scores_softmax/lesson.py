@@ -708,7 +708,7 @@ print(f"{row.max():31.3f} {'':8} {(row - row.max()).exp().sum():12.4f}   by defi
 # | returns | [B, S, H, T], zeros where nothing is seen | that of `scores` |
 #
 # **Points for speed.** The case is B = 4 sequences of up to 98304 tokens, S = 1, H = 128, scores in float32. Half
-# of the points: 0.35 of the floor's speed, which three loops reach. All: 0.49 of it, which takes two loops, and
+# of the points: 0.35 of the floor's speed, which three loops reach. All: 0.5 of it, which takes two loops, and
 # 1.3 times the speed of eager PyTorch.
 #
 # <details><summary>Hint 1</summary>
