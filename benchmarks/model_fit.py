@@ -19,7 +19,10 @@ from mla_ref.hardware.devices import Device
 Case = tuple[str, str, str]  # task, size, variant
 Launched = tuple[list[tuple], list[int]]  # a case as `cost_model.total_time` takes it
 
-FIXED = ("block",)  # measured by itself: a million empty blocks take 0.606 ns each
+FIXED = (
+    "host_product",
+    "block",
+)  # measured by itself: a million empty blocks take 0.606 ns each
 SHARES = ("dram", "issue", "tensor", "keep", "foreign")
 PULL = 0.001  # of a constant towards the value guessed before the fit, per squared logarithm
 FAR = 0.4  # from which on an error, a logarithm, counts as such and no longer squared

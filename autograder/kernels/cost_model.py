@@ -65,6 +65,8 @@ class Constants:
     host
         Elements that a multiprocessor makes in a cycle in a pass of torch that writes more or less than it reads: it
         converts or repeats them one by one.
+    host_product
+        Share of what a kernel can get from DRAM that a matrix product of torch gets.
     block
         Cycles to hand out one block.
     launch, next_launch
@@ -98,6 +100,7 @@ class Constants:
     issue: float = 0.7
     tensor: float = 0.5
     host: float = 1.6
+    host_product: float = 0.69
     block: float = 1.2
     launch: float = 3.4e-6
     next_launch: float = 1.3e-6
@@ -407,8 +410,9 @@ def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2, si
             most = sizes[number] if 0 <= number < len(sizes) else math.inf
             target[number] = min(target.get(number, 0.0) + size, float(most))
     moved, _ = l2.bytes_moved(reads, writes)
-    parts = {"DRAM": moved / (k.dram * device.dram_bandwidth), "waiting": k.start + k.dram_wait}
-    if sum(reads.values()) != sum(writes.values()):
+    share = k.host_product if event.get("flops") else 1.0
+    parts = {"DRAM": moved / (share * k.dram * device.dram_bandwidth), "waiting": k.start + k.dram_wait}
+    if not event.get("flops") and sum(reads.values()) != sum(writes.values()):
         parts["instructions"] = _elements(event) / (k.host * device.sms * device.sm.clock)
     if event.get("flops"):
         parts["matrix units"] = event["flops"] / (k.tensor * device.rate())

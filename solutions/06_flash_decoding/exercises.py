@@ -978,7 +978,7 @@ FOLDED = Exercise(
         floor=lambda B, S, H, T, R, Dr, scale, dtype: decode_floor(B, H, T, dtype, R, Dr, S),
         bars=((0.15, 0.5), (0.19, 1.0)),
         baseline=_eager_folded,
-        ratio=1.8,
+        ratio=2.3,
     ),
 )
 

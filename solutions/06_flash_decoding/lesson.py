@@ -952,7 +952,7 @@ plots.matrix(seen, title="Bright: what row m = s·H + h sees (token m // H)", xl
 # be folded, and F is not needed.
 #
 # **Points for speed.** The case is B = 4, S = 4, H = 16, T = 16384; TokenSpeed's benchmark has these B, S and H.
-# Half of the points: 0.15 of the floor's speed. All: 0.19 of it, and 1.8 times the speed of eager PyTorch. Blocks
+# Half of the points: 0.15 of the floor's speed. All: 0.19 of it, and 2.3 times the speed of eager PyTorch. Blocks
 # of 16 rows read the cache 4 times and do not reach the second bar.
 #
 # <details><summary>Hint 1</summary>
