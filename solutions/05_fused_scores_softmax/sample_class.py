@@ -505,7 +505,7 @@ def masked_softmax(scores, seq_lens):
             **not_right("scaled_matmul", "overflow float16", 1),
             **not_right("attention_score", "the latent product is missing"),
             **not_right("masked_softmax", "every query sees the whole sequence", 2),
-            **not_right("long_softmax", "use tl.maximum(m_i, tl.max(x))", 1),
+            **not_right("long_softmax", "use tl.maximum(m_i, tl.max(x))", 2),
             **says("predict_ablation", "compare each piece with itself"),
         },
     ),
