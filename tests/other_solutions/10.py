@@ -212,30 +212,6 @@ def absorb_query_int4(q_nope, packed, scales):
     )
     return out
 
-# %% absorb_query_int4: unpacked by torch, which only moves bits; at full size
-@triton.jit
-def of_bytes(q_ptr, w_ptr, s_ptr, o_ptr, B, H, R, DN: tl.constexpr, G: tl.constexpr, BB: tl.constexpr, BR: tl.constexpr):
-    h, r = tl.program_id(1), tl.program_id(0) * BR + tl.arange(0, BR)
-    b, i = tl.program_id(2) * BB + tl.arange(0, BB), tl.arange(0, G)
-    acc = tl.zeros([BB, BR], tl.float32)
-    for g in tl.static_range(DN // G):
-        w = tl.load(w_ptr + (h * R + r)[None, :] * DN + g * G + i[:, None], mask=(r < R)[None, :], other=0)
-        s = tl.load(s_ptr + (h * R + r) * (DN // G) + g, mask=r < R, other=0.0).to(tl.float32)
-        x = tl.load(q_ptr + (b * H + h)[:, None] * DN + g * G + i, mask=(b < B)[:, None], other=0.0)
-        acc += tl.dot(x, w.to(x.dtype)) * s
-    tl.store(o_ptr + (b * H + h)[:, None] * R + r, acc, mask=(b < B)[:, None] & (r < R))
-
-
-def absorb_query_int4(q_nope, packed, scales):
-    (B, H, Dn), R = q_nope.shape, packed.shape[1]
-    p = packed.view(torch.int8)
-    w = torch.stack(((p << 4) >> 4, p >> 4), -1).flatten(-2)
-    out = q_nope.new_empty(B, H, R)
-    of_bytes[(triton.cdiv(R, 64), H, triton.cdiv(B, 16))](
-        q_nope, w, scales, out, B, H, R, Dn, Dn // scales.shape[2], 16, 64
-    )
-    return out
-
 # %% which_clock: a tensor of times
 def which_clock(products, attention, weight_bytes, bandwidth):
     clocks = ("wall", "events", "graph", "flushed")

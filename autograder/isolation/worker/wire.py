@@ -51,10 +51,10 @@ def encode(value: Any) -> bytes:
 
 
 def _pack(value: Any, tensors: list[torch.Tensor], depth: int = 0) -> Any:
-    if type(value) in PLAIN:  # nearly all there is
-        return value
     if depth > MAX_DEPTH:
         raise WireError(f"more than {MAX_DEPTH} values in one another")
+    if type(value) in PLAIN:  # nearly all there is
+        return value
     if isinstance(value, np.ndarray | np.generic):
         value = torch.from_numpy(np.array(value))
     if isinstance(value, torch.Tensor):

@@ -100,7 +100,7 @@ def sum_kernel(x_ptr, out_ptr, N, D, stride, alpha, BLOCK: tl.constexpr):
 KERNELS = {
     "as good as it gets": (KERNEL + FULL, "at the limit: a copy of the 268.5 MB"),
     "64 programs": (A_ROW_AT_A_TIME + LAUNCHER.replace("PROGRAMS", "64").replace("=BLOCK", "=4096"), "64 programs run"),
-    "read twice": (TWICE + LAUNCHER.replace("PROGRAMS", "len(x)").replace("=BLOCK", "=256"), "536.9 MB are loaded of"),
+    "read twice": (TWICE + LAUNCHER.replace("PROGRAMS", "len(x)").replace("=BLOCK", "=128"), "536.9 MB are loaded of"),
     "columns": (COLUMNS + LAUNCHER.replace("PROGRAMS", "len(x) // 64").replace("=BLOCK", "=64"), "4 bytes at a time"),
     "cast by torch": (KERNEL + FULL.replace("(x, out,", "(x.double().float(), out,"), "torch's to_copy in line"),
 }
