@@ -351,7 +351,8 @@ plots.matrices(
 #
 # The product into the query, with packed weights. **Heads in the grid**: one launch for all heads, each program has
 # one head, a block of results, and a block of requests. The article has this too; a launch for each head took it 2.19
-# ms, which is 8.6 µs for each of 256 launches.
+# ms, which is 8.6 µs for each of 256 launches. The kernel unpacks: weights that torch unpacked before the launch do not
+# count.
 #
 # | | shape | dtype |
 # |---|---|---|
