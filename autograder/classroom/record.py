@@ -204,19 +204,21 @@ class Records:
             with alone(config.CourseDirectory.db_url, REGISTERING):
                 for name in sorted({lesson for _, lesson in todo}):
                     register(self.course.lesson(name), config)
-            self._prepare(todo)
+                self._prepare(todo)
             with shared_connections():
                 yield Recorder(config)
 
     def _prepare(self, todo: Mapping[tuple[str, str], str | None]) -> None:
-        """Grant extensions to who hands in first, and drop the times of submissions that have none any more.
+        """Enter a first submission a lesson, grant extensions, and drop the times of submissions that have none.
 
-        nbgrader would keep the times that earlier runs entered.
+        A lesson without submissions nbgrader makes anew when it is registered again, as another grader may do while
+        this one enters its first. The times that earlier runs entered it would keep.
         """
-        times = self.extensions.read()
+        times, begun = self.extensions.read(), set()
         with self.gradebook() as gradebook:
             for student, lesson in todo:
-                if (lesson, student) in times:
+                if (lesson, student) in times or lesson not in begun:
+                    begun.add(lesson)
                     gradebook.update_or_create_student(student)
                     gradebook.update_or_create_submission(lesson, student)
             extension.enter(gradebook, times)

@@ -136,7 +136,7 @@ def grade(
     err.print(UNDER[under], highlight=False, soft_wrap=True)
     with bars(as_json) as progress, stoppable(GOES_ON):
         results = room.grade(lessons or (), jobs, again, progress, best)
-        if results:
+        if any(not result.problem for result in results):
             sum_up(room.course, room.folder, progress)
     if as_json:
         print(json.dumps({"isolation": under, "results": as_rows(results), "left_alone": strange}))

@@ -10,11 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from autograder.classroom import grader as grading
+from autograder.classroom.converters import Recorder
 from autograder.classroom.export import export, overruled
 from autograder.classroom.feedback import write_feedback
 from autograder.classroom.grade import MARK, SEED, Classroom, read_time
+from autograder.cli import app
 from autograder.course.course import Course
 from autograder.course.sample import render, submissions
 from autograder.isolation import sandbox
@@ -239,6 +242,13 @@ def test_a_killed_run_is_finished_by_the_next(graded, tmp_path):
     assert _scores(results) == _gradebook(room) == full
     leftovers = [path for path in folder.iterdir() if path.name.startswith(".staging") and os.listdir(path)]
     assert len(leftovers) <= 1
+
+
+def test_a_first_submission_that_cannot_be_recorded_is_said(tmp_path, monkeypatch):
+    _hand_in(tmp_path, ("ada",))
+    monkeypatch.setattr(Recorder, "record", lambda *args: {"success": False, "error": "the disk said no"})
+    shown = CliRunner().invoke(app, ["grade", "--classroom", str(tmp_path)])
+    assert (shown.exit_code, "nbgrader could not record it: the disk said no" in shown.stdout) == (1, True)
 
 
 def test_real_submissions_are_not_judged_on_the_cases_of_the_sample_class(tmp_path):

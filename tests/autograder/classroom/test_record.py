@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
+from nbgrader.api import Gradebook
 
 from autograder.classroom import converters, grader
 from autograder.classroom.record import Records, grades_of, submissions_of
@@ -97,3 +98,13 @@ def test_a_submission_that_nbgrader_cannot_record_does_not_stop_the_next(records
             patched.setattr(nbformat, "write", lambda notebook, path: path.write_text("{"))
             assert records.enter(recorder, ada, verdicts).problem
         assert records.enter(recorder, ben, verdicts).problem is None
+
+
+def test_a_lesson_is_not_made_anew_under_a_grader_that_is_about_to_enter(records, entry, monkeypatch):
+    ada, ben = entry("ada"), entry("ben")
+    removed = []
+    with records.staged(times([ada])) as recorder:
+        monkeypatch.setattr(Gradebook, "remove_notebook", lambda self, name, lesson: removed.append(name))
+        with records.staged(times([ben])):  # as another grader with the same gradebook
+            assert not removed
+        assert records.enter(recorder, ada, [job.settled for job in ada.jobs]).problem is None
