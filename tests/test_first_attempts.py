@@ -25,6 +25,61 @@ ATTEMPTS = {
     ),
     "no decorator": ("scale_add", [("@triton.jit\n", "")], "is @triton.jit missing"),
     "one block of heads": ("apply_rope", [("triton.cdiv(H, block_h)", "1")], "no store wrote"),
+    "weights of rows that see nothing are not stored": (
+        "masked_softmax",
+        [("mask=offs_n < T)", "mask=(offs_n < T) & (seen > 0))")],
+        "no store wrote 128 of them",
+    ),
+    "no warp for a short row": (
+        "masked_softmax",
+        [("min(max(block // 1024, 1), 16)", "block // 1024")],
+        r"max\(1, n\) where n may come to 0",
+    ),
+    "a base-2 logarithm of the sum": (
+        "latent_decode",
+        [("m_i + tl.log(l_i)", "m_i + tl.log2(l_i)")],
+        "a maximum that is natural",
+    ),
+    "half of the scores are scaled": (
+        "latent_decode",
+        [("tl.dot(q_rope, tl.trans(k_rope), qk) * scale", "qk + tl.dot(q_rope, tl.trans(k_rope)) * scale")],
+        "only q_rope · k_rope is multiplied",
+    ),
+    "offsets on the page of a masked look-up": (
+        "token_offsets",
+        [("tl.where(real, offset, -1)", "offset")],
+        "have an offset",
+    ),
+    "another error than the one asked for": (
+        "BasicPagedCache",
+        [("raise ValueError", "raise KeyError")],
+        "a call that must be refused raises ValueError",
+    ),
+    "pages that free loses": (
+        "BasicPagedCache",
+        [("self.free_pages += self.tables.pop", "self.tables.pop")],
+        "their pages stay taken for ever",
+    ),
+    "bytes of tokens for those of pages": (
+        "predict_pages",
+        [('"page_bytes": slots', '"page_bytes": sum(lengths)')],
+        "page_bytes are those of the tokens",
+    ),
+    "one wrong number of five": (
+        "predict_splits",
+        [("num_splits * partial if", "num_splits * partial // H if")],
+        r"\['partial_bytes'\]: the partials lack H",
+    ),
+    "a factor that fits, and reads rounded down": (
+        "predict_fold",
+        [("q_len % f == 0 and ", "")],
+        r"\['factor'\]: factor is the most tokens that fit",
+    ),
+    "ratios for gains": (
+        "predict_ablation",
+        [("(total - each) - 1", "(total - each)")],
+        r"\['gains'\]\[0\]: these are ratios",
+    ),
     "a loop that stands still": ("ridge_rows", [("+= 1", "+= 0 * wait()")], r"in line \d+ \(`"),
 }
 HELPER = "import time\n\n\ndef wait():\n    time.sleep(0.001)\n    return 0\n"  # a cell of the student's own

@@ -46,7 +46,40 @@ def assess(exercise: Exercise, arguments: Arguments, result: Any) -> Difference 
     for mistake in exercise.mistakes:
         if difference(result, mistake.oracle(**upcast(arguments)), names, tolerance) is None:
             return Difference(mistake.message, mistake.name, found.error, found.where, found.reason)
-    return found
+    return _in_one_entry(exercise, arguments, result, expected, tolerance) or found
+
+
+def _in_one_entry(
+    exercise: Exercise, arguments: Arguments, result: Any, expected: Any, tolerance: float
+) -> Difference | None:
+    """Return what the first wrong number of a dict says: the known mistake that has it, whatever the others are.
+
+    None where mistakes that have it say different things.
+    """
+    if not isinstance(result, dict) or not isinstance(expected, dict):
+        return None
+    wrong = (key for key in expected if key not in result or _value(result[key], expected[key], key, tolerance))
+    key = next(wrong, None)
+    if key not in result or not _numbers(expected[key]) or not _numbers(result[key]):
+        return None
+    where = f"{exercise.returns[0] if exercise.returns else 'the result'}[{key!r}]"
+    found = _value(result[key], expected[key], where, tolerance)
+    having = {}
+    for mistake in exercise.mistakes:
+        other = mistake.oracle(**upcast(arguments))
+        if isinstance(other, dict) and key in other and _value(result[key], other[key], key, tolerance) is None:
+            having.setdefault(mistake.message, mistake)
+    if len(having) != 1:
+        return None
+    ((message, mistake),) = having.items()
+    return Difference(f"{found.where}: {message}", mistake.name, found.error, found.where, found.reason)
+
+
+def _numbers(value: Any) -> bool:
+    """Whether it is a number other than 0, or a list of them: what is met by chance tells nothing."""
+    if isinstance(value, list | tuple):
+        return len(value) > 0 and all(_numbers(each) for each in value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and value != 0
 
 
 def _calls(steps: Sequence[Sequence[Any]]) -> tuple[str, ...]:
@@ -98,8 +131,9 @@ def _value(result: Any, expected: Any, name: str, tolerance: float) -> Differenc
                 return found
         return None
     if isinstance(expected, list | tuple):
-        item = "step" if isinstance(expected, list) else "value"
-        names = [f"{name}, {item} {i + 1}" for i in range(len(expected))]
+        form = "{}[{}]" if isinstance(expected, list) else "{}, value {}"
+        first = 0 if isinstance(expected, list) else 1
+        names = [form.format(name, i) for i in range(first, first + len(expected))]
         return _sequence(result, expected, names, tolerance, f"{len(expected)} values")
     if isinstance(expected, str):
         if result == expected:

@@ -25,6 +25,7 @@ from autograder.text import one_line, quoted
 SAID = ("result", "notes", "unsupported", "error")  # of a case, by a student's process, beside what it "changed"
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "cannot allocate memory")
 # What a kernel does wrong while it runs, by the emulator's names for it
+REFUSED_BY = ("RuntimeError", "AssertionError", "KeyError", "IndexError")  # what ends a call that checks nothing
 FAULTS = {
     "OutOfBounds": Outcome.WRONG,
     "Misaligned": Outcome.WRONG,
@@ -219,11 +220,17 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
         return message.get("terms")
     if message.get("explained"):
         return message.get("terms") or Failure(Outcome.WRONG, one_line(message["explained"], 1000), case=str(case))
-    filled = bool(message.get("filled"))
-    if not exercise.kernel or "has NaN in" not in found.plain or (found.mistake and not filled):
+    made = bool(message.get("filled")) or _never_written(exercise, message, found)
+    if not exercise.kernel or "has NaN in" not in found.plain or (found.mistake and not made):
         return Failure(Outcome.WRONG, one_line(found.reason, 1000), found.mistake, str(case))
     reason = f"{one_line(found.plain, 1000)}: {one_line(_source_of_nan(exercise, case, message, found), 500)}"
     return Failure(Outcome.WRONG, reason, case=str(case))
+
+
+def _never_written(exercise: Exercise, message: dict[str, Any], found: Difference) -> bool:
+    """Whether every NaN of a kernel's result is a place that no store wrote, so that no arithmetic made it."""
+    blank = dict(zip(exercise.returns, message.get("blank") or (), strict=False)).get(found.where)
+    return bool(blank) and f"has NaN in {blank} of" in found.plain
 
 
 def _source_of_nan(exercise: Exercise, case: Case, message: dict[str, Any], found: Difference) -> str:
@@ -243,7 +250,7 @@ def _source_of_nan(exercise: Exercise, case: Case, message: dict[str, Any], foun
 
 def _refused_wrongly(exercise: Exercise, case: Case, failure: Failure) -> Failure:
     """Return the failure with what a call of the session raises to refuse, where one must and another error came."""
-    refusals = exercise.driver == "session" and failure.reason.startswith(("RuntimeError", "AssertionError"))
+    refusals = exercise.driver == "session" and failure.reason.startswith(REFUSED_BY)
     if not refusals or not any(isinstance(x, str) for x in exercise.oracle(**upcast(case.arguments))):
         return failure
     return replace(failure, reason=f"{failure.reason}; a call that must be refused raises ValueError")

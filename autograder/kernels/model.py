@@ -207,7 +207,8 @@ def add_up(
     seconds, steps = cost_model.total_time(events, target, constants or Constants.load(device), sizes)
     hosts = [name for name, _, what in events if what is None]
     if hosts:
-        notes.append(f"{len(hosts)} passes on the host: {', '.join(hosts[:6])}")
+        passes = "pass" if len(hosts) == 1 else "passes"
+        notes.append(f"{len(hosts)} {passes} on the host: {', '.join(hosts[:6])}")
     for event, counts, report in zip(recording.launches, replayed.counts, compiled, strict=True):
         if not counts["exact"]:
             how = "alike" if counts["alike"] else "not alike, so the figures are estimates"

@@ -22,6 +22,7 @@ LONG_BLOCK = 4096  # as the lesson sets it
 PASSES = {"eager_bytes": 11, "score_fused_bytes": 5, "softmax_fused_bytes": 9, "both_fused_bytes": 3}
 WRITES = {"eager_bytes": 6, "score_fused_bytes": 3, "softmax_fused_bytes": 5, "both_fused_bytes": 2}
 MASK_READ = {**PASSES, "eager_bytes": 12, "score_fused_bytes": 6}
+MASK_READ_EVERYWHERE = {"eager_bytes": 12, "score_fused_bytes": 6, "softmax_fused_bytes": 10, "both_fused_bytes": 4}
 SUM_READS_ONE = {**PASSES, "eager_bytes": 10, "softmax_fused_bytes": 8}
 MASK_COUNTED = "the mask is counted: it has [S, T] numbers, is not of the size of the scores, and is left out"
 PRODUCTS_FREE = {"eager_bytes": 9, "score_fused_bytes": 4, "softmax_fused_bytes": 7, "both_fused_bytes": 2}
@@ -91,6 +92,11 @@ PREDICT_BYTES = Exercise(
             "mask as large as the scores",
             "the mask is counted as if it were as large as the scores: it has [S, T] numbers, which are left out",
             _traffic(MASK_READ),
+        ),
+        Mistake(
+            "mask as large as the scores",
+            "the mask is counted as if it were as large as the scores: it has [S, T] numbers, which are left out",
+            _traffic(MASK_READ_EVERYWHERE),
         ),
         Mistake("mask counted", MASK_COUNTED, _mask_counted),
         Mistake("mask counted where it is added", MASK_COUNTED, _masks_where_added),
@@ -574,7 +580,8 @@ SOFTMAX = Exercise(
         Mistake("NaN rows", NOTHING_SEEN, _empty_rows(lambda T: math.nan)),
         Mistake(
             "uniform rows",
-            "rows that see nothing get equal weights: a large negative number is no -inf; expected zeros",
+            "rows that see nothing get equal weights, expected zeros: all their scores are alike, 0 or a large "
+            "negative number in place of -inf",
             _empty_rows(lambda T: 1 / T),
         ),
         Mistake(
@@ -769,6 +776,12 @@ def _own_gains(total: float, before: list[float], after: list[float]) -> dict[st
     return {**_ablation(total, before, after), "gains": gains, "sum_of_gains": math.fsum(gains)}
 
 
+def _ratios(total: float, before: list[float], after: list[float]) -> dict[str, Any]:
+    right = _ablation(total, before, after)
+    ratios = [1 + gain for gain in right["gains"]]
+    return {"gains": ratios, "sum_of_gains": math.fsum(ratios), "combined_gain": 1 + right["combined_gain"]}
+
+
 def _per_cent(total: float, before: list[float], after: list[float]) -> dict[str, Any]:
     right = _ablation(total, before, after)
     return {
@@ -824,6 +837,7 @@ PREDICT_ABLATION = Exercise(
             lambda total, before, after: _ablation(total, before, [0.0] * len(before)),
         ),
         Mistake("per cent", "these are per cent: expected fractions, 0.1 for 10 %", _per_cent),
+        Mistake("ratios", "these are ratios of throughput: the gain is the ratio less 1", _ratios),
     ),
 )
 

@@ -151,7 +151,7 @@ stacked(rows, unit="GB", title="From operands to weights, B=4, S=T=4096, H=16, b
 
 # %% [markdown]
 # Operations 1 and 2 are the products, 1.2 TFLOP that no fusion removes. The other four do little but pass over
-# the scores. The next cell gives each a time on an H100, by its data sheet.
+# the scores. The next cell turns products and passes into times on an H100, by its data sheet.
 
 # %%
 h100 = DEVICES["h100"]
@@ -193,8 +193,8 @@ matrices(
 
 # %% [markdown]
 # **2. `tl.dot`.** `tl.dot(a, b)` multiplies two blocks, `[BLOCK_M, BLOCK_K]` and `[BLOCK_K, BLOCK_N]`, on the matrix
-# units of the GPU. All three sides are powers of two, 16 or more. Smaller matrices are padded with masked places that
-# read as 0.
+# units of the GPU. All three sides are powers of two, 16 or more. (Triton 3.7 itself fills up a BLOCK_M or BLOCK_N
+# below 16, older versions refuse it.) Smaller matrices are padded with masked places that read as 0.
 #
 # `b` is $y^\top$, but nothing is transposed in memory. A block is whatever its addresses say: number $(k, n)$ of the
 # block is number $k$ of row $n$ of `y`, at `y_ptr + n * K + k`. With `k` running down, `[:, None]`, and `n` across,
@@ -609,7 +609,8 @@ print("the same, less maximum:", (p / p.sum()).tolist())
 # <details><summary>Hint 3</summary>
 #
 # For rows that see nothing: `m_i = tl.where(m_i == float("-inf"), 0.0, m_i)`, which makes all exponentials 0, and
-# divide by `tl.where(l_i == 0, 1.0, l_i)`. `BLOCK_N` is the next power of two of T; 1024 numbers per warp.
+# divide by `tl.where(l_i == 0, 1.0, l_i)`. `BLOCK_N` is the next power of two of T; 1024 numbers per warp, and at
+# least one warp: `max(1, BLOCK_N // 1024)`.
 #
 # </details>
 

@@ -292,6 +292,12 @@ def _lse_without_maximum(**given: Any) -> tuple[Tensor, Tensor]:
     return out, total.log()
 
 
+def _lse_of_two_bases(**given: Any) -> tuple[Tensor, Tensor]:
+    out, lse, total = _with_sum(**given)
+    total = total.where(total > 0, 1.0)
+    return out, lse - total.log() + total.log2()
+
+
 def _nan_loaded(oracle: Callable[..., Any]) -> Callable[..., Any]:
     """Return the oracle with an out of NaN in sequences that are shorter than T."""
 
@@ -363,6 +369,21 @@ DECODE = Exercise(
             "lse without the maximum",
             "lse is the logarithm of the sum alone: add the maximum that was subtracted",
             _lse_without_maximum,
+        ),
+        Mistake(
+            "scale of the RoPE product alone",
+            "only q_rope · k_rope is multiplied by scale: it belongs to the sum of both products",
+            decoded_with(lambda a: {"q_latent": a["q_latent"] / a["scale"]}),
+        ),
+        Mistake(
+            "scale of the latent product alone",
+            "only q_latent · c_kv is multiplied by scale: it belongs to the sum of both products",
+            decoded_with(lambda a: {"q_rope": a["q_rope"] / a["scale"]}),
+        ),
+        Mistake(
+            "sum to base 2",
+            "lse adds a base-2 logarithm of the sum to a maximum that is natural: take tl.log",
+            _lse_of_two_bases,
         ),
         *empty_mistakes("a sequence of length 0", decoded),
         Mistake("NaN behind the length", NAN_BEYOND, _nan_loaded(decoded)),

@@ -499,10 +499,10 @@ check("latent_decode")
 check_speed("latent_decode")
 
 # %% [markdown]
-# The floor is the cache, read once at 3.35 TB/s. Measured on an H100, same shape, with the L2 emptied before each
-# call (`benchmarks/decode_h100.json`). `latent_attention` of this course's reference is a kernel such as yours;
-# `latent_attention_tma` loads tokens by tensor descriptors, which let hardware compute the addresses. vLLM is a
-# serving engine, whose kernel is Triton too. FlashMLA is DeepSeek's own, in CUDA.
+# The floor is the cache, read once at 3.35 TB/s, and 1 % for queries and results. Measured on an H100, same shape,
+# with the L2 emptied before each call (`benchmarks/decode_h100.json`). `latent_attention` of this course's reference
+# is a kernel such as yours; `latent_attention_tma` loads tokens by tensor descriptors, which let hardware compute the
+# addresses. vLLM is a serving engine, whose kernel is Triton too. FlashMLA is DeepSeek's own, in CUDA.
 
 # %%
 from IPython.display import display
@@ -1071,7 +1071,7 @@ check_speed("folded_decode")
 # ## Your code in the model
 #
 # The trained model of lesson 02 reads the prompt its own way. From then on your `latent_decode` attends for it, in
-# float16, one byte at a time.
+# float16, one byte at a time. Emulated, that takes about a minute.
 
 # %%
 from mla_ref import playground

@@ -53,6 +53,8 @@ def _pages(
     token_bytes: int = 1152,
     by_tokens: bool = False,
     percent: bool = False,
+    used: bool = False,
+    full: bool = False,
 ) -> dict[str, float]:
     """Return the right numbers. Each keyword puts a wrong one in place of a right one."""
     count, tokens, preallocated = pages(lengths, page_size), sum(lengths), max_batch * max_seq_len
@@ -60,8 +62,8 @@ def _pages(
     return {
         "pages": count,
         "empty_slots": slots - tokens,
-        "saving": (100 if percent else 1) * (1 - (tokens if by_tokens else slots) / preallocated),
-        "page_bytes": slots * token_bytes,
+        "saving": (100 if percent else 1) * abs((not used) - (tokens if by_tokens else slots) / preallocated),
+        "page_bytes": (tokens if full else slots) * token_bytes,
         "preallocated_bytes": preallocated * token_bytes,
     }
 
@@ -109,6 +111,12 @@ PREDICT = Exercise(
             by_tokens=True,
         ),
         _pages_slip("per cent", "saving is in per cent: expected is a fraction, as equation 17 gives it", percent=True),
+        _pages_slip("share in use", "saving is the share that is used: expected 1 less this share", used=True),
+        _pages_slip(
+            "bytes of tokens",
+            "page_bytes are those of the tokens: a page counts whole, with its empty slots",
+            full=True,
+        ),
         _pages_slip("words for bytes", "the bytes are words: a token's 576 words have 2 bytes each", token_bytes=576),
         _pages_slip(
             "latent alone", "a token has 1152 bytes: 512 words of latent, and 64 of the rotated key", token_bytes=1024
@@ -138,6 +146,7 @@ def _held(
     early: bool = False,
     whole: bool = False,
     keeps_pages: bool = False,
+    loses_pages: bool = False,
     partial: bool = False,
     takes_first: bool = False,
     leaks: bool = False,
@@ -155,6 +164,7 @@ def _held(
       early        a page is taken as soon as the one before is full
       whole        `read` returns whole pages
       keeps_pages  `free` forgets the tokens and keeps the pages
+      loses_pages  the same, and nobody counts them as used
       partial      a refused append keeps the tokens that fit
       takes_first  a refused append keeps the free pages
       leaks        a refused append loses the free pages
@@ -173,7 +183,7 @@ def _held(
     lists: dict[int, list[None]] = {}
     met: set[int] = set()
     shown: dict[int, int] = {}
-    lost, results = 0, []
+    lost, gone, results = 0, 0, []
 
     def need(n: int) -> int:
         return n // page_size + 1 if early and n else -(-n // page_size)
@@ -193,7 +203,7 @@ def _held(
                 results[-1] = lists[b] = lists.get(b, results[-1])
         elif method == "append":
             length = len(old[0]) + len(new[0])
-            free = num_pages - used() + pages.get(b, 0)
+            free = num_pages - used() + pages.get(b, 0) - gone
             if need(length) > free and not shared:
                 results.append("ValueError")
                 if left_behind:
@@ -222,7 +232,8 @@ def _held(
             if views and num_pages == 1:
                 shown[len(results) - 1] = len(old[0])
         elif len(old[0]) or frees_any or ((left_behind or begun) and b in met):
-            lost += keeps_pages * pages.pop(b, 0)
+            held_pages = pages.pop(b, 0)
+            lost, gone = lost + keeps_pages * held_pages, gone + loses_pages * held_pages
             for held in (tokens, lists):
                 held.pop(b, None)
             met.discard(b)
@@ -284,7 +295,7 @@ BASIC = Exercise(
                     page_size=4,
                     calls="append 6 to 0, append 5 to 1, read 1, append 4 to 1, read 1, read 0",
                 ),
-                dict(num_pages=3, page_size=4, calls="append 6 to 0, free 0, free 0, append 12 to 1, free 2"),
+                dict(num_pages=3, page_size=4, calls="append 6 to 0, free 0, free 0, append 9 to 1, free 2"),
                 dict(
                     num_pages=3,
                     page_size=4,
@@ -316,8 +327,9 @@ BASIC = Exercise(
             "read returns whole pages: the slots behind the last token of a sequence are not its own",
             whole=True,
         ),
-        _basic_slip(
-            "pages not given back", "free forgets the tokens, and their pages stay taken for ever", keeps_pages=True
+        *(
+            _basic_slip("pages not given back", "free forgets the tokens, and their pages stay taken for ever", **how)
+            for how in ({"keeps_pages": True}, {"loses_pages": True})
         ),
         _basic_slip(
             "half an append",
@@ -542,6 +554,14 @@ def _offsets(
     return oracle
 
 
+def _padding_on_page_0(
+    block_table: Tensor, starts: Tensor, lengths: Tensor, S: int, page_size: int, page_stride: int, width: int
+) -> Tensor:
+    """Tokens that are not real get offsets on the page that a masked look-up puts in place of theirs."""
+    right = _offsets()(block_table, starts, lengths, S, page_size, page_stride, width)
+    return right.where(right >= 0, (starts[:, None].long() + torch.arange(S)) % page_size * width)
+
+
 OFFSETS = Exercise(
     name="token_offsets",
     title="where a token lies: page, slot, offset",
@@ -629,6 +649,11 @@ OFFSETS = Exercise(
             "padding has an offset",
             "tokens behind lengths[b] have an offset: they do not exist, expected −1",
             _offsets(padding=None),
+        ),
+        Mistake(
+            "padding has an offset",
+            "tokens behind lengths[b] have an offset: they do not exist, expected −1",
+            _padding_on_page_0,
         ),
         Mistake(
             "padding not written",

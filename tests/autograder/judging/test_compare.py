@@ -81,7 +81,7 @@ def test_an_empty_row_has_an_lse_of_minus_infinity_and_nothing_else():
         (math.nan, 1.0, "finite"),
         (10**4000, 1.0, "13288 bits"),
         ("1.0", 1.0, "a str, expected a number"),
-        ([1, 2, 4], [1, 2, 3], "step 3 is 4"),
+        ([1, 2, 4], [1, 2, 3], "out[2] is 4"),
         ("none", "ValueError", "should have raised ValueError"),
         ("ValueError", 5, "raised ValueError"),
         ("ValueError", torch.ones(2), "raised ValueError"),
@@ -136,6 +136,24 @@ def test_a_known_mistake_is_named_and_only_where_it_matches():
     assert assess(exercise, {"x": x}, x.exp()).reason == "2 to the x was asked for"
     assert assess(exercise, {"x": x}, (-x).exp2()).mistake == "sign"
     assert assess(exercise, {"x": x}, x.exp() + 1).mistake is None
+
+
+def test_a_number_of_several_is_named_where_one_mistake_alone_has_it():
+    right = {"first": 10, "fits": True, "second": 20}
+    known = ({"first": 11}, {"first": 12}, {"first": 12, "second": 24}, {"first": 0}, {"fits": False}, {"second": 21})
+    mistakes = [Mistake(str(i), f"mistake {i}", lambda x, n=n: right | n) for i, n in enumerate(known)]
+    exercise = Exercise("f", "", (), dict, lambda x: right, ("out",), mistakes)
+
+    def reason(**numbers):
+        return assess(exercise, {"x": 1}, right | numbers).reason
+
+    assert reason(first=11) == "mistake 0"
+    assert reason(first=11, second=99) == "out['first']: mistake 0"
+    assert reason(first=11.5, second=21) == "out['first'] is 11.5, which is not the right number"
+    assert reason(first=12, second=24) == "mistake 2"
+    assert reason(first=12, second=99) == "out['first'] is 12, which is not the right number"  # two mistakes have it
+    assert reason(first=0, second=99) == "out['first'] is 0, which is not the right number"  # met by chance
+    assert "mistake" not in reason(fits=False, second=99)
 
 
 def test_an_oracle_that_works_in_place_does_not_change_what_the_next_one_sees():
