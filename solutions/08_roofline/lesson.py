@@ -605,8 +605,8 @@ plots.curves(
 )
 
 # %% [markdown]
-# Where the lines cross depends on your machine and on what else it does. In five runs on servers the prediction
-# was between 2 and 12, and the lines crossed between B = 8 and 17. The rest of the picture says why. At B = 1
+# Where the lines cross depends on your machine and on what else it does. In seven runs on servers the prediction
+# was between 1.5 and 12, and the lines crossed between B = 4 and 17. The rest of the picture says why. At B = 1
 # naive is a product of a matrix and a vector per head, which reaches another bandwidth than a copy. The softmax,
 # which neither count contains, makes passes of its own over the scores.
 #

@@ -91,7 +91,7 @@ def test_what_costs_more_is_slower(modelled, worse):
 
 def test_host_work_is_charged_though_it_hides_from_the_notes(modelled):
     assert [step.name for step in modelled("hidden_host_work").steps if step.host] == ["made on the host"]
-    assert "passes on the host" in modelled("hidden_host_work").notes[0]
+    assert "1 pass on the host" in modelled("hidden_host_work").notes[0]
 
 
 def test_a_slower_memory_takes_longer(modelled):
