@@ -39,11 +39,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong answer that has a name: when an output matches `oracle`, the verdict says `message`."""
+    """A wrong answer that has a name: when an output matches `oracle`, the verdict says `message`.
+
+    NaN of the oracle is NaN that a kernel computes; `unwritten` says that it stands for what no store writes.
+    """
 
     name: str
     message: str
     oracle: Callable[..., Any]
+    unwritten: bool = False
 
 
 @dataclass(frozen=True)

@@ -228,7 +228,9 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
 
 
 def _never_written(exercise: Exercise, message: dict[str, Any], found: Difference) -> bool:
-    """Whether every NaN of a kernel's result is a place that no store wrote, so that no arithmetic made it."""
+    """Whether every NaN of a kernel's result is a place that no store wrote, and no known mistake says so."""
+    if any(mistake.unwritten for mistake in exercise.mistakes if mistake.name == found.mistake):
+        return False
     blank = dict(zip(exercise.returns, message.get("blank") or (), strict=False)).get(found.where)
     return bool(blank) and f"has NaN in {blank} of" in found.plain
 

@@ -511,17 +511,20 @@ def masked_softmax(scores, seq_lens):
     ),
     Submission(
         "olga",
-        "a cache for every head, whole turns only, queries that do not see themselves",
+        "a cache for every head, whole turns only, queries that do not see themselves, ratios for gains",
         patches=(
             replace("predict_score_bytes", CACHE, "B * T * H * (R + Dr) * itemsize}"),
             replace("attention_score", "range(0, D, BLOCK_D)", "range(0, D // BLOCK_D * BLOCK_D, BLOCK_D)"),
             replace("attention_score", "BLOCK_D=128 // q_latent.element_size()", "BLOCK_D=64"),
             replace("masked_softmax", "- (S - 1 - s)", "- (S - s)"),
+            replace("predict_ablation", GAINS, GAINS.replace(" - 1 for", " for")),
+            replace("predict_ablation", COMBINED, COMBINED.replace(" - 1", "")),
         ),
         expect={
             **says("predict_score_bytes", "all heads share one"),
             **not_right("attention_score", "smaller than a turn of the loop"),
             **not_right("masked_softmax", "do not see their own position"),
+            **says("predict_ablation", "the ratio less 1"),
         },
     ),
     Submission(

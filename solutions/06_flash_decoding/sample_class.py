@@ -462,6 +462,37 @@ def into_state(peak, total, acc, scores, values):
         patches=(replace("latent_decode", "        m_i = m_new\n", ""), *REST),
         expect={**NOT_DONE, **not_right("latent_decode", "end each turn with m_i = m_new")},
     ),
+    *(
+        Submission(
+            student,
+            what,
+            patches=(replace("latent_decode", old, new), *REST),
+            expect={**NOT_DONE, **not_right("latent_decode", told)},
+        )
+        for student, what, old, new, told in (
+            (
+                "zack",
+                "the scale on the RoPE part alone",
+                "tl.dot(q_rope, tl.trans(k_rope), qk) * scale",
+                "qk + tl.dot(q_rope, tl.trans(k_rope)) * scale",
+                "only q_rope · k_rope is multiplied",
+            ),
+            (
+                "wim",
+                "the scale on the latent part alone",
+                "tl.dot(q_rope, tl.trans(k_rope), qk) * scale",
+                "tl.dot(q_rope, tl.trans(k_rope), qk * scale)",
+                "only q_latent · c_kv is multiplied",
+            ),
+            (
+                "xena",
+                "the sum's logarithm to base 2, the maximum natural",
+                "m_i + tl.log(l_i)",
+                "m_i + tl.log2(l_i)",
+                "a maximum that is natural",
+            ),
+        )
+    ),
     # Not from a kernel, or not all of it
     Submission(
         "uma",

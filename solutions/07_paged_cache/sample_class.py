@@ -401,8 +401,9 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
     ),
     Submission(
         "nils",
-        "one table for all, rows for words, no key, last pages left out, the page of the block before",
+        "the share in use, one table for all, rows for words, no key, last pages left out, the page before",
         patches=(
+            replace("predict_pages", "1 - slots / preallocated", "slots / preallocated"),
             replace("BasicPagedCache", "self.tables.get(sequence, [])", 'self.tables.get("all", [])'),
             replace("BasicPagedCache", "self.tables[sequence], self", 'self.tables["all"], self'),
             replace("BasicPagedCache", "self.tables.pop(sequence)", 'self.tables.pop("all", [])'),
@@ -416,6 +417,7 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
             replace("paged_decode", "ahead = start + BLOCK_N", "ahead = start"),
         ),
         expect={
+            **not_right("predict_pages", "the share that is used"),
             **not_right("BasicPagedCache", "all sequences share one table"),
             **not_right("token_offsets", "a token has `width` words"),
             **not_right("paged_update", "the rotated key is cached too"),
@@ -425,8 +427,9 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
     ),
     Submission(
         "olga",
-        "a refused append leaves an entry; pages are taken to lie side by side, everywhere",
+        "bytes of tokens; a refused append leaves an entry; pages are taken to lie side by side, everywhere",
         patches=(
+            replace("predict_pages", '"page_bytes": slots', '"page_bytes": sum(lengths)'),
             replace("BasicPagedCache", ENTRY, ENTRY.replace("get(sequence, 0)", "setdefault(sequence, 0)")),
             replace("BasicPagedCache", NOTHING, "if sequence not in self.lengths:"),
             replace("BasicPagedCache", "self.tables.pop(sequence)", "self.tables.pop(sequence, [])"),
@@ -436,6 +439,7 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
             replace("paged_decode", PAGE_STRIDES, SIDE_BY_SIDE),
         ),
         expect={
+            **not_right("predict_pages", "page_bytes are those of the tokens", 1),
             **not_right("BasicPagedCache", "whose only append was refused", 2),
             **not_right("paged_update", "pages are taken to lie side by side", 2),
             **not_right("paged_gather", "pages are taken to lie side by side", 2),

@@ -1018,10 +1018,11 @@ PACK = Exercise(
             "units",
             rope_scale=1.0,
         ),
-        _pack_slip(
+        Mistake(
             "RoPE part of one head",
             "only head 0 has its RoPE part: the same Dr numbers go into the keys of all heads",
-            heads=1,
+            lambda **a: _packed(**a, heads=1),
+            unwritten=True,
         ),
         _pack_slip("start of the cache row", TURNED, rope=lambda cache, R: cache[:, : cache.shape[1] - R]),
         _pack_slip(
