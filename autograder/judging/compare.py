@@ -67,7 +67,8 @@ def _in_one_entry(
     having = {}
     for mistake in exercise.mistakes:
         other = mistake.oracle(**upcast(arguments))
-        if isinstance(other, dict) and key in other and _value(result[key], other[key], key, tolerance) is None:
+        its = other.get(key) if isinstance(other, dict) else None
+        if _numbers(its) and _value(result[key], its, key, tolerance) is None:
             having.setdefault(mistake.message, mistake)
     if len(having) != 1:
         return None

@@ -186,12 +186,12 @@ ANSWERS = {
         lambda: empty("06_flash_decoding", "split_decode", True, num_splits=2, **EMPTY),
         "a split with no tokens gives NaN, by 0/0 or by −inf − (−inf)",
     ),
-    "milliseconds": (lambda: scaled("00_start_here", "predict_h100", 1e-3, "copy_us"), "1/1000 of the right one: look"),
+    "milliseconds": (lambda: scaled("00_start_here", "predict_h100", 1e-3, "copy_us"), "these are milliseconds"),
     "nanoseconds": (
         lambda: scaled("00_start_here", "predict_h100", 1e3, "matmul_us"),
         "1000 times the right one: look",
     ),
-    "seconds": (lambda: scaled("00_start_here", "predict_h100", 1e-6, "copy_us"), "1/1000000 of the right one: look"),
+    "seconds": (lambda: scaled("00_start_here", "predict_h100", 1e-6, "copy_us"), "these are seconds"),
     "kilobytes": (
         lambda: scaled("04_fused_norm_rope", "predict_norm_bytes", 1e-3, "fused_bytes"),
         "1/1000 of the right",
