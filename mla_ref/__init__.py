@@ -36,6 +36,7 @@ ANSWER_MODULES = (
         "fused",
         "kernels",
         "testing",
+        "compat",
     ),
 )
 
