@@ -1,7 +1,7 @@
 """FP8 (E4M3) keys, values and latents: eight bits a word, of which three are the fraction, and factors beside them.
 
 The largest number is 448. What is larger becomes 448 here, as the conversion of NVIDIA's GPUs has it; PyTorch's own
-makes it NaN.
+makes it NaN in older versions.
 """
 
 from __future__ import annotations
