@@ -204,7 +204,11 @@ class Records:
             with alone(config.CourseDirectory.db_url, REGISTERING):
                 for name in sorted({lesson for _, lesson in todo}):
                     register(self.course.lesson(name), config)
-                self._prepare(todo)
+                try:
+                    self._prepare(todo)
+                except Exception:  # of nbgrader's, for a full disk too
+                    require_space(self.folder, *self._database())
+                    raise
             with shared_connections():
                 yield Recorder(config)
 
