@@ -106,7 +106,8 @@ class Counter(Watch):
     def begin(self, machine: Machine) -> None:
         self.logs: dict[int, list[tuple]] = {number: [] for number in machine.numbers.tolist()}
         loops = [op for op in machine.kernel.module.ops if op.name in LOOPS]
-        self.bodies = {id(block): {str(op.key) for op in _inside(block)} for op in loops for block in op.regions[-1]}
+        inside = [block for op in loops for region in op.regions for block in region]  # of while the condition too
+        self.bodies = {id(block): {str(op.key) for op in _inside(block)} for block in inside}
         self.stages = {
             inner.number: op.attrs["tt.num_stages"]
             for op in loops
@@ -115,7 +116,7 @@ class Counter(Watch):
             for inner in _inside(block)
         }
         self.gone: dict[tuple[int, int], int] = {}
-        self.branched = any(_branches(block) for op in loops for block in op.regions[-1])
+        self.branched = any(map(_branches, inside))
         self.main = machine.kernel.module.main
 
     def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
