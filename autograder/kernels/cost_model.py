@@ -383,7 +383,22 @@ def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> dict[str
                     for line, each in region["source"].items()
                 )
             sums[measure] += max(region[measure] * times, by_line)
-    return sums
+    least = _least(counts, compiled)
+    return {measure: max(times, least.get(measure, 0.0)) for measure, times in sums.items()}
+
+
+def _least(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a warp executes at the least for the arithmetic that ran.
+
+    The machine code may have less where a compiler takes for known, or for undefined, what the kernel hangs on.
+    """
+    if "arithmetic" not in counts or "lanes" not in compiled:
+        return {}
+    instructions, special, products = counts["arithmetic"]
+    if not compiled["instructions"].get("tensor"):
+        instructions += products / 4  # a product and a sum, of two 16-bit numbers each
+    threads = compiled["lanes"] * compiled["warps"] * max(1, counts["programs"])
+    return {"count": instructions / threads, "mufu": special / threads if compiled["lanes"] == 32 else 0.0}
 
 
 def _matrix_rate(device: Device, dtype: str) -> float:

@@ -95,7 +95,7 @@ def _compile(source: Any, gpu: Any, options: dict[str, Any], given: list[str]) -
 
     kernel = compile(source, target=gpu, options=options)
     tools = _Tools(kernel.asm["cubin"]) if gpu.backend == "cuda" else None
-    module = {"module": kernel.asm["source"], "places": source.places, "parameters": given}
+    module = {"module": kernel.asm["source"], "places": source.places, "parameters": given, "lanes": gpu.warp_size}
     return lambda: {**_read(kernel, tools), **module}
 
 

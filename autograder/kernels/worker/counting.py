@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from autograder.isolation.worker.layout import blank
+from autograder.kernels.worker.arithmetic import Work, work_of
 from autograder.kernels.worker.generated import Generated
 from mla_ref.hardware.emulator.access import KINDS
 from mla_ref.hardware.emulator.machine import Machine, Touched, Watch
@@ -87,6 +88,8 @@ class Counter(Watch):
         self.rounds = [0] * BINS
         self.dots: dict[str, int] = {}
         self.barriers = 0
+        self.work: Work = {}  # arithmetic at the least, by block
+        self.arithmetic = [0.0, 0.0, 0.0]  # and of what ran
         self.executions: dict[str, int] = {}
         self.turns: dict[str, int] = {}  # how often bodies of loops ran, by the lines in them
         self.runs: dict[str, int] = {}  # how often lines in loops ran, in a kernel with branches there
@@ -116,6 +119,7 @@ class Counter(Watch):
             for inner in _inside(block)
         }
         self.gone: dict[tuple[int, int], int] = {}
+        self.work = self.work or work_of(machine.kernel.module)
         self.branched = any(map(_branches, inside))
         self.main = machine.kernel.module.main
 
@@ -147,7 +151,7 @@ class Counter(Watch):
         return found
 
     def block(self, machine: Machine, block: Block) -> None:
-        if self.branched or id(block) in self.bodies:
+        if id(block) in self.work:
             for number in machine.numbers[machine.programs_on()].tolist():
                 self.gone[number, id(block)] = self.gone.get((number, id(block)), 0) + 1
 
@@ -170,11 +174,17 @@ class Counter(Watch):
     def end(self, machine: Machine) -> None:
         """Go through what each program of the group did."""
         for number, log in self.logs.items():
-            before = list(self.rounds), self.barriers, *(dict(getattr(self, name)) for name in BY_LINE)
+            before = (
+                list(self.rounds),
+                self.barriers,
+                list(self.arithmetic),
+                *(dict(getattr(self, name)) for name in BY_LINE),
+            )
             self._begin(self.weights[number])
             for at, lines in self.bodies.items():
                 for line in lines:
                     self.turns[line] = self.turns.get(line, 0) + self.gone.get((number, at), 0) * self.weight
+            self._count_arithmetic(number)
             if self.branched:
                 for block in self.main.blocks:
                     self._count_runs(number, block, False, 1, 1.0)
@@ -193,6 +203,12 @@ class Counter(Watch):
             self.signatures[number], self.traffic[number] = tuple(self.signature), self.passed
             self._compare(*before)
 
+    def _count_arithmetic(self, number: int) -> None:
+        for at, parts in self.work.items():
+            for home, amounts in parts.items():
+                times = min(self.gone.get((number, at), 0), self.gone.get((number, home), 0)) * self.weight
+                self.arithmetic = [a + times * b for a, b in zip(self.arithmetic, amounts, strict=True)]
+
     def _count_runs(self, number: int, block: Block, looped: bool, ran: int, chances: float) -> None:
         """Note how often each line in a loop ran, and how often if each branch in a loop were taken."""
         for op in block.ops:
@@ -210,12 +226,13 @@ class Counter(Watch):
                     entered = chances * went / ran if ran else 0
                 self._count_runs(number, inner, looped or op.name in LOOPS, went, entered)
 
-    def _compare(self, rounds: list[int], barriers: int, *by_line: dict[str, float]) -> None:
+    def _compare(self, rounds: list[int], barriers: int, arithmetic: list[float], *by_line: dict[str, float]) -> None:
         """Keep what the program did that was just gone through, if none did more. The totals before it are given."""
         own = {
             "programs": 1,
             "rounds": [(now - then) / self.weight for now, then in zip(self.rounds, rounds, strict=True)],
             "barriers": (self.barriers - barriers) / self.weight,
+            "arithmetic": [(now - then) / self.weight for now, then in zip(self.arithmetic, arithmetic, strict=True)],
         }
         for name, before in zip(BY_LINE, by_line, strict=True):
             own[name] = {key: (n - before.get(key, 0)) / self.weight for key, n in getattr(self, name).items()}
@@ -372,6 +389,7 @@ class Counter(Watch):
             "rounds": self.rounds,
             "dots": self.dots,
             "barriers": self.barriers,
+            "arithmetic": self.arithmetic,
             "executions": self.executions,
             "turns": self.turns,
             "runs": self.runs,
