@@ -215,6 +215,12 @@ def _divisor(machine: Machine, op: Op, args: list[torch.Tensor]) -> torch.Tensor
     return args[1] == 0 if op.operands[1] not in machine.kernel.module.loaded else None
 
 
+def _quotient(machine: Machine, op: Op, args: list[torch.Tensor]) -> torch.Tensor | None:
+    """Return where a divisor is 0, or -1 of the least integer: its quotient is beyond the largest."""
+    bad = _divisor(machine, op, args)
+    return None if bad is None else bad | ((args[1] == -1) & (args[0] == -(1 << BITS[args[0].dtype] - 1)))
+
+
 def _range(machine: Machine, op: Op, args: list[torch.Tensor]) -> torch.Tensor | None:
     if op.operands[0] in machine.kernel.module.loaded or op.outs[0].element == "i1":
         return None
@@ -231,9 +237,10 @@ UNDEFINED: dict[str, tuple[Callable, bool, str]] = {
         ("arith.shli", "arith.shrsi", "arith.shrui"),
         (_shift, True, "a shift by as many bits as the number has, or more"),
     ),
+    **dict.fromkeys(("arith.divui", "arith.remui"), (_divisor, False, "a division by 0")),
     **dict.fromkeys(
-        ("arith.divsi", "arith.divui", "arith.remsi", "arith.remui", "arith.ceildivsi", "arith.floordivsi"),
-        (_divisor, False, "a division by 0"),
+        ("arith.divsi", "arith.remsi", "arith.ceildivsi", "arith.floordivsi"),
+        (_quotient, False, "a division by 0, or of the least integer by -1"),
     ),
     **dict.fromkeys(
         ("arith.fptosi", "arith.fptoui"), (_range, False, "a cast of a float that is beyond the integers of that type")

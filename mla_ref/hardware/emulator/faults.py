@@ -47,8 +47,8 @@ class DeviceAssertion(KernelFault, AssertionError):
 class Undefined(KernelFault, ArithmeticError):
     """A number of which nothing says what it is, so that a compiler may leave out whatever depends on it.
 
-    That is a shift by as many bits as there are, or more; a division by 0; and a float that is beyond the integers that
-    it becomes: each where the number does not come from memory.
+    That is a shift by as many bits as there are, or more; a division by 0, or of the least integer by -1; and a float
+    that is beyond the integers that it becomes: each where the number does not come from memory.
     """
 
 
