@@ -361,25 +361,36 @@ def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> dict[str
         return max(0.0, times / programs - once.get(key, 0)) / looped[key]
 
     executions = {key: counts["executions"].get(key, 0) for key in looped}
+    beside: dict[tuple[str, str], int] = {}  # accesses in the loops that have a line: not all versions of a loop do
+    for region in compiled["regions"] if runs else ():
+        for key, count in region["lines"].items() if region["loop"] else ():
+            for line in region["source"]:
+                beside[key, line] = beside.get((key, line), 0) + count
     turns = {key: turned(key, times) for key, times in executions.items()}
     taken = {key: turned(key, n / share(key.split(":")[1])) for key, n in executions.items() if n}
     deepest = max(turns.values(), default=1.0)
     most = max(counts["turns"].values(), default=0) / max(1, programs)
     sums = dict.fromkeys(MEASURES, 0.0)
     for region in compiled["regions"]:
-        times, pace = 1.0, 0.0
+        times, pace, paces = 1.0, 0.0, {}
         if region["loop"]:
             lines = [line for line in region["source"] if line != "0"]
             turning = max((counts["turns"].get(line, 0) / programs for line in lines), default=most)
             own = max(turning, deepest if region["tensor"] else 1.0)
             times = max((turns[key] for key in region["lines"]), default=own)
-            ran = [taken[key] for key in region["lines"] if key in taken]
-            pace = max(ran, default=turning) if runs else times
+            ran = [key for key in region["lines"] if key in taken]
+            pace = max((taken[key] for key in ran), default=turning) if runs else times
+            paces = {
+                line: max((taken[key] * looped[key] / beside[key, line] for key in ran), default=turning)
+                for line in (region["source"] if runs else ())
+            }
+            pace = max(pace, *paces.values()) if paces else pace
         for measure in MEASURES:
             by_line = region[measure] * times
             if pace > times:
                 by_line = math.fsum(
-                    each.get(measure, 0) * (min(pace * share(line), runs[line] / programs) if line in runs else times)
+                    each.get(measure, 0)
+                    * (min(paces[line] * share(line), runs[line] / programs) if line in runs else times)
                     for line, each in region["source"].items()
                 )
             sums[measure] += max(region[measure] * times, by_line)
