@@ -268,11 +268,12 @@ def launch_time(
 
     # Where re-reads are found: in the L1 as long as all that the resident blocks touched in between still fits there.
     l1 = sm.l1_bytes - here * compiled["shared"]
-    fetched, beyond = counts["fetched"], 0.0
+    fetched, passing, beyond = counts["fetched"], counts.get("passing"), 0.0
     for level in range(len(fetched["sectors"])):
         between = 2.0 ** (level - 0.5) * here
-        if level == NEW or between > l1:
-            beyond += k.sector * fetched["sectors"][level] + k.request * fetched["requests"][level]
+        missed = fetched if level == NEW or between > l1 else passing
+        if missed:
+            beyond += k.sector * missed["sectors"][level] + k.request * missed["requests"][level]
         if level != NEW and between > l1:
             lost = 1.0 - _held(between * used, k.keep * l2.size)
             moved += lost * fetched["sectors"][level] * SECTOR

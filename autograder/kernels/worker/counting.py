@@ -26,6 +26,8 @@ LINE = 4 * SECTOR
 WORD = 4  # bytes: a sector of which more than two words are written in part is written in pieces
 BINS = 40  # powers of two of reuse distances in bytes; the last bin is for what a program had not touched before
 NEW = BINS - 1
+FAR = 20  # a distance that no L1 cache spans
+PASSING = (3, 7)  # the cache modifiers .cg and .cv in Triton's enumeration: their loads find nothing in the L1 cache
 ALIKE = 1.1  # times as many sectors as another program's may take one that stands for it: rows begin within sectors
 BY_LINE = ("executions", "turns", "runs", "chances")
 LONG = 16  # accesses from which on a program is long, and few of its kind are run
@@ -85,6 +87,7 @@ class Counter(Watch):
         unit = ("elements", "masked", "bytes", "instructions", "sectors", "partial", "lines", "runs")
         self.totals = {kind: dict.fromkeys(unit, 0) for kind in ("load", "store", "atomic")}
         self.fetched = {"sectors": [0] * BINS, "requests": [0] * BINS}
+        self.passing = {"sectors": [0] * BINS, "requests": [0] * BINS}  # of what was fetched before, past the L1 cache
         self.rounds = [0] * BINS
         self.dots: dict[str, int] = {}
         self.barriers = 0
@@ -270,7 +273,8 @@ class Counter(Watch):
             total["bytes"] += pattern.active * itemsize * weight
             for name in ("instructions", "sectors", "partial", "lines", "runs"):
                 total[name] += getattr(pattern, name) * weight
-            self._touch(kind, number, pattern.distinct + origin // SECTOR)
+            passes = kind == "load" and (op.attrs.get("isVolatile") or op.attrs.get("cache") in PASSING)
+            self._touch(kind, number, pattern.distinct + origin // SECTOR, bool(passes))
         if kind != "load":
             self._close()
 
@@ -303,7 +307,7 @@ class Counter(Watch):
         known.append(pattern)
         return origin - shift, pattern
 
-    def _touch(self, kind: str, number: int, where: np.ndarray) -> None:
+    def _touch(self, kind: str, number: int, where: np.ndarray, passes: bool) -> None:
         last, written = self.memory.last[number], self.memory.written[number]
         if kind != "store":
             if not (written[where].all() if self.exact else number in self.memory.touched):
@@ -316,7 +320,7 @@ class Counter(Watch):
                 distance = (self.memory.clock - before[old]) * SECTOR
                 bins = np.minimum(np.frexp(distance.astype(np.float64))[1], BINS - 2)
                 for each in np.unique(bins):
-                    self._fetch(where[old][bins == each], int(each))
+                    self._fetch(where[old][bins == each], int(each), passes)
         self._mark(number, "write" if kind == "store" else "read", where)
         if kind == "atomic":
             self._mark(number, "write", where)
@@ -326,11 +330,12 @@ class Counter(Watch):
         self.memory.clock += len(where)
         last[where] = self.memory.clock
 
-    def _fetch(self, where: np.ndarray, level: int) -> None:
+    def _fetch(self, where: np.ndarray, level: int, passes: bool = False) -> None:
         if len(where):
-            self.fetched["sectors"][level] += len(where) * self.weight
-            self.fetched["requests"][level] += len(np.unique(where >> 2)) * self.weight
-            self.level = max(self.level, level)
+            for counted in (self.fetched, self.passing) if passes else (self.fetched,):
+                counted["sectors"][level] += len(where) * self.weight
+                counted["requests"][level] += len(np.unique(where >> 2)) * self.weight
+            self.level = max(self.level, level, FAR if passes else level)
 
     def _mark(self, number: int, mark: str, where: np.ndarray) -> None:
         key = (number, mark)
@@ -386,6 +391,7 @@ class Counter(Watch):
             "alike": max(shares.values(), default=0) * 2 >= programs or len(shares) == 1,
             "access": self.totals,
             "fetched": self.fetched,
+            "passing": self.passing,
             "rounds": self.rounds,
             "dots": self.dots,
             "barriers": self.barriers,
