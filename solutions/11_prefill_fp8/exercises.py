@@ -465,7 +465,7 @@ RAGGED = Exercise(
             visible=[dict(lengths=[(5, 24), (18, 30)], H=2, causal=False)],
             hidden=lambda r: [
                 dict(lengths=[(r.randint(2, 40), r.randint(3, 90)), (9, 100), (1, 65)], H=2, causal=False),
-                dict(lengths=[(r.randint(129, 150), 160), (3, 2)], H=1, causal=False),
+                dict(lengths=[(r.randint(257, 270), 275), (3, 2)], H=1, causal=False),
             ],
         ),
         Part(

@@ -244,7 +244,7 @@ def _step_operands(
     B: int,
     length: int,
     H: int = 4,
-    D: int = 64,
+    D: int = 80,
     Rq: int = 48,
     R: int = 32,
     Dn: int = 24,

@@ -261,8 +261,9 @@ PAGES = Exercise(
 
 
 def _chosen(
-    logits, lengths, temperature, top_p, u, *, at=None, cut="crossing", total=True, order="tempered", beyond="kept"
-):
+    logits, lengths, temperature=0.0, top_p=1.0, u=None,
+    *, at=None, cut="crossing", total=True, order="tempered", beyond="kept",
+):  # fmt: skip
     """Row by row, by counting. The keywords make the named mistakes."""
     found = []
     for b, n in enumerate(lengths.tolist()):
@@ -303,8 +304,9 @@ def _choice(
     V: int = 20,
     sharp: float = 2.0,
     at: float = 0.0,
+    bare: bool = False,
 ) -> Arguments:
-    """Return logits of a ragged batch, drawn until no answer hangs on rounding."""
+    """Return logits of a ragged batch, drawn until no answer hangs on rounding; `bare` leaves out what has defaults."""
     B, S = len(lengths), max(lengths)
     logits = torch.empty(B, S, V)
     u = torch.empty(B)
@@ -319,8 +321,8 @@ def _choice(
             apart = (shares[0] - shares[1], (ends - top_p).abs().min() if top_p < 1 else 1.0)
             if min(*map(float, apart), float((kept / kept[-1] - u[b]).abs()[:-1].min()) if len(kept) > 1 else 1) > NEAR:
                 break
-    settings = {"temperature": float(temperature), "top_p": float(top_p)}
-    return {"logits": logits, "lengths": torch.tensor(lengths), **settings, "u": u}
+    settings = {} if bare else {"temperature": float(temperature), "top_p": float(top_p), "u": u}
+    return {"logits": logits, "lengths": torch.tensor(lengths), **settings}
 
 
 CHOOSE = Exercise(
@@ -330,14 +332,17 @@ CHOOSE = Exercise(
         Part(
             "the likeliest",
             1,
-            visible=[dict(lengths=(3, 3)), dict(lengths=(4, 1, 2))],
+            visible=[dict(lengths=(3, 3)), dict(lengths=(4, 1, 2), bare=True)],
             hidden=lambda r: [dict(lengths=[r.randint(1, 6) for _ in range(5)], V=r.randint(2, 300), at=50.0)],
         ),
         Part(
             "drawn",
             1,
             visible=[dict(lengths=(1,) * 6, temperature=1.0), dict(lengths=(2, 3, 1, 3), temperature=0.7)],
-            hidden=lambda r: [dict(lengths=[r.randint(1, 4) for _ in range(9)], temperature=r.uniform(0.4, 1.8))],
+            hidden=lambda r: [
+                dict(lengths=[r.randint(1, 4) for _ in range(9)], temperature=r.uniform(0.4, 1.8)),
+                dict(lengths=(1,) * 16, temperature=1.5, V=3),  # the least likely is drawn, too
+            ],
         ),
         Part(
             "from the likeliest",
@@ -389,12 +394,12 @@ CHOOSE = Exercise(
         Mistake(
             "temperature multiplied",
             "the logits are multiplied by the temperature: divide",
-            lambda temperature, **a: _chosen(**a, temperature=1 / temperature if temperature else 0.0),
+            lambda temperature=0.0, **a: _chosen(**a, temperature=1 / temperature if temperature else 0.0),
         ),
         Mistake(
             "temperature ignored",
             "the temperature changes nothing: divide the logits by it, before the softmax",
-            lambda temperature, **a: _chosen(**a, temperature=1.0 if temperature else 0.0),
+            lambda temperature=0.0, **a: _chosen(**a, temperature=1.0 if temperature else 0.0),
         ),
     ),
 )
@@ -549,7 +554,10 @@ TEXTS = Exercise(
             "texts that stop",
             1,
             visible=[dict(lengths=(5, 7), new=8, chunk=8, stops=2), dict(lengths=(4, 6, 5), new=6, chunk=3, stops=0)],
-            hidden=lambda r: [dict(lengths=(6, 3, 8), new=8, chunk=5, stops=r.randint(1, 4))],
+            hidden=lambda r: [
+                dict(lengths=(6, 3, 8), new=8, chunk=5, stops=r.randint(1, 4)),
+                dict(lengths=(5,), new=9, chunk=8, stops=r.randint(1, 4)),  # nobody goes on
+            ],
         ),
     ),
     inputs=_texts,
