@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import record
@@ -40,6 +40,7 @@ SHAPES = [
 R, DR, PAGE_SIZE, SCALE, ERROR = 512, 64, 64, 192**-0.5, 2.5e-3
 VLLM, FLASH_MLA = (importlib.util.find_spec(name) is not None for name in ("vllm", "flash_mla"))
 VLLM_SPLITS = (1, 2, 4, 8, 16, 32)
+OURS = "mla_ref.kernels"
 
 
 def main() -> None:
@@ -58,8 +59,13 @@ def main() -> None:
     print(record.write(f"decode_{record.gpu()}", figures, ("triton",)))
 
 
-def decode(B: int, S: int, H: int, T: int) -> dict[str, Any]:
-    """Measure every decode at one size: ours over one buffer and over pages, and its peers."""
+def decode(
+    B: int, S: int, H: int, T: int, others: Mapping[str, Callable[..., Any]] | None = None, show: bool = True
+) -> dict[str, Any]:
+    """Measure every decode at one size: ours over one buffer and over pages, and its peers.
+
+    With `others`, by name, these are measured beside the fastest of ours alone: see `peers.py`.
+    """
     q_latent, q_rope = (torch.randn(B, S, H, width, device="cuda").bfloat16() for width in (R, DR))
     cache = torch.randn(B, T, R + DR, device="cuda").bfloat16()
     order = torch.randperm(B * T // PAGE_SIZE, device="cuda")
@@ -78,20 +84,27 @@ def decode(B: int, S: int, H: int, T: int) -> dict[str, Any]:
         f"kernels.{kernel.__name__}": lambda kernel=kernel, given=given: kernel(*given, **options)[0]
         for kernel, given in arguments.items()
     }
-    if VLLM and S == 1:
+    if others is not None:
+        fastest = kernels.DECODERS[kernels.FASTEST].paged
+        named = dict(zip(("q_latent", "q_rope", "c_kv", "k_rope", "block_table"), paged, strict=True))
+        named |= {"scale": SCALE, "seq_lens": seq_lens, "causal": True}
+        calls = {OURS: calls[f"kernels.{fastest.__name__}"]}
+        calls |= {name: lambda peer=peer: first(peer(**named)) for name, peer in others.items()}
+    elif VLLM and S == 1:
         calls["vLLM"] = vllm(torch.cat((q_latent, q_rope), -1)[:, 0], pages, table, seq_lens)
 
-    if FLASH_MLA:
+    if FLASH_MLA and others is None:
         calls["FlashMLA"] = flash_mla(torch.cat((q_latent, q_rope), -1), pages, table, seq_lens)
 
     exact = exact_decode(q_latent, q_rope, cache)
     errors = {}
     for name, run in calls.items():
         out.fill_(float("nan"))
-        errors[name] = relative_error(run().view_as(exact), exact, ERROR)
+        errors[name] = relative_error(run().view_as(exact), exact, ERROR, name)
     del exact
     nbytes, operations = cache.nbytes, 2 * B * S * H * T * (2 * R + DR)
-    print(f"B={B} S={S} H={H} T={T}")
+    if show:
+        print(f"B={B} S={S} H={H} T={T}")
     found = {}
     for (name, run), timing in zip(calls.items(), cold(list(calls.values())), strict=True):
         found[name] = {
@@ -101,10 +114,15 @@ def decode(B: int, S: int, H: int, T: int) -> dict[str, Any]:
             "host_us": host_us(run),
             "relative_error": float(f"{errors[name]:.3g}"),
         }
-    for name, figures in found.items():
+    for name, figures in found.items() if show else ():
         line = "  {:36} {cold_us:8.1f} us {gb_per_s:6.0f} GB/s {tflop_per_s:6.1f} TFLOP/s".format(name, **figures)
         print(line, "graph {graph_us} us, error {relative_error}".format_map(figures), flush=True)
     return {"B": B, "S": S, "H": H, "T": T, "cache_bytes": nbytes, "flop": operations, "calls": found}
+
+
+def first(found: Any) -> Tensor:
+    """Return the output of what a decode returned: that, or the output and the LSE."""
+    return found[0] if isinstance(found, tuple) else found
 
 
 def rates(nbytes: int, operations: int, time: float) -> dict[str, float]:

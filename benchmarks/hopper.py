@@ -16,6 +16,7 @@ import random
 import record
 import torch
 from decode import decode
+from peers import random_lengths
 
 from mla_ref import kernels
 from mla_ref.hardware.timing import measure_copy_bandwidth
@@ -35,7 +36,6 @@ SHAPES = [
     (1, 1, 128, 8192),
 ]
 FUZZED, REPEATED = 500, 20
-EDGES = (0, 1, 63, 64, 65, 127, 128, 129, 192)
 
 
 def main() -> None:
@@ -60,9 +60,8 @@ def checked() -> dict[str, int]:
     for seed in range(FUZZED):
         choose = random.Random(seed)
         S, H = choose.choice([(1, 17), (1, 40), (1, 64), (1, 128), (2, 16), (2, 128), (3, 20), (4, 16), (4, 128)])
-        lengths = [choose.choice([choose.choice(EDGES), choose.randrange(1500)]) for _ in range(choose.randrange(1, 6))]
         case = paged_case(
-            seq_lens=lengths, num_queries=S, num_heads=H, page_size=choose.choice([64, 128]), seed=seed,
+            seq_lens=random_lengths(choose), num_queries=S, num_heads=H, page_size=choose.choice([64, 128]), seed=seed,
             dtype=choose.choice([torch.float16, torch.bfloat16]), causal=choose.random() < 0.7, device="cuda",
         )  # fmt: skip
         num_splits = choose.choice([1, 2, 3, 7])

@@ -204,12 +204,23 @@ def bench(
     output: Annotated[
         Path | None, typer.Option(help="The file to write.", show_default="hardware_GPU.json in this folder")
     ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help="Instead compare a decode, MODULE:FUNCTION, with ours: is it right, and how fast is it."),
+    ] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(help="B,S,H,T at which a peer is timed, such as 128,1,16,4096.", show_default="four sizes"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure an MLA layer on this GPU, each kernel fusion alone and all together, beside the report's figures.
 
     With --calibrate a sweep of kernels, good and bad, is measured in place of the layer. MLA_HARDWARE names the file to
     the judge and the roofline.
+
+    With --peer it is a decode over pages, yours or a library's, called with the arguments of
+    mla_ref.paged_latent_attention by name. It is compared with float64 first, also where there is no GPU.
     """
     import torch
 
@@ -219,6 +230,9 @@ def bench(
     sys.path.insert(0, str(folder))
     if calibrate or record_of or output:
         _calibrate(record_of, output, as_json)
+        return
+    if peer or size:
+        _compare(peer or [], size or [], as_json)
         return
     import ablation
     import record
@@ -234,6 +248,41 @@ def bench(
         print(json.dumps(found))
     else:
         ablation.show(found, lambda what: out.print(what, highlight=False))
+
+
+def _compare(names: list[str], sizes: list[str], as_json: bool) -> None:
+    """Say of each peer whether it is right; time those that are, where there is a GPU."""
+    import peers
+    import torch
+
+    try:
+        functions = {name: peers.find(name) for name in names}
+        asked = [peers.size(each) for each in sizes] or peers.SIZES
+        if not functions:
+            raise peers.PeerError("--size says where a peer is timed: name it with --peer MODULE:FUNCTION")
+    except peers.PeerError as error:
+        raise typer.BadParameter(str(error)) from error
+    gpu = torch.cuda.is_available()
+    wrong: dict[str, str] = {}
+    for name, function in functions.items():
+        with steps(f"checking {name}", peers.CASES, as_json) as step:
+            if sentence := peers.what_is_wrong(function, "cuda" if gpu else "cpu", step):
+                wrong[name] = sentence
+    right = {name: function for name, function in functions.items() if name not in wrong}
+    with steps("measuring", len(asked) if gpu and right else 0, as_json) as step:
+        times = peers.measure(right, asked, step) if gpu and right else []
+    if as_json:
+        print(json.dumps({"wrong": wrong, "right": list(right), "cases": peers.CASES, "times": times}))
+    else:
+        for name in functions:
+            said = f"is wrong: {wrong[name]}" if name in wrong else f"agrees with float64 in {peers.CASES} cases"
+            out.print(f"{name} {said}", highlight=False, soft_wrap=True)
+        for line in peers.told(times):
+            out.print(line, highlight=False, soft_wrap=True)
+        if right and not gpu:
+            err.print("to say how fast it is needs a GPU, and there is none", soft_wrap=True)
+    if wrong or any("wrong" in each for each in times):
+        raise typer.Exit(1)
 
 
 def _calibrate(record_of: Path | None, output: Path | None, as_json: bool) -> None:
