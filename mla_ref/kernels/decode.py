@@ -130,7 +130,8 @@ def latent_attention(
         Where the results go.
     num_splits
         Into how many parts each context is split, to be computed side by side and merged by a second launch. By
-        default as many as fill the GPU, judged from the shapes alone.
+        default as many as fill the GPU, judged from the shapes alone. Where it is given, a sequence's result has the
+        same bits whatever else is in the batch.
 
     Returns
     -------

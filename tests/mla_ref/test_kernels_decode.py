@@ -140,6 +140,19 @@ def test_whole_sequences_and_a_number_of_splits_of_its_own(kernel):
 
 
 @all_kernels
+@pytest.mark.parametrize(("S", "H"), [(1, 5), (2, 20)])
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_with_splits_given_a_sequence_has_the_same_bits_whatever_else_is_in_the_batch(kernel, S, H, num_splits):
+    operands, seq_lens = drawn(4, S, H, 210, 32, 16, torch.bfloat16), torch.tensor([70, 210, 3, 128], device=DEVICE)
+    options = {"scale": SCALE, "num_splits": num_splits}
+    together = kernel(*operands, seq_lens=seq_lens, **options)
+    for b, length in enumerate(seq_lens.tolist()):
+        rows = [x[b : b + 1] for x in operands[:2]] + [x[b : b + 1, :length] for x in operands[2:]]
+        alone = kernel(*rows, seq_lens=seq_lens[b : b + 1], **options)
+        assert all(torch.equal(x[b : b + 1], y) for x, y in zip(together, alone, strict=True))
+
+
+@all_kernels
 def test_more_splits_than_tokens(kernel):
     operands = drawn(2, 1, 4, 5, 32, 16, torch.float16)
     seq_lens = torch.tensor([5, 0], device=DEVICE)

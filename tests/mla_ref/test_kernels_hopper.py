@@ -107,6 +107,19 @@ def test_the_same_bits_each_time(seed):
 
 
 @on_hopper
+@pytest.mark.parametrize(("S", "H"), [(1, 128), (2, 16)])
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_with_splits_given_a_sequence_has_the_same_bits_whatever_else_is_in_the_batch(S, H, num_splits):
+    lengths = [1000, 64, 65, 3, 700]
+    case = paged_case(seq_lens=lengths, num_queries=S, num_heads=H, dtype=torch.bfloat16, device="cuda")
+    together = paged_latent_attention_hopper(**case.inputs, num_splits=num_splits)
+    for b in range(len(lengths)):
+        mine = {name: case.inputs[name][b : b + 1] for name in ("q_latent", "q_rope", "block_table", "seq_lens")}
+        alone = paged_latent_attention_hopper(**case.inputs | mine, num_splits=num_splits)
+        assert all(torch.equal(x[b : b + 1], y) for x, y in zip(together, alone, strict=True))
+
+
+@on_hopper
 @pytest.mark.parametrize("T", [1, 64, 100, 300])
 @pytest.mark.parametrize("ragged", [False, True])
 def test_one_buffer(T, ragged):
