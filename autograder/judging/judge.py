@@ -221,9 +221,10 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
     if message.get("explained"):
         return message.get("terms") or Failure(Outcome.WRONG, one_line(message["explained"], 1000), case=str(case))
     made = bool(message.get("filled")) or _never_written(exercise, message, found)
-    if not exercise.kernel or "has NaN in" not in found.plain or (found.mistake and not made):
+    strange = "has NaN in" in found.plain or message.get("filled")
+    if not exercise.kernel or not strange or (found.mistake and not made):
         return Failure(Outcome.WRONG, one_line(found.reason, 1000), found.mistake, str(case))
-    reason = f"{one_line(found.plain, 1000)}: {one_line(_source_of_nan(exercise, case, message, found), 500)}"
+    reason = f"{one_line(found.plain, 1000)}: {one_line(_source_of(exercise, case, message, found), 500)}"
     return Failure(Outcome.WRONG, reason, case=str(case))
 
 
@@ -235,8 +236,8 @@ def _never_written(exercise: Exercise, message: dict[str, Any], found: Differenc
     return bool(blank) and f"has NaN in {blank} of" in found.plain
 
 
-def _source_of_nan(exercise: Exercise, case: Case, message: dict[str, Any], found: Difference) -> str:
-    """Return where NaN in a kernel's result comes from, as far as the message tells (see `replay.Replayed`)."""
+def _source_of(exercise: Exercise, case: Case, message: dict[str, Any], found: Difference) -> str:
+    """Return where what is strange in a kernel's result comes from, as far as is known (see `replay.Replayed`)."""
     if told := [*(message.get("filled") or ()), *(message.get("unwritten") or ())]:
         return told[0]
     blank = dict(zip(exercise.returns, message.get("blank") or (), strict=False)).get(found.where)

@@ -44,7 +44,8 @@ class Replayed:
     blank
         For each tensor of the result how many elements are NaN and lie where nothing wrote.
     filled
-        Of a result with NaN a sentence on the masked load that this comes from, if it does; None if that is not known.
+        A sentence on a masked load of which what the mask leaves out reaches the results, if any does; None if that is
+        not known.
     picks
         Of a sample, for each tensor of the result parts of its rows: index, first element, values, which of them count.
     written

@@ -253,7 +253,8 @@ def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run each of `request["replays"]` on storages of its own; yield what the launches did, and the results.
 
     What goes wrong in a kernel gives `{"error": the fault}`. After all of them comes, `of` the number of each whose
-    results hold NaN, the masked load that this comes from, `filled`, or none: finding it takes further runs.
+    results hold NaN, or whose kernels leave integers out of a load, the masked load of which it reaches the results,
+    `filled`, or none: finding it takes further runs.
     """
     compiled = Compiled(request["source"])
     strange: dict[int, tuple[Fills, list[torch.Tensor]]] = {}
@@ -270,7 +271,7 @@ def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"error": error}
     for number, (fills, results) in strange.items():
         again = functools.partial(_results, compiled, request["replays"][number])
-        if any(bool(each.isnan().any()) for each in results):
+        if fills.integers or any(bool(each.isnan().any()) for each in results):
             yield {"of": number, "filled": fills.reaching(again, results)}
 
 

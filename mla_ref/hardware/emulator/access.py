@@ -21,6 +21,7 @@ VERBS = {"tt.load": "reads", "tt.store": "writes", "tt.atomic_rmw": "updates", "
 RMW = ("andi", "ori", "xori", "addi", "addf", "maxsi", "minsi", "maxui", "minui", None)
 RELAXED, ACQUIRE, RELEASE, ACQUIRE_RELEASE = range(1, 5)  # `sem` of an atomic operation
 CTA = 2  # its `scope`, if that is one program
+LEFT_OUT = b"\x5a"  # each byte of an integer that a mask leaves out of a load
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -120,7 +121,7 @@ def _outside(
         who = int(machine.active.to(torch.uint8).argmax())
     if not regions:
         machine.fail(faults.OutOfBounds, op, f"{_named(op)} {VERBS[op.name]} an address that belongs to no argument; "
-                  f"program {machine.program(who)}")  # fmt: skip
+                  f"program {machine.program(who)}{_perhaps(machine)}")  # fmt: skip
     known = op.roots is not None and len(op.roots) == 1
     region = machine.memory.regions.get(next(iter(op.roots))) if known else None
     owner = region or min(regions, key=lambda each: max(each.low - at, at - each.high))
@@ -128,7 +129,14 @@ def _outside(
     where = "" if known else "an address that belongs to no argument; the nearest is "
     machine.fail(faults.OutOfBounds, op, f"{_named(op)} {VERBS[op.name]} {where}element {index} of {owner.name}, which "
               f"holds {count} (shape {'x'.join(map(str, owner.shape))}); program {machine.program(who)}: is the mask "
-              f"missing, an offset wrong, or the grid too large?")  # fmt: skip
+              f"missing, an offset wrong, or the grid too large?{_perhaps(machine)}")  # fmt: skip
+
+
+def _perhaps(machine: Machine) -> str:
+    """Return a sentence on a load of this kernel whose mask leaves integers out, if there was one."""
+    fills = Fills.current
+    loads = sorted(fills.integers - set(fills.zero)) if fills else []
+    return next((f" Perhaps it is {fills.loads[key]}" for key in loads if key[0] == machine.kernel.name), "")
 
 
 def _load(
@@ -153,29 +161,31 @@ def _load(
     if mask is not None:
         fill = other
         if fill is None:
-            nothing = _noted(machine, op, dtype)
-            fill = torch.full((), math.nan if plain.is_floating_point and not nothing else 0, dtype=plain)
-            if dtype in (torch.float8_e4m3fn, torch.float8_e5m2) and not nothing:
-                fill = torch.full((), 0x7F, dtype=plain)  # NaN
+            fill = torch.full((), _undefined(machine, op, dtype), dtype=plain)
         elif fill.dtype != plain:
             fill = fill.view(plain)
         found = torch.where(mask, found, fill)
     return found if plain == dtype else found.view(dtype)
 
 
-def _noted(machine: Machine, op: Op, dtype: torch.dtype) -> bool:
-    """Note a load that leaves floats out by its mask and says nothing of them; return whether they are to be 0."""
+def _undefined(machine: Machine, op: Op, dtype: torch.dtype) -> float:
+    """Return what a load gives where its mask leaves places out and it says nothing of them; note that it did."""
     fills, (_, has_mask, _) = Fills.current, op.attrs["operandSegmentSizes"]
-    if fills is None or not has_mask or not dtype.is_floating_point:
-        return False
+    value: float = math.nan
+    if dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        value = 0x7F  # NaN
+    elif not dtype.is_floating_point:
+        value = int.from_bytes(LEFT_OUT * dtype.itemsize) if has_mask else 0
+    if fills is None or not has_mask:
+        return value
     key, source = (machine.kernel.name, op.place), machine.source(op)
     other = "padding_option" if "boundary_check" in source else "other"
-    fills.loads.setdefault(
-        key,
-        f"{machine.kernel.name} in line {op.line}{source}: the mask leaves places out of this load, which has no "
-        f"`{other}`. What they hold is undefined, here NaN, and it reaches the result",
-    )
-    return key in fills.zero
+    known = "NaN" if dtype.is_floating_point else f"{value}"
+    said = f"the mask leaves places out of this load, which has no `{other}`. What they hold is undefined, here {known}"
+    fills.loads.setdefault(key, f"{machine.kernel.name} in line {op.line}{source}: {said}")
+    if not dtype.is_floating_point:
+        fills.integers.add(key)
+    return 0 if key in fills.zero else value
 
 
 def _check_written(

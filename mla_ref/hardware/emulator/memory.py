@@ -119,17 +119,19 @@ Load = tuple[str, tuple[str, int, int]]  # a kernel, and the place of one of its
 
 
 class Fills:
-    """What loads of floats give in the body of a `with` where their mask leaves places out and they say no `other`.
+    """What loads give in the body of a `with` where their mask leaves places out and they say no `other`.
 
     Parameters
     ----------
     zero
-        The loads that give 0 there; others give NaN.
+        The loads that give 0 there; others give NaN, or a large integer.
 
     Attributes
     ----------
     loads
-        Those that ran, each with a sentence on it that says that such a place reaches the result.
+        Those that ran, each with a sentence on it that says what such a place holds.
+    integers
+        Those of integers.
     """
 
     current: Fills | None = None
@@ -137,6 +139,7 @@ class Fills:
     def __init__(self, zero: Collection[Load] = ()):
         self.zero = zero
         self.loads: dict[Load, str] = {}
+        self.integers: set[Load] = set()
 
     def __enter__(self) -> Fills:
         self.outer, Fills.current = Fills.current, self
@@ -146,25 +149,29 @@ class Fills:
         Fills.current = self.outer
 
     def reaching(self, run: Callable[[], Sequence[torch.Tensor]], results: Sequence[torch.Tensor]) -> list[str]:
-        """Return the sentence on the first load whose NaN reaches the results, if there is one.
+        """Return the sentence on the first load of which what its mask leaves out reaches the results, if any does.
 
-        Kernels run again by ``run``, which returns what ``results`` are, until that is found: a load is told when NaN
-        from it alone makes more of the results NaN than zeros in all such places do.
+        Kernels run again by ``run``, which returns what ``results`` are, until that is found: a load is told when the
+        results are others than with zeros in all such places. Where they hold no NaN, no load of floats is looked for.
         """
 
-        def nans(zero: Collection[Load]) -> int:
+        def others(zero: Collection[Load]) -> bool:
             with Fills(zero):
-                return count_nans(run())
+                return not all(map(_alike, run(), plain))
 
-        if not self.loads or not (found := count_nans(results)) or (least := nans(self.loads.keys())) >= found:
+        if not self.loads or not (self.integers or any(bool(each.isnan().any()) for each in results)):
             return []
-        told = (said for load, said in self.loads.items() if nans(self.loads.keys() - {load}) > least)
-        return [said for said in (next(told, None),) if said]
+        with Fills(self.loads.keys()):
+            plain = run()
+        if all(map(_alike, results, plain)):
+            return []
+        told = (said for load, said in self.loads.items() if others(self.loads.keys() - {load}))
+        return [f"{said}, and it reaches the result" for said in (next(told, None),) if said]
 
 
-def count_nans(tensors: Sequence[torch.Tensor]) -> int:
-    """Return how many elements are NaN."""
-    return sum(int(each.isnan().sum()) for each in tensors if each.is_floating_point())
+def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    a, b = (x.double() if x.dtype.itemsize == 1 else x for x in (a, b))  # nothing compares numbers of 8 bits
+    return bool(((a == b) | (a != a) & (b != b)).all())
 
 
 class Memory:
