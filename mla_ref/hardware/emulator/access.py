@@ -205,6 +205,13 @@ def _check_written(
         region.reports.append(told)
 
 
+def barrier(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> None:
+    """Have all threads of the programs wait for one another."""
+    if machine.shadow is not None:
+        numbers = machine.numbers if machine.active is None else machine.numbers[machine.active]
+        machine.shadow.wait(numbers + 1)
+
+
 def _may_reach(machine: Machine, region: Region, roots: frozenset[int] | None) -> bool:
     """Return whether pointers from these parameters, of any if None, may lead to a region."""
     return roots is None or any(each.low == region.low for each in machine.memory.candidates(roots))
@@ -262,7 +269,13 @@ def _note(
     """Look for races with what other programs did; the arguments are those of `_units` and `Shadow.touch`."""
     units, programs, repeat = _units(machine, op, region, index, chosen)
     each = lambda same: same and (lambda: same()[:, None].expand(-1, repeat).reshape(-1))
-    found = machine.shadow.touch(kind, region, units, programs, op.number, each(kept), each(held), time)
+    spots = None
+    if op.name == "tt.load" or (op.name == "tt.store" and _may_reach(machine, region, machine.kernel.loaded)):
+        block = math.prod(op.ins[0].shape)
+        places = torch.arange(block).repeat(machine.size) if chosen is None else chosen & block - 1
+        places = places[:, None].expand(-1, repeat).reshape(-1)
+        spots = machine.shadow.spots_of(tuple(op.ins[0].shape), programs, places)
+    found = machine.shadow.touch(kind, region, units, programs, op.number, each(kept), each(held), time, spots)
     if found is not None:
         spot, other, earlier = found
         size = storage_dtype(op.ins[0].pointee).itemsize
@@ -287,15 +300,16 @@ def _note_store(
 
 
 def _race(machine: Machine, op: Op, element: str, mine: int, other: int, earlier: int) -> None:
-    """Raise for a race of an operation of one program with an earlier one of another; of many if that is below 0."""
+    """Raise for a race with an earlier operation of another program, of many if that is below 0, or of the same."""
     before, (x, y, _) = machine.kernel.module.ops[earlier], machine.grid
     me, them = ((n % x, n // x % y, n // (x * y)) for n in (mine - 1, other - 1))
-    who = "other programs" if other < 0 else f"program {them}"
+    who = "other programs" if other < 0 else "the same" if other == mine else f"program {them}"
+    threads = ": another thread does, and no tl.debug_barrier() is between them" if other == mine else ""
     machine.fail(
         faults.Race,
         op,
         f"{_named(op)} of program {me} {VERBS[op.name]} {element}, which {_named(before)} in line {before.line} of "
-        f"{who} {VERBS[before.name]}: nothing says which comes first",
+        f"{who} {VERBS[before.name]}{threads}: nothing says which comes first",
     )
 
 
@@ -303,6 +317,7 @@ def _update(
     machine: Machine, op: Op, where: list, args: list[torch.Tensor], dtype: torch.dtype, shape: tuple[int, ...]
 ) -> torch.Tensor:
     """Update memory in the order of programs and elements; return what was there before each."""
+    barrier(machine, op, args, None)
     full = (machine.size, *shape)
     out = torch.zeros(full, dtype=dtype)
     compare = args[1].expand(full) if op.name == "tt.atomic_cas" else None

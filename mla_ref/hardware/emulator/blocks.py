@@ -314,8 +314,6 @@ def shaping(op: Op) -> Callable[..., Any] | None:
     if name == "ub.poison":
         poison = torch.zeros([1] * (1 + len(target)), dtype=dtype_of(op.outs[0]))
         return lambda: poison
-    if name in ("gpu.barrier", "ttg.barrier"):
-        return lambda *_: None
     return None
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from . import blocks, faults
-from .access import ACQUIRE, ACQUIRE_RELEASE, KINDS, access, is_known
+from .access import ACQUIRE, ACQUIRE_RELEASE, KINDS, access, barrier, is_known
 from .arithmetic import dtype_of, elementwise, storage_dtype
 from .faults import raise_in
 from .memory import Memory, Region
@@ -80,6 +80,8 @@ class Kernel:
         Bytes of each access, with the parameters that it may reach; None if these are not known.
     stored
         The parameters through which it stores, atomic operations included; None if that is not known.
+    loaded
+        Those through which it loads.
     plain
         Those through which it loads or stores, but for atomic operations.
     ordered
@@ -103,6 +105,7 @@ class Kernel:
         known = [op for op in accesses if is_known(op.ins[0].pointee)]
         self.sizes = {(storage_dtype(op.ins[0].pointee).itemsize, op.roots) for op in known}
         self.stored = _together(op.roots for op in accesses if op.name != "tt.load")
+        self.loaded = _together(op.roots for op in accesses if op.name == "tt.load")
         self.plain = _together(op.roots for op in accesses if op.name in ("tt.load", "tt.store"))
         self.widest = max((math.prod(kind.shape) for op in self.module.ops for kind in op.outs), default=1)
         self.waits = any(op.name == "scf.while" and _has_atomic(op) for op in self.module.ops)
@@ -169,7 +172,7 @@ class Kernel:
         size = 1 if self.waits else max(1, CHUNK // self.widest)
         if order == "reversed" and self.order_matters:
             size = min(size, -(-total // GROUPS))
-        shadow = Shadow(total, memory, self.sizes, self.ordered) if races and total > 1 else None
+        shadow = Shadow(total, memory, self.sizes, self.ordered) if races else None
         args = [
             torch.tensor([_wrapped(value)], dtype=dtype_of(kind))
             for (_, kind), value in zip(self.module.main.blocks[0].args, values, strict=True)
@@ -237,6 +240,8 @@ class Machine:
                 raise
             for flat, index, before in reversed(self.journal):
                 flat[index] = before
+            if self.shadow is not None:
+                self.shadow.wait(self.numbers + 1)  # what it stored is gone
         return not self.stuck
 
     def remember(self, flat: torch.Tensor, index: torch.Tensor) -> None:
@@ -520,6 +525,7 @@ ENDS = ("tt.return", "cf.br", "cf.cond_br", "scf.yield", "scf.condition", "tt.re
         "tt.map_elementwise.return")  # fmt: skip
 SURROUNDED: dict[str, Callable] = {
     **dict.fromkeys(KINDS, access),
+    **dict.fromkeys(("gpu.barrier", "ttg.barrier"), barrier),
     "llvm.intr.assume": blocks.check,
     "scf.for": Machine.loop,
     "scf.if": Machine.branch,

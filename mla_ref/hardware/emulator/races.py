@@ -13,6 +13,7 @@ DENSE, PAGE = 1 << 24, 1 << 12  # bytes of a storage from which on it is kept by
 BITS = 20  # of an operation's number: with a program's it makes one number
 OPS = 1 << BITS
 VIEWS = 64  # programs of which it is kept what they know
+SPOT, SHAPE = 32, 22  # bits below a program's waits, and below the number of a block's shape: a spot among its threads
 # Ways to touch: plain reads and writes, atomic operations that change what is there, and those (and volatile loads)
 # that do not. With each those that it races with.
 READ, WRITE, UPDATE, POLL = range(4)
@@ -29,9 +30,13 @@ class Shadow:
     one to the other. Relaxed operations order nothing; in a kernel that uses no result of an atomic operation none
     does, for its programs cannot know who came first. Those of scope "cta" are plain writes to other programs.
 
+    Within a program a thread reads what another one stored, with no barrier between, where a load finds an element
+    elsewhere in its block than the store had it, or in a block of another shape. Atomic operations are barriers, too.
+
     What does not count: a write of the value that is there, and so writes of one value by several programs, each of
-    which may read it back. What is not seen: a missing barrier between the threads of one program; races of programs
-    that an order by atomic operations happens to separate in this order of programs, though not in each.
+    which may read it back. What is not seen: stores of a program to what another of its threads still has to read;
+    races of programs that an order by atomic operations happens to separate in this order of programs, though not in
+    each.
 
     Parameters
     ----------
@@ -54,7 +59,19 @@ class Shadow:
         self.crowds: dict[tuple[int, int], list[tuple[torch.Tensor, ...]]] = {}  # units, who, time where many came
         self.pages: dict[int, tuple[torch.Tensor, int]] = {}
         self.heads: dict[int, torch.Tensor] = {}  # 1 + the last step that released by a unit
+        self.spots: dict[int, torch.Tensor] = {}  # from where in its program a unit was stored last
+        self.shapes: dict[tuple[int, ...], int] = {}
+        self.waits = torch.zeros(programs + 1, dtype=torch.int64)  # of each program, for all of its threads
         self.order = Order(programs) if ordered else None
+
+    def wait(self, programs: torch.Tensor) -> None:
+        """Note that all threads of programs wait for one another."""
+        self.waits[programs] += 1
+
+    def spots_of(self, shape: tuple[int, ...], programs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Return where in their programs, at this time, elements are at places of a block of a shape."""
+        number = self.shapes.setdefault(shape, len(self.shapes))
+        return self.waits[programs] << SPOT | number << SHAPE | places
 
     def unit(self, region: Region) -> int:
         """Return the bytes of a storage's unit: those of the smallest access that may reach it."""
@@ -97,14 +114,23 @@ class Shadow:
         kept: Kept | None = None,
         held: Kept | None = None,
         time: int | None = None,
+        spots: torch.Tensor | None = None,
     ) -> tuple[int, int, int] | None:
         """Note that programs touch units; return place, other program and other operation of a race, or None.
 
         Of a plain write, which is done already, ``kept`` and ``held`` tell at which places memory held the value before
-        and holds it now. ``time`` is that before an atomic operation, which `sync` has noted.
+        and holds it now. ``time`` is that before an atomic operation, which `sync` has noted. ``spots`` are those of
+        loads and stores.
         """
         time = time if time is not None else self.order.now if self.order else 0
         units, crowd, before = self._packed(region, units), None, None
+        if spots is not None and kind != WRITE and region.low in self.spots:
+            last = self._of(self.noted[WRITE], region).index_select(0, units)
+            left = self._of(self.spots, region).index_select(0, units)
+            wrong = (last >> BITS == programs) & (left != spots) & (left >> SPOT == spots >> SPOT)
+            if wrong.any():
+                at = int(wrong.to(torch.uint8).argmax())
+                return at, int(programs[at]), int(last[at]) % OPS
         for other in (*RIVALS[kind], *(() if kind == WRITE else (kind,))):
             if region.low not in self.noted[other]:
                 continue
@@ -131,6 +157,8 @@ class Shadow:
                 at = int(wrong.to(torch.uint8).argmax())
                 return at, int(after[at]) >> BITS, op
             noted[units[lost]] = MANY * OPS + op
+        if spots is not None and kind == WRITE:
+            self._of(self.spots, region)[units] = spots
         if self.order is None and kind != WRITE:
             return None
         if shared or (crowd is not None and crowd.any()):

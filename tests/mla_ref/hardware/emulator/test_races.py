@@ -386,6 +386,35 @@ def two_in_one_slot(count_ptr, y_ptr):
     tl.store(y_ptr + slot, tl.program_id(0))  # both
 
 
+# Threads of one program
+
+
+@racy(lambda: numbers(8 * P), lambda: ints(8 * P), lambda: ints(8 * P))
+@triton.jit
+def a_row_read_backwards(x_ptr, y_ptr, z_ptr):
+    row, i = tl.program_id(0) * 8, tl.arange(0, 8)
+    tl.store(y_ptr + row + i, tl.load(x_ptr + row + i))  # one
+    tl.store(z_ptr + row + i, tl.load(y_ptr + row + 7 - i))  # two
+
+
+@racy(lambda: numbers(64), lambda: ints(1), grid=1)
+@triton.jit
+def a_sum_of_what_a_loop_stored(x_ptr, y_ptr):
+    for start in range(0, 64, 16):
+        i = start + tl.arange(0, 16)
+        tl.store(x_ptr + i, tl.load(x_ptr + i) * 2)  # one
+    tl.store(y_ptr, tl.sum(tl.load(x_ptr + tl.arange(0, 64))))  # two
+
+
+@racy(lambda: numbers(32), lambda: ints(32), grid=1)
+@triton.jit
+def a_barrier_too_early(x_ptr, y_ptr):
+    i = tl.arange(0, 32)
+    tl.debug_barrier()
+    tl.store(x_ptr + i, i)  # one
+    tl.store(y_ptr + i, tl.load(x_ptr + (i ^ 1), mask=i < 30, other=0))  # two
+
+
 @pytest.mark.parametrize("name", RACY)
 @pytest.mark.parametrize("order", ["forward", "reversed"])
 def test_a_race_is_named_with_both_lines(name, order):
@@ -434,6 +463,26 @@ def all_write_one_value_and_read_it_back(x_ptr, y_ptr):
     tl.store(x_ptr + tl.arange(0, 2), 9)
     tl.debug_barrier()
     tl.store(y_ptr + tl.program_id(0), tl.sum(tl.load(x_ptr + tl.arange(0, 2))))
+
+
+@honest(lambda: numbers(8 * P), lambda: ints(8 * P), expect={1: numbers(8 * P).view(P, 8).flip(1).reshape(-1)})
+@triton.jit
+def a_row_read_backwards_behind_a_barrier(x_ptr, y_ptr):
+    row, i = tl.program_id(0) * 8, tl.arange(0, 8)
+    tl.store(x_ptr + row + i, tl.load(x_ptr + row + i))
+    tl.debug_barrier()
+    tl.store(y_ptr + row + i, tl.load(x_ptr + row + 7 - i))
+
+
+@honest(lambda: numbers(64), lambda: ints(64), expect={1: numbers(64) * 2 + 1}, grid=1)
+@triton.jit
+def two_passes_with_the_same_blocks(x_ptr, y_ptr):
+    for start in range(0, 64, 16):
+        i = start + tl.arange(0, 16)
+        tl.store(y_ptr + i, tl.load(x_ptr + i) * 2)
+    for start in range(0, 64, 16):
+        i = start + tl.arange(0, 16)
+        tl.store(y_ptr + i, tl.load(y_ptr + i) + 1)
 
 
 @honest(lambda: ints(P), lambda: ints(P), expect={0: numbers() * 3})
@@ -618,6 +667,7 @@ def waits_for_the_one_before(flag_ptr, y_ptr):
 def looks_back_at_all_before(flag_ptr, part_ptr, y_ptr):
     p = tl.program_id(0)
     tl.store(part_ptr + p, p + 1)
+    tl.debug_barrier()
     if p > 0:
         while tl.atomic_cas(flag_ptr + p - 1, 1, 1, sem="acquire") == 0:
             pass
