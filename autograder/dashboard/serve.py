@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -34,7 +35,7 @@ def serve(
     formgrader: str = FORMGRADER,
     ip: str = LOOPBACK,
 ) -> int:
-    """Serve the dashboard of a classroom until it is interrupted; return the server's exit status.
+    """Serve the dashboard of a classroom until it is interrupted or terminated; return the server's exit status.
 
     `told` gets the address with the token. A page without it is refused. Raises OSError if no port is free, and
     ModuleNotFoundError without Voilà.
@@ -56,6 +57,7 @@ def serve(
         root = str(Path(__file__).parents[2])
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         server = subprocess.Popen(command(page, ip, port, browser), env=variables)
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the server would stay behind
         try:
             if _answers(server, ip, port):
                 told(f"http://{ip}:{port}/?token={token}")
@@ -63,6 +65,7 @@ def serve(
         except KeyboardInterrupt:  # which the server gets too
             return 0
         finally:
+            signal.signal(signal.SIGTERM, before)
             server.terminate()
             server.wait()
 

@@ -166,8 +166,21 @@ def dashboard(room, *options):
                 pytest.fail(f"nothing answers at {found}")
             yield found
         finally:
-            os.killpg(server.pid, signal.SIGINT)
-            server.wait(30)
+            server.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.wait(30)
+            left = server.poll() is None or _any_of(server.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)
+            assert not left, "a process of the dashboard went on when it was told to end"
+
+
+def _any_of(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="session")
