@@ -20,7 +20,7 @@ test: $(STAMP)  ## lint, drift, and the tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mla-course build --check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup
 
 lab: $(STAMP)  ## JupyterLab at lesson 00, with nbgrader's formgrader in its menu
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab --config=jupyter_server_config.py
