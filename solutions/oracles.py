@@ -96,6 +96,11 @@ def norm_mistakes(norm: Oracle) -> dict[str, Mistake]:
         ),
         Mistake("no eps", "eps is missing: expected √(mean square + eps)", lambda x, weight, **_: norm(x, weight, 0.0)),
         Mistake("eps outside", "eps is added to the root, expected inside it: √(mean square + eps)", eps_outside),
+        Mistake(
+            "eps fixed",
+            f"eps is {EPS:g} whatever the call says: take the argument",
+            lambda x, weight, **_: norm(x, weight, EPS),
+        ),
     )
     return {each.name: each for each in found}
 

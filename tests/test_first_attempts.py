@@ -23,6 +23,34 @@ ATTEMPTS = {
         [("torch.logsumexp(scores, dim=-1)", "scores.exp().sum(-1).log()")],
         "lse overflows",
     ),
+    "the log-sum-exp of heads first": (
+        "attention",
+        [("torch.logsumexp(scores, dim=-1)", "torch.logsumexp(scores, dim=-1).transpose(1, 2)")],
+        r"lse has shape \[1, 2, 1\], expected \[1, 1, 2\]",
+    ),
+    "the largest score for the log-sum-exp": (
+        "latent_attention",
+        [("torch.logsumexp(scores, dim=-1)", "scores.amax(-1)")],
+        "lse has a relative error",
+    ),
+    "seconds rounded down": ("roofline_time", [("nbytes / bandwidth", "nbytes // bandwidth")], "seconds is 2"),
+    "eps of its own, lesson 02": ("rms_normalize", [("+ eps", "+ 1e-6")], "eps is 1e-06 whatever the call says"),
+    "eps of its own, lesson 04": ("rms_norm", [("+ eps", "+ 1e-6")], "eps=1e-05"),
+    "another eps for the latent": (
+        "latent_kv",
+        [("c_kv, norm_weight)", "c_kv, norm_weight, 1e-5)")],
+        "c_kv has a relative",
+    ),
+    "the scale upside down": (
+        "absorbed_mla_attention",
+        [("1 / math.sqrt", "math.sqrt")],
+        r"the softmax scale is √\(Dn",
+    ),
+    "the intensity of bfloat16": (
+        "predict_decode_cost",
+        [("flops / read}", "num_heads / num_kv_heads}")],
+        "which holds for numbers of 2 bytes",
+    ),
     "no decorator": ("scale_add", [("@triton.jit\n", "")], "is @triton.jit missing"),
     "one block of heads": ("apply_rope", [("triton.cdiv(H, block_h)", "1")], "no store wrote"),
     "weights of rows that see nothing are not stored": (
@@ -113,3 +141,7 @@ def test_no_wrong_break_even_is_taken_for_another_mistake(monkeypatch, capsys):
     monkeypatch.setenv("MLA_COURSE", str(COURSE.root))
     with pytest.raises(CheckFailed, match="not the right number"):
         attempt("break_even_queries", [("2 * R", "R")])
+    assert "wrong sign" not in capsys.readouterr().out
+    with pytest.raises(CheckFailed, match="so Dr cancels"):
+        attempt("break_even_queries", [("2 * R", "2 * R - Dr")])
+    assert "wrong sign" not in capsys.readouterr().out

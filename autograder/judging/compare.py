@@ -44,7 +44,8 @@ def assess(exercise: Exercise, arguments: Arguments, result: Any) -> Difference 
     if found is None:
         return _other_dtype(exercise, arguments, result)
     for mistake in exercise.mistakes:
-        if difference(result, mistake.oracle(**upcast(arguments)), names, tolerance) is None:
+        wrong = mistake.oracle(**upcast(arguments))
+        if difference(result, wrong, names, tolerance) is None and difference(expected, wrong, names, tolerance):
             return Difference(mistake.message, mistake.name, found.error, found.where, found.reason)
     return _in_one_entry(exercise, arguments, result, expected, tolerance) or found
 

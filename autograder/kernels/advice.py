@@ -87,13 +87,13 @@ def _of_launch(row: Mapping[str, Any], speed: Mapping[str, Any], moved: float) -
         tiled = loaded > (AGAIN if row.get("tensor_instructions") else TILES) * distinct
         if distinct and tiled and bound != "waiting":
             return _tiles(loaded, distinct)
-        if distinct and loaded > AGAIN * distinct and bound != "waiting":
-            return f"{_mb(loaded)} are loaded of {_mb(distinct)}: some is read again. Keep it from the first time"
     if bound == "DRAM" and moved > NEAR * speed["bytes"]:
         return (
-            f"{_mb(moved)} pass between chip and memory where {_mb(speed['bytes'])} have to: what one launch or pass "
-            f"writes and another reads, or a wider type, is the rest"
+            f"{_mb(moved)} pass between chip and memory where {_mb(speed['bytes'])} have to: what more than one launch "
+            f"or pass reads or writes, or a wider type, is the rest"
         )
+    if bound in ("L2", "load and store units", "DRAM") and distinct and loaded > AGAIN * distinct:
+        return f"{_mb(loaded)} are loaded of {_mb(distinct)}: some is read again. Keep it from the first time"
     if bound == "DRAM" and row.get("next"):
         name, beside = row["next"]
         if beside > BESIDE * row["us"]:

@@ -174,13 +174,19 @@ ROOFLINE_TIME = Exercise(
         Part(
             "memory-bound",
             1,
-            visible=[dict(flops=2000, nbytes=1000, peak_flops=100, bandwidth=10)],
+            visible=[
+                dict(flops=2000, nbytes=1000, peak_flops=100, bandwidth=10),
+                dict(flops=50, nbytes=25, peak_flops=100, bandwidth=10),
+            ],
             hidden=lambda r: [_work(r, r.uniform(0.1, 0.9)) for _ in range(3)],
         ),
         Part(
             "compute-bound",
             1,
-            visible=[dict(flops=30000, nbytes=1000, peak_flops=100, bandwidth=10)],
+            visible=[
+                dict(flops=30000, nbytes=1000, peak_flops=100, bandwidth=10),
+                dict(flops=70, nbytes=5, peak_flops=100, bandwidth=10),
+            ],
             hidden=lambda r: [_work(r, r.uniform(1.1, 10)) for _ in range(3)],
         ),
         Part(

@@ -673,6 +673,11 @@ PREDICT_DECODE_COST = Exercise(
             "intensity is bytes per FLOP, expected FLOPs per byte",
             lambda **a: _decode_cost(**a, upside_down=True),
         ),
+        Mistake(
+            "intensity of 2 bytes",
+            "intensity is H/G, which holds for numbers of 2 bytes: divide your FLOPs by your bytes",
+            lambda **a: _decode_cost(**a) | {"intensity": a["num_heads"] / a["num_kv_heads"]},
+        ),
     ),
 )
 

@@ -370,17 +370,19 @@ def grouped_attention(q, k, v):
     ),
     Submission(
         "pia",
-        "divides by a sum of exponentials that overflows; no refusal of her own",
+        "divides by a sum of exponentials that overflows; no refusal of her own; the intensity of bfloat16",
         patches=(
             replace("attention", "torch.logsumexp(scores, dim=-1)", "torch.log(torch.exp(scores).sum(-1))"),
             replace(
                 "attention", "torch.softmax(scores, dim=-1)", "torch.exp(scores) / torch.exp(scores).sum(-1, True)"
             ),
             replace("KVCache", "if total > self.k.shape[1]:", "if total < 0:"),
+            replace("predict_decode_cost", "flops / read", "num_heads / num_kv_heads"),
         ),
         expect={
             "attention": Expected(4, PARTIAL, "exp overflows"),
             "KVCache": Expected(2, ERROR, "RuntimeError"),
+            "predict_decode_cost": Expected(0, says="numbers of 2 bytes"),
         },
     ),
     Submission(

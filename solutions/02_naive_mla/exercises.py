@@ -180,7 +180,7 @@ RMS = Exercise(
         Part(
             "rows near zero",
             1,
-            visible=[dict(shape=(4, 16), scale=1e-3)],
+            visible=[dict(shape=(4, 16), scale=1e-3), dict(shape=(3, 10), scale=1e-3, eps=1e-5)],
             hidden=lambda r: [
                 dict(shape=(3, r.randint(3, 40)), scale=0.0),
                 dict(shape=(r.randint(1, 4), 1), scale=1e-3),
@@ -222,6 +222,7 @@ RMS = Exercise(
         ),
         _norm_slips["eps outside"],
         _norm_slips["no eps"],
+        _norm_slips["eps fixed"],
         Mistake(
             "float16 squares",
             "the squares overflow float16 (beyond 256² = 65536): convert x to float32 before squaring",
@@ -308,10 +309,12 @@ ROTATE = Exercise(
 # --- latent_kv --------------------------------------------------------------------------------------------------------
 
 
-def _hidden_states(g: torch.Generator, B: int, S: int, D: int, R: int, Dr: int, first: int = 0) -> Arguments:
+def _hidden_states(
+    g: torch.Generator, B: int, S: int, D: int, R: int, Dr: int, first: int = 0, scale: float = 1.0
+) -> Arguments:
     cos, sin = angles(g, S, Dr, first)
     return {
-        "h": randn(g, B, S, D),
+        "h": randn(g, B, S, D, scale=scale),
         "w_dkv": randn(g, R + Dr, D, scale=2 * D**-0.5),
         "norm_weight": 1 + randn(g, R, scale=0.3),
         "cos": cos,
@@ -360,8 +363,12 @@ LATENT = Exercise(
         Part(
             "one token",
             1,
-            visible=[dict(B=2, S=1, D=16, R=8, Dr=4, first=7)],
-            hidden=lambda r: [_latent_shape(r, S=1), dict(B=1, S=1, D=3, R=1, Dr=2, first=r.randint(1, 99))],
+            visible=[dict(B=2, S=1, D=16, R=8, Dr=4, first=7), dict(B=1, S=1, D=12, R=9, Dr=4, first=3, scale=1e-3)],
+            hidden=lambda r: [
+                _latent_shape(r, S=1),
+                _latent_shape(r, S=1) | dict(scale=1e-3),
+                dict(B=1, S=1, D=3, R=1, Dr=2, first=r.randint(1, 99)),
+            ],
         ),
     ),
     inputs=_hidden_states,

@@ -311,9 +311,15 @@ def rotate_pairs(x, cos, sin):
     ),
     Submission(
         "paul",
-        "no scale",
-        patches=(replace("naive_mla_attention", f"    scores = scores / {SCALE}\n", ""),),
-        expect={"naive_mla_attention": Expected(0, says="not scaled")},
+        "no scale, and an eps of his own",
+        patches=(
+            replace("naive_mla_attention", f"    scores = scores / {SCALE}\n", ""),
+            replace("rms_normalize", "+ eps", "+ 1e-6"),
+        ),
+        expect={
+            "naive_mla_attention": Expected(0, says="not scaled"),
+            "rms_normalize": Expected(2, Outcome.PARTIAL, "take the argument"),
+        },
     ),
     Submission(
         "rosa",

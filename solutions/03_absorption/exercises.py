@@ -488,6 +488,11 @@ ABSORBED_MLA_ATTENTION = Exercise(
             lambda **a: _mla(**a, scale=a["q_nope"].shape[-1] ** -0.5),
         ),
         Mistake(
+            "scale √(Dn+Dr)",
+            "the softmax scale is √(Dn+Dr), expected 1/√(Dn+Dr): `latent_attention` multiplies by it",
+            lambda **a: _mla(**a, scale=(a["q_nope"].shape[-1] + a["q_rope"].shape[-1]) ** 0.5),
+        ),
+        Mistake(
             "W_UK on the output",
             "the output is multiplied by w_uk: keys use w_uk, values use w_uv",
             lambda **a: _mla(**a | dict(w_uv=a["w_uk"])),
@@ -676,7 +681,7 @@ BREAK_EVEN_QUERIES = Exercise(
         Part(
             "any layer",
             1,
-            visible=[dict(T=4096, Dn=128, Dr=64, Dv=128, R=512), dict(T=100, Dn=16, Dr=8, Dv=12, R=32)],
+            visible=[dict(T=3000, Dn=128, Dr=64, Dv=128, R=512), dict(T=100, Dn=16, Dr=8, Dv=12, R=32)],
             hidden=lambda r: [dict(T=r.randint(1, 20000)) | widths(r) for _ in range(3)],
         ),
     ),
@@ -696,10 +701,13 @@ BREAK_EVEN_QUERIES = Exercise(
             "only W_UK is counted in the expansion and the projection: W_UV has its share in both",
             lambda T, Dn, Dr, Dv, R: _break_even(T, Dn, Dv, R, weights=Dn),
         ),
-        Mistake(
-            "RoPE part in one form only",
-            "Dr is counted in one form only: both multiply the RoPE parts, so Dr cancels",
-            lambda T, Dn, Dr, Dv, R: _break_even(T, Dn, Dv, R, extra=Dr),
+        *(
+            Mistake(
+                "RoPE part in one form only",
+                "Dr is counted in one form only: both multiply the RoPE parts, so Dr cancels",
+                lambda T, Dn, Dr, Dv, R, sign=sign: _break_even(T, Dn, Dv, R, extra=sign * Dr),
+            )
+            for sign in (1, -1)
         ),
         Mistake(
             "reciprocal",

@@ -253,7 +253,8 @@ check("absorb_query")
 # numbers. But Dn can no longer be read off the shapes: the tensors here are R and Dr wide. Do not compute a scale
 # from them.
 #
-# May not be called: `scaled_dot_product_attention`. Scores may be large enough for `exp` to overflow.
+# May not be called: `scaled_dot_product_attention`. Scores may be large enough for `exp` to overflow. A later cell
+# calls your functions in float64 and bfloat16 too: a mask that you add needs the dtype of the scores.
 #
 # <details><summary>Hint 1</summary>
 #

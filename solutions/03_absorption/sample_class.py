@@ -290,14 +290,16 @@ def absorbed_mla_attention(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv):
     ),
     Submission(
         "pia",
-        "the RoPE part cached once, lse to base 2",
+        "the RoPE part cached once, lse to base 2, the scale upside down",
         patches=(
             replace("predict_macs", NAIVE_WORDS, '"naive_words": H * (Dn + Dv) + Dr'),
             replace("latent_attention", RETURN, RETURN.replace(", lse", ", lse / math.log(2)")),
+            replace("absorbed_mla_attention", "1 / math.sqrt", "math.sqrt"),
         ),
         expect={
             "predict_macs": Expected(0, says="counts the RoPE part once"),
             "latent_attention": Expected(0, says="base 2"),
+            "absorbed_mla_attention": Expected(0, says="multiplies by it"),
         },
     ),
     Submission(

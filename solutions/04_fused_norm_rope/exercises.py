@@ -66,7 +66,7 @@ PREDICT = Exercise(
         ),
         Mistake(
             "reads only",
-            "only reads are counted: every pass but the mean's also writes a tensor",
+            "only reads are counted: every operation but the mean writes a tensor too, and so does the fused kernel",
             _traffic(lambda i: i + 20, lambda i: i),
         ),
         Mistake(
@@ -235,7 +235,7 @@ RMS = Exercise(
         Part(
             "rows near zero",
             1,
-            visible=[dict(rows=3, width=40, scale=1e-3)],
+            visible=[dict(rows=3, width=40, scale=1e-3), dict(rows=2, width=24, scale=1e-3, eps=1e-5)],
             hidden=lambda r: [
                 dict(rows=2, width=r.randint(3, 60), scale=0.0),
                 dict(rows=3, width=r.randint(20, 60), scale=r.uniform(1e-3, 4e-3), eps=1e-5),

@@ -325,7 +325,7 @@ for n in (8, 22):
 #
 # The emulator also stops a loop that turns without changing anything. And it shows what a mask has left out: **masked
 # places** of a load hold anything on a GPU, unless the load says `other=0.0`. In the emulator they hold NaN, so that a
-# sum in which they take part shows it. (Integers have no NaN. There they are 0.)
+# sum in which they take part shows it. (Integers have no NaN. There they hold a large number, 1515870810 in 32 bits.)
 #
 # ### What it does not see
 #
@@ -900,7 +900,7 @@ bars(
 #
 # Loading every other number takes {{every_other}} times as long as loading rows as they lie, for the same result. That
 # is Triton 3.6{{!by_triton_3_6}}, which puts the threads of a warp on different rows. The second way does not depend on
-# how Triton places the threads. The model underrates this: `check_speed` makes it about 7 times.
+# how Triton places the threads. The model underrates this: `check_speed` makes it 5 to 7 times.
 #
 # ## Query and key in one launch
 #

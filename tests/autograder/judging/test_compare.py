@@ -138,6 +138,20 @@ def test_a_known_mistake_is_named_and_only_where_it_matches():
     assert assess(exercise, {"x": x}, x.exp() + 1).mistake is None
 
 
+def test_a_mistake_that_makes_no_difference_to_a_case_is_not_named_for_it():
+    exercise = Exercise(
+        "f",
+        "",
+        (),
+        dict,
+        lambda x: (x.sqrt(), x.log()),
+        returns=("root", "log"),
+        mistakes=(Mistake("negative", "a root of a negative number", lambda x: ((-x).abs().sqrt(), None)),),
+    )
+    x = torch.linspace(1, 2, 9)
+    assert assess(exercise, {"x": x}, (x.sqrt(), x.log10())).mistake is None
+
+
 def test_a_number_of_several_is_named_where_one_mistake_alone_has_it():
     right = {"first": 10, "fits": True, "second": 20}
     known = ({"first": 11}, {"first": 12}, {"first": 12, "second": 24}, {"first": 0}, {"fits": False}, {"second": 21})

@@ -30,6 +30,10 @@ TABLE = {
     "no matrix units": (dict(bound="instructions", of={"flops": 1e11}), "no matrix units ran"),
     "narrow loads": (dict(bound="L2", load_widths={"4": 8, "16": 1}), "comes 4 bytes at a time"),
     "read twice": (dict(bound="DRAM", **{**ONCE, "loaded_bytes": FLOOR}), "189.3 MB are loaded of 94.65 MB: some is"),
+    "read by two launches": (
+        dict(bound="DRAM", **{**ONCE, "loaded_bytes": FLOOR, "distinct_bytes": 1.5 * FLOOR}),
+        "283.9 MB pass between chip and memory",
+    ),
     "read ten times": (dict(bound="L2", **{**ONCE, "loaded_bytes": 5 * FLOOR}), "take larger tiles"),
     "buffers": (dict(bound="DRAM", **{**ONCE, "distinct_bytes": 2 * FLOOR}), "378.6 MB pass between chip and memory"),
     "the next limit": (dict(bound="DRAM", next=["waiting", 80.0], **ONCE), "beside them, waiting bounds it"),
