@@ -493,8 +493,8 @@ plots.roofline([here, h100], points, title=title)
 # measurement is off. On a CPU there are three usual reasons: part of the weights stayed in the cache; the bandwidth was
 # measured with a copy, whose writes can cost more than its reads; or the machine was busy when the roof was measured.
 #
-# On a shared or small machine expect a factor of two or three. The H100 of Exercise 4 was within {{copy_gap}} % and
-# {{product_gap}} % of its data sheet, on large work that had the chip to itself.
+# On a shared or small machine expect a factor of two or three, for a few rows up to six. The H100 of Exercise 4 was
+# within {{copy_gap}} % and {{product_gap}} % of its data sheet, on large work that had the chip to itself.
 
 # %% [markdown]
 # ## In the field: the wrong time

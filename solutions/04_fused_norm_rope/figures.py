@@ -52,7 +52,7 @@ def figures(record):
         "norm_torch_us": round(norm["F.rms_norm"]),
         "norm_fused_us": round(norm["kernels.rms_norm"]),
         "norm_copy_us": round(norm["copy"]),
-        "norm_gain": f"{norm['mla_ref.rms_norm'] / norm['kernels.rms_norm']:.1f}",
+        "norm_gain": f"{norm['mla_ref.rms_norm'] / norm['kernels.rms_norm']:.0f}",
         "rope_us": {label: round(rope[name]) for name, label in ROPES.items()} | {"copy of as many bytes": round(copy)},
         "rope_gain": f"{rope[EAGER] / rope[EACH]:.0f}",
         "rope_gain_one": f"{rope[EAGER] / rope[ONE]:.0f}",
