@@ -270,7 +270,7 @@ def _note(
     units, programs, repeat = _units(machine, op, region, index, chosen)
     each = lambda same: same and (lambda: same()[:, None].expand(-1, repeat).reshape(-1))
     spots = None
-    if op.name == "tt.load" or (op.name == "tt.store" and _may_reach(machine, region, machine.kernel.loaded)):
+    if op.name in ("tt.load", "tt.store"):
         block = math.prod(op.ins[0].shape)
         places = torch.arange(block).repeat(machine.size) if chosen is None else chosen & block - 1
         places = places[:, None].expand(-1, repeat).reshape(-1)

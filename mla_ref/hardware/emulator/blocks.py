@@ -16,6 +16,7 @@ from .arithmetic import BITS, dtype_of, storage_dtype
 from .ttir import Block, Function, Op, parse_constant
 
 Machine = Any  # of machine.py, which imports this
+ORDERED = 1e-2  # of the largest number: what two orders of a reduction may differ by
 UNKNOWN = {
     "tt.elementwise_inline_asm": "inline assembly",
     "tt.extern_elementwise": "a function of libdevice",
@@ -61,14 +62,52 @@ def reduce(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list
     quick = _quick_reduction(region) if len(args) == 1 else None
     if quick is not None and (out := quick(args[0], axis)) is not None:
         return [out]
-    names, whole = [name for name, _ in region.args], machine.active
-    machine.active = None
+    whole, machine.active = machine.active, None
+    found = _combined(machine, region, args, env, axis, lambda x: x.chunk(2, axis))
+    strange = None
+    if _quick_reduction(region) is None:  # of one operation: all of these commute
+        watch, machine.watch = machine.watch, None
+        again = _combined(machine, region, args, env, axis, lambda x: x.unflatten(axis, (-1, 2)).unbind(axis + 1)[::-1])
+        machine.watch = watch
+        strange = [_differ(x, y, given, axis) for x, y, given in zip(found, again, args, strict=True)]
+    machine.active = whole
+    if strange is not None and any(_of_active(machine, each) for each in strange):
+        machine.fail(
+            faults.Undefined,
+            op,
+            "the function of tl.reduce gives something else where its two arguments, or the elements, come in another "
+            "order: a GPU takes them in any",
+        )
+    return found
+
+
+def _combined(
+    machine: Machine, region: Block, args: list[torch.Tensor], env: Any, axis: int, parted: Callable[..., Any]
+) -> list[torch.Tensor]:
+    """Return what a function of two elements makes of an axis, two halves of it at a time."""
+    names = [name for name, _ in region.args]
     while args[0].shape[axis] > 1:
-        halves = [x.chunk(2, axis) for x in args]
+        halves = [parted(x) for x in args]
         inner = zip(names, [h[0] for h in halves] + [h[1] for h in halves], strict=True)
         args = machine.block(region, {**env, **dict(inner)})  # constants lie outside of the region
-    machine.active = whole
     return [x.squeeze(axis) for x in args]
+
+
+def _differ(x: torch.Tensor, y: torch.Tensor, given: torch.Tensor, axis: int) -> torch.Tensor:
+    """Return where two results are not the same; of floats where they differ by more than rounding what is `given`."""
+    if not x.is_floating_point():
+        return x != y
+    largest = torch.where(given.isfinite(), given, 0).abs().amax(axis)
+    for each in (x, y):
+        largest = torch.maximum(largest, torch.where(each.isfinite(), each, 0).abs())
+    room = max(ORDERED, 64 * torch.finfo(x.dtype).eps) * largest.double()
+    return ~((x == y) | (x.isnan() & y.isnan()) | ((x.double() - y.double()).abs() <= room))
+
+
+def _of_active(machine: Machine, programs: torch.Tensor) -> bool:
+    """Return whether something is so, bool [P, ...], in a program that takes part."""
+    found = programs.reshape(len(programs), -1).any(1)
+    return bool((found if machine.active is None else found & machine.active).any())
 
 
 def scan(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list[torch.Tensor]:
@@ -101,11 +140,17 @@ def histogram(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> t
         machine.watch.exchange(machine, op)
     bins = op.outs[0].shape[0]
     x = machine.full(args[0], op.ins[0].shape).to(torch.int64)
-    counted = (x >= 0) & (x < bins)
+    counted = torch.ones_like(x, dtype=torch.bool)
     if len(args) > 1:
-        counted &= machine.full(args[1], op.ins[1].shape)
+        counted = machine.full(args[1], op.ins[1].shape)
     out = torch.zeros(max(x.shape[0], counted.shape[0]), bins, dtype=torch.int32)
     counted, x = counted.expand(len(out), -1), x.expand(len(out), -1)
+    beyond = counted & ((x < 0) | (x >= bins))
+    if _of_active(machine, beyond):
+        machine.fail(
+            faults.OutOfBounds, op, f"tl.histogram meets {int(x[beyond][0])}, expected numbers from 0 to {bins - 1}"
+        )
+    counted = counted & (x >= 0) & (x < bins)
     return out.scatter_add_(1, torch.where(counted, x, 0), counted.to(torch.int32))
 
 

@@ -32,7 +32,7 @@ class Misaligned(KernelFault):
 class Race(KernelFault):
     """Two programs touch one byte, one of them writing, not both by atomic operations, and nothing orders them.
 
-    Or one store writes several values to one element.
+    Or one store writes several values to one element, or two threads of a program touch one with no barrier between.
     """
 
 
@@ -48,7 +48,8 @@ class Undefined(KernelFault, ArithmeticError):
     """A number of which nothing says what it is, so that a compiler may leave out whatever depends on it.
 
     That is a shift by as many bits as there are, or more; a division by 0, or of the least integer by -1; and a float
-    that is beyond the integers that it becomes: each where the number does not come from memory.
+    that is beyond the integers that it becomes: each where the number does not come from memory. So is what a reduction
+    gives by a function for which the order of the elements matters.
     """
 
 

@@ -80,8 +80,6 @@ class Kernel:
         Bytes of each access, with the parameters that it may reach; None if these are not known.
     stored
         The parameters through which it stores, atomic operations included; None if that is not known.
-    loaded
-        Those through which it loads.
     plain
         Those through which it loads or stores, but for atomic operations.
     ordered
@@ -105,7 +103,6 @@ class Kernel:
         known = [op for op in accesses if is_known(op.ins[0].pointee)]
         self.sizes = {(storage_dtype(op.ins[0].pointee).itemsize, op.roots) for op in known}
         self.stored = _together(op.roots for op in accesses if op.name != "tt.load")
-        self.loaded = _together(op.roots for op in accesses if op.name == "tt.load")
         self.plain = _together(op.roots for op in accesses if op.name in ("tt.load", "tt.store"))
         self.widest = max((math.prod(kind.shape) for op in self.module.ops for kind in op.outs), default=1)
         self.waits = any(op.name == "scf.while" and _has_atomic(op) for op in self.module.ops)

@@ -30,8 +30,9 @@ class Shadow:
     one to the other. Relaxed operations order nothing; in a kernel that uses no result of an atomic operation none
     does, for its programs cannot know who came first. Those of scope "cta" are plain writes to other programs.
 
-    Within a program a thread reads what another one stored, with no barrier between, where a load finds an element
-    elsewhere in its block than the store had it, or in a block of another shape. Atomic operations are barriers, too.
+    Within a program a thread reads what another one stored, or stores over it, with no barrier between, where an access
+    has an element elsewhere in its block than the store had it, or in a block of another shape. Atomic operations are
+    barriers, too.
 
     What does not count: a write of the value that is there, and so writes of one value by several programs, each of
     which may read it back. What is not seen: stores of a program to what another of its threads still has to read;
@@ -124,11 +125,11 @@ class Shadow:
         """
         time = time if time is not None else self.order.now if self.order else 0
         units, crowd, before = self._packed(region, units), None, None
-        if spots is not None and kind != WRITE and region.low in self.spots:
+        if spots is not None and region.low in self.spots:
             last = self._of(self.noted[WRITE], region).index_select(0, units)
             left = self._of(self.spots, region).index_select(0, units)
             wrong = (last >> BITS == programs) & (left != spots) & (left >> SPOT == spots >> SPOT)
-            if wrong.any():
+            if wrong.any() and (kept is None or (wrong := wrong & ~kept()).any()):
                 at = int(wrong.to(torch.uint8).argmax())
                 return at, int(programs[at]), int(last[at]) % OPS
         for other in (*RIVALS[kind], *(() if kind == WRITE else (kind,))):

@@ -248,7 +248,6 @@ for dtype in (F16, BF16, F32, F64):
 allnan = tensor([[np.nan] * 8] * 2, F32)
 add("max-all-nan", "y = tl.max(a)", (allnan,), ((), F32), lambda a: np.nan)
 add("min-all-nan", "y = tl.min(a)", (allnan,), ((), F32), lambda a: np.nan)
-add("reduce-propagate", "y = tl.reduce(a, 0, first) * 0 + tl.max(a)", given(F32, 8), ((), F32), lambda a: a.max())
 
 for name, dtype in INTEGERS.items():
     one, two, wide = given(dtype, 16), given(dtype, 4, 8), dtype.itemsize >= 4

@@ -74,6 +74,10 @@ def compare(y_ptr, first):
     tl.atomic_cas(y_ptr + first, 0, 1)  #!
 
 
+def numbers(n):
+    return torch.arange(n, dtype=torch.int32)
+
+
 def ints(*shape):
     return torch.zeros(shape, dtype=torch.int32)
 
@@ -385,6 +389,74 @@ def test_interleaved_elements_are_no_race():
 
 
 # Loops
+
+
+@triton.jit
+def the_second(a, b):
+    return b
+
+
+@triton.jit
+def largest_with_its_place(a, i, b, j):
+    first = (a > b) | ((a == b) & (i < j))
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@triton.jit
+def more_of_both(m, l, n, k):
+    top = tl.maximum(m, n)
+    return top, l * tl.exp(m - top) + k * tl.exp(n - top)
+
+
+@triton.jit
+def last_of_a_block(x_ptr, y_ptr):
+    tl.store(y_ptr, tl.reduce(tl.load(x_ptr + tl.arange(0, 16)), 0, the_second))  #!
+
+
+@triton.jit
+def the_second_of_equals(x_ptr, y_ptr):
+    x = tl.load(x_ptr + tl.arange(0, 16)) * 0
+    tl.store(y_ptr, tl.argmax(x, 0, tie_break_left=False))  #!
+
+
+@triton.jit
+def in_any_order(x_ptr, y_ptr, z_ptr):
+    i = tl.arange(0, 16)
+    x = tl.load(x_ptr + i)
+    _, place = tl.reduce((x // 4, i), 0, largest_with_its_place)
+    tl.store(y_ptr, place)
+    scores = tl.where(i < 9, x * 30.0, -1e30)
+    m, l = tl.reduce((scores, tl.where(i < 9, 1.0, 0.0)), 0, more_of_both)
+    tl.store(z_ptr, m + tl.log(l))
+
+
+def test_a_reduction_that_hangs_on_the_order_of_the_elements():
+    for kernel in (last_of_a_block, the_second_of_equals):
+        said = fault(emulator.Undefined, kernel, numbers(16), ints(1))
+        assert "the function of tl.reduce gives something else" in said
+
+
+def test_a_reduction_in_any_order():
+    place, total = ints(1), torch.zeros(1)
+    in_any_order[(1,)](numbers(16), place, total)
+    assert place.item() == 12
+    torch.testing.assert_close(total, (torch.arange(9) * 30.0).logsumexp(0, keepdim=True))
+
+
+@triton.jit
+def bins(x_ptr, y_ptr, n):
+    i = tl.arange(0, 16)
+    x = tl.load(x_ptr + i)
+    counts = tl.histogram(x, 8, mask=i < n)  #!
+    tl.store(y_ptr + tl.arange(0, 8), counts)
+
+
+def test_a_histogram_of_what_is_in_no_bin():
+    counts = ints(8)
+    bins[(1,)](numbers(16), counts, 8)
+    assert counts.tolist() == [1] * 8
+    said = fault(emulator.OutOfBounds, bins, numbers(16), ints(8), 9)
+    assert said == "tl.histogram meets 8, expected numbers from 0 to 7"
 
 
 @triton.jit

@@ -415,6 +415,14 @@ def a_barrier_too_early(x_ptr, y_ptr):
     tl.store(y_ptr + i, tl.load(x_ptr + (i ^ 1), mask=i < 30, other=0))  # two
 
 
+@racy(lambda: numbers(64), lambda: ints(64), grid=1)
+@triton.jit
+def zeros_where_other_threads_store(x_ptr, y_ptr):
+    i = tl.arange(0, 64)
+    tl.store(y_ptr + 63 - i, tl.zeros([64], tl.int32))  # one
+    tl.store(y_ptr + i, tl.load(x_ptr + i))  # two
+
+
 @pytest.mark.parametrize("name", RACY)
 @pytest.mark.parametrize("order", ["forward", "reversed"])
 def test_a_race_is_named_with_both_lines(name, order):
@@ -483,6 +491,17 @@ def two_passes_with_the_same_blocks(x_ptr, y_ptr):
     for start in range(0, 64, 16):
         i = start + tl.arange(0, 16)
         tl.store(y_ptr + i, tl.load(y_ptr + i) + 1)
+
+
+@honest(lambda: numbers(64), lambda: ints(64), expect={1: numbers(64)}, grid=1)
+@triton.jit
+def zeros_from_the_same_threads_and_behind_a_barrier(x_ptr, y_ptr):
+    i = tl.arange(0, 64)
+    tl.store(y_ptr + i, tl.zeros([64], tl.int32))
+    tl.store(y_ptr + i, tl.load(x_ptr + i) + 1)
+    tl.debug_barrier()
+    tl.store(y_ptr + 63 - i, tl.load(x_ptr + 63 - i))
+    tl.store(y_ptr + i, tl.load(x_ptr + i))  # which is there
 
 
 @honest(lambda: ints(P), lambda: ints(P), expect={0: numbers() * 3})
