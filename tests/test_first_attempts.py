@@ -51,6 +51,8 @@ ATTEMPTS = {
         [("flops / read}", "num_heads / num_kv_heads}")],
         "which holds for numbers of 2 bytes",
     ),
+    "TF32 in a product": ("scaled_matmul", [(', input_precision="ieee"', "")], "multiplied in TF32"),
+    "TF32 in scores": ("attention_score", [(', input_precision="ieee"', "")], "multiplied in TF32"),
     "no decorator": ("scale_add", [("@triton.jit\n", "")], "is @triton.jit missing"),
     "one block of heads": ("apply_rope", [("triton.cdiv(H, block_h)", "1")], "no store wrote"),
     "weights of rows that see nothing are not stored": (
@@ -116,7 +118,7 @@ HELPER = "import time\n\n\ndef wait():\n    time.sleep(0.001)\n    return 0\n"  
 def attempt(name, changes):
     """Run the right solution with changes, below what it needs, and check it."""
     lesson, exercise = COURSE.locate(name)
-    plan, namespace = COURSE.lesson(lesson), {"check": check}
+    plan, namespace = COURSE.lesson(lesson), {"__name__": "__main__", "check": check}
     running.run_cell("helper", HELPER, namespace)
     for cell in (*plan.setup, *plan.references(exercise.needs)):
         running.run_cell(cell.name, cell.source, namespace)

@@ -154,6 +154,12 @@ def _overflowing(oracle: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return half
 
 
+def _cut(x: Tensor) -> Tensor:
+    """Return float32 with the 10 bits of mantissa that TF32 has; numbers of 16 bits have no more."""
+    return (x.float().view(torch.int32) & ~0x1FFF).view(torch.float32).to(x.dtype)
+
+
+IN_TF32 = 'float32 operands are multiplied in TF32, with 10 bits of mantissa: give tl.dot input_precision="ieee"'
 FLOAT16_SUM = "the sums overflow float16 (65504) before they are scaled: accumulate in tl.float32, scale, then store"
 
 MATMUL = Exercise(
@@ -205,6 +211,7 @@ MATMUL = Exercise(
             "only the last turn of the loop over K is left: pass the accumulator to tl.dot, or add to it",
             lambda x, y, scale: _matmul(x[:, 64:], y[:, 64:], scale) if x.shape[1] > 64 else _matmul(x, y, scale),
         ),
+        Mistake("TF32", IN_TF32, lambda x, y, scale: _matmul(_cut(x), _cut(y), scale)),
         Mistake("float16 accumulator", FLOAT16_SUM, _overflowing(_matmul)),
     ),
     kernel=True,
@@ -378,6 +385,7 @@ SCORE = Exercise(
             "the rows are stored head by head: row s·H + h of a sequence belongs to query s, head h",
             _rows_by_head,
         ),
+        Mistake("TF32", IN_TF32, lambda Dn, **tensors: _right_scores(*map(_cut, tensors.values()), Dn)),
         Mistake("float16 accumulator", FLOAT16_SUM, _overflowing(_right_scores)),
     ),
     kernel=True,

@@ -256,10 +256,9 @@ else:
 # The accumulator is float32, whatever the operands are. That costs nothing: the matrix units add in float32
 # anyway. A float16 ends at 65504, and a sum of 576 products may be larger before the scale makes it small.
 #
-# **What the emulator does not see.** A GPU multiplies *float32* operands in TF32, with 10 bits of mantissa,
-# unless it is told `tl.dot(x, y, acc, input_precision="ieee")`. In TF32 an operand is off by up to 1/2048 of
-# itself. The emulator multiplies in float32 either way, so without the option you pass here and lose digits on a
-# GPU. For operands of 16 bits the option changes nothing. So write it.
+# **float32 operands.** A GPU multiplies them in TF32, which has 10 bits of mantissa, unless it is told
+# `tl.dot(x, y, acc, input_precision="ieee")`. The other bits are cut off, and an operand is off by up to 1/1024 of
+# itself. The emulator does the same. For operands of 16 bits the option changes nothing. So write it.
 #
 # **Loading ahead.** While the matrix units compute one turn, the next turns can be on their way. With
 # `num_stages=3` at the launch, up to three turns lie in **shared memory** at a time. For tiles of 128 × 128 and

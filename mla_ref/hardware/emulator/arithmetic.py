@@ -1,7 +1,7 @@
 """What arithmetic means on a GPU: dialects arith and math, and the casts of tt, on blocks as torch tensors.
 
 Integers wrap. 16-bit floats are computed in float32 and rounded once. `exp2`, `sqrt`, `rsqrt`, `floor` and `ceil` of
-float32 flush subnormals to zero, as PTX's do. Not modelled: TF32, the last bits of approximate functions and divisions,
+float32 flush subnormals to zero, as PTX's do. Not modelled: the last bits of approximate functions and divisions,
 the order of sums, and the fusing of a product with a sum.
 """
 

@@ -16,6 +16,7 @@ from .arithmetic import BITS, dtype_of, storage_dtype
 from .ttir import Block, Function, Op, parse_constant
 
 Machine = Any  # of machine.py, which imports this
+TF32 = 0  # the precision of a tl.dot of float32 that asks for none
 ORDERED = 1e-2  # of the largest number: what two orders of a reduction may differ by
 UNKNOWN = {
     "tt.elementwise_inline_asm": "inline assembly",
@@ -41,9 +42,16 @@ def dot(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> torch.T
         machine.watch.product(machine, op)
     a, b = (machine.full(x, kind.shape) for x, kind in zip(args[:2], op.ins, strict=False))
     to = dtype_of(op.outs[0])
+    if a.dtype == torch.float32 and op.attrs.get("inputPrecision", TF32) == TF32:
+        a, b = map(_cut_to_tf32, (a, b))
     wide = torch.float64 if a.dtype in (torch.float64, torch.int8) else torch.float32
     out = torch.matmul(a.to(wide), b.to(wide))
     return out.to(to) + args[2] if to in (torch.int32, torch.float64) else (out + args[2]).to(to)
+
+
+def _cut_to_tf32(x: torch.Tensor) -> torch.Tensor:
+    """Return float32 with 10 bits of mantissa: matrix units leave out the others, NVIDIA's with no rounding."""
+    return torch.where(x.isfinite(), (x.view(torch.int32) & ~0x1FFF).view(torch.float32), x)
 
 
 def _check_simple(machine: Machine, op: Op) -> None:

@@ -437,6 +437,9 @@ for kind, dtype in {**{name: FLOATS[name] for name in ("float16", "bfloat16", "f
     c = given(out, 16, 16, seed="c")
     add(f"dot-acc-{kind}", f"y = tl.dot(a, b, c{precision}{into})", a + b + c, ((16, 16), out),
         lambda a, b, c, exact=exact: exact(a) @ exact(b) + exact(c), FORMS, **close)  # fmt: skip
+cut = lambda a: (a.astype(np.float32, order="C").view(np.int32) & ~0x1FFF).view(np.float32)
+single = given(F32, 16, 32, seed="a") + given(F32, 32, 16, seed="b")
+add("dot-tf32", "y = tl.dot(a, b)", single, ((16, 16), F32), lambda a, b: cut(a) @ cut(b), FORMS, rtol=1e-5, atol=1e-4)
 half = given(F16, 16, 32, seed="a"), given(F16, 32, 16, seed="b")
 add(
     "dot-out-float16",
