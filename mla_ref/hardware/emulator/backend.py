@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import re
 import sys
 import tempfile
 import threading
@@ -34,6 +35,13 @@ from .ttir import generic_text, parse
 NAME = "emulator"
 CAPABILITY = 80  # without TMA: descriptors become pointers
 TARGET = GPUTarget(NAME, CAPABILITY, 32)
+MADE = re.compile(
+    r"^( *)%(\w+) = tt\.make_tensor_descriptor (%[\w#]+), \[[^]]*\], \[([^]]*)\].*? : .*?<(\w+)>.* (loc\(#\w+\))$",
+    re.MULTILINE,
+)
+ALIGNED = 16  # bytes
+UNEVEN = "a tensor descriptor of which the start or a stride is no multiple of 16 bytes"
+SUFFIX = ".emulated.ttir"  # of a file that a module is read from
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
 MOST_WARPS = 32  # of a program: 1024 threads
 CONSTANT = "constexpr"
@@ -87,10 +95,50 @@ class Compiler(CUDABackend):
         stages["generic"] = self.make_generic
 
     @staticmethod
+    def make_ttir(module: Any, *given: Any) -> Any:
+        return CUDABackend.make_ttir(with_descriptors_checked(module), *given)
+
+    @staticmethod
     def make_generic(module: Any, metadata: dict[str, Any]) -> bytes:
         metadata["shared"] = UNKNOWN
         metadata["name"] = module.get_entry_func_name()
         return generic_text(module).encode()
+
+
+def with_descriptors_checked(module: Any) -> Any:
+    """Return a module in which whatever makes a tensor descriptor stops at what TMA does not take."""
+    text = module.str()
+    if not MADE.search(text):
+        return module
+    return _parsed(MADE.sub(_checked, text), module.context)
+
+
+def _checked(found: re.Match) -> str:
+    indent, name, base, strides, element, location = found.groups()
+    name = f"made_{name}"
+    size = int(re.search(r"\d+", element)[0]) // 8
+    *outer, _ = (each.strip() for each in strides.split(","))  # the last is 1: the front end sees to it
+    lines = [f"%{name}_unit = arith.constant {ALIGNED} : i64", f"%{name}_none = arith.constant 0 : i64"]
+    lines.append(f"%{name}_size = arith.constant {size} : i64")
+    lines.append(f"%{name}_start = tt.ptr_to_int {base} : !tt.ptr<{element}> -> i64")
+    lines += [f"%{name}_{n} = arith.muli {stride}, %{name}_size : i64" for n, stride in enumerate(outer)]
+    for n, what in enumerate(("start", *map(str, range(len(outer))))):
+        lines.append(f"%{name}_rest{n} = arith.remui %{name}_{what}, %{name}_unit : i64")
+        lines.append(f"%{name}_fits{n} = arith.cmpi eq, %{name}_rest{n}, %{name}_none : i64")
+        lines.append(f'tt.assert %{name}_fits{n}, "{UNEVEN}" : i1')
+    return "\n".join(f"{indent}{line} {location}" for line in lines) + "\n" + found.group()
+
+
+def _parsed(text: str, context: Any) -> Any:
+    """Return the module of a text."""
+    from triton._C.libtriton import ir
+
+    with tempfile.NamedTemporaryFile("w", suffix=SUFFIX) as file:
+        file.write(text)
+        file.flush()
+        module = ir.parse_mlir_module(file.name, context)
+    module.context = context
+    return module
 
 
 @functools.cache
@@ -323,15 +371,11 @@ def kernel_of(text: str, name: str, places: Sequence[Sequence[int]] | None = Non
     compiler, context = Compiler(TARGET), ir.context()
     ir.load_dialects(context)
     compiler.load_dialects(context)
-    with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
-        file.write(text)
-        file.flush()
-        module = ir.parse_mlir_module(file.name, context)
-    module.context = context
+    module = _parsed(text, context)
     found = parse(generic_text(compiler.make_ttir(module, {}, compiler.parse_options({}), CAPABILITY)))
     for op in found.ops:
         if places is not None:
             op.place = (op.place[0], *(places[op.key - 1] if 0 < op.key <= len(places) else (0, 0)))
-        if op.place[0] == file.name:  # what had no place got one in the text
+        if op.place[0].endswith(SUFFIX):  # what had no place got one in the text
             op.place = ("", 0, 0)
     return Kernel(found, name)

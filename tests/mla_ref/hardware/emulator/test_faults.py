@@ -444,6 +444,20 @@ def test_a_reduction_in_any_order():
 
 
 @triton.jit
+def described(x_ptr, y_ptr, first, stride):
+    rows = tl.make_tensor_descriptor(x_ptr + first, [2, 4], [stride, 1], [2, 4])  #!
+    i = tl.arange(0, 2)[:, None] * 4 + tl.arange(0, 4)[None, :]
+    tl.store(y_ptr + i, rows.load([0, 0]))
+
+
+@pytest.mark.parametrize(("first", "stride"), [(1, 4), (0, 6)])
+def test_a_descriptor_that_hardware_does_not_take(first, stride):
+    said = fault(emulator.DeviceAssertion, described, numbers(64), ints(8), first, stride)
+    assert "no multiple of 16 bytes" in said
+    described[(1,)](numbers(64), ints(8), 4, 8)
+
+
+@triton.jit
 def bins(x_ptr, y_ptr, n):
     i = tl.arange(0, 16)
     x = tl.load(x_ptr + i)
