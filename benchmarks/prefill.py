@@ -7,13 +7,15 @@
 - `pack`: keys and values to FP8, beside torch.compile of the two lines that say the same, and PyTorch without it.
 - `decode`: from pages of latents in FP8, with a scale a token and with one for 128 elements, beside bfloat16.
 
-FlashAttention-4 takes part where `flash_attn.cute` can be imported. Every output is compared with float64 first, that
-of prefill on two heads. Times are `cold_us` of `timings.py`.
+FlashAttention-4 takes part where `flash_attn.cute` can be imported; elsewhere its times of the last run that had it
+stay in the record, named with that run's date. Every output is compared with float64 first, that of prefill on two
+heads. Times are `cold_us` of `timings.py`.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,12 +54,26 @@ def main() -> None:
     figures = {
         "copy_bytes_per_s": copy,
         "widths": {"D": D, "Dv": DV},
-        "prefill": [prefill(name, *case) for name, case in {**CASES, **ragged()}.items()],
+        "prefill": with_earlier([prefill(name, *case) for name, case in {**CASES, **ragged()}.items()]),
         "pack": [pack(*case, copy) for case in PACKED],
         "decode": [decode(*case) for case in DECODES],
     }
     packages = ("triton", "flash-attn-4") if FLASH_ATTENTION_4 else ("triton",)
     print(record.write(f"prefill_{record.gpu()}", figures, packages))
+
+
+def with_earlier(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add what the record that is there says of FlashAttention-4, if it cannot be measured here."""
+    path = record.path_of(f"prefill_{record.gpu()}")
+    if FLASH_ATTENTION_4 or not path.exists():
+        return cases
+    before = json.loads(path.read_text())
+    known = {each["case"]: each["calls"] for each in before["prefill"]}
+    for each in cases:
+        for name, timing in known.get(each["case"], {}).items():
+            if name.startswith("FlashAttention-4"):
+                each["calls"][name if "(" in name else f"{name} ({before['date']})"] = timing
+    return cases
 
 
 def ragged() -> dict[str, tuple[int, list[int], list[int]]]:

@@ -217,7 +217,7 @@ def switch(name: str, tokens: int) -> dict[str, Any]:
     config, rows = MLAConfig.preset(name), []
     for B in AROUND:
         batch = Batch.draw(config, [[0]] * B, [tokens], [256] * B)
-        found = batch.measure({"prefix": batch.prefix(1, min_saving=0)[0], "absorb": batch.absorb()})
+        found = batch.measure({"prefix": batch.prefix(1, min_saving=0, min_share=0)[0], "absorb": batch.absorb()})
         rows.append({"B": B, **{f"{each}_us": found[each]["cold_us"] for each in found}})
     crossing = None
     for low, high in itertools.pairwise(rows):

@@ -242,7 +242,9 @@ def _load(
         tma.async_copy_global_to_shared(c_kv_desc, [row, HALF], full.index(2 * j + 1), right.index(j))
 
 
-@gluon.jit
+@gluon.jit(
+    do_not_specialize=["S", "H", "T", "c_kv_rows", "k_rope_rows", "num_splits"]
+)  # which differ from batch to batch
 def latent_attention_hopper(
     q_latent_ptr, q_rope_ptr, c_kv_desc, k_rope_desc, seq_lens_ptr, block_table_ptr, out_ptr, lse_ptr,
     scale, S, H, T, c_kv_rows, k_rope_rows, num_splits,

@@ -12,6 +12,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .._validate import check_numbers
 from ..prefill import NARROW, check_offsets, check_ragged
+from . import ragged_hopper
 from ._decode import Tile, check_converts, limits
 from ._launch import DTYPES, check_operands, check_scale, check_width, on_device_of, result_for
 from ._sizes import ceil_div, power_of_2
@@ -146,6 +147,8 @@ def ragged_attention(
 ) -> tuple[Tensor, Tensor]:
     """Multi-head attention of packed sequences in one launch: :func:`mla_ref.ragged_attention`.
 
+    On an H100 or H200 keys 192 wide and values 128, of 16 bits, go to :mod:`mla_ref.kernels.ragged_hopper`.
+
     Parameters
     ----------
     q, k, v, scale, causal, bottom_right, q_scale, k_scale, v_scale
@@ -185,6 +188,9 @@ def ragged_attention(
     if q.dtype == NARROW:
         check_converts(q)
     if lse.numel() == 0:
+        return out, lse
+    if v_scale == 1 and ragged_hopper.fits(q, k, v, scale, B):
+        ragged_hopper.launch(q, k, v, cu_seqlens_q, cu_seqlens_kv, out, lse, scale * LOG2_E, causal, bottom_right)
         return out, lse
     whole, rest = split_width(D)
     widths = [block_width(width, q) for width in (whole, rest, Dv)]

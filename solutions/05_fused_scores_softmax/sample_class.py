@@ -423,6 +423,18 @@ def masked_softmax(scores, seq_lens):
         },
     ),
     Submission(
+        "jens",
+        "float32 operands in TF32",
+        patches=(
+            replace("scaled_matmul", ', input_precision="ieee"', ""),
+            replace("attention_score", ', input_precision="ieee"', ""),
+        ),
+        expect={
+            **not_right("scaled_matmul", "multiplied in TF32"),
+            **not_right("attention_score", "multiplied in TF32", 1),
+        },
+    ),
+    Submission(
         "lena",
         "a mask as large as the scores, no tail of K, the scale on the wrong product, ignores lengths, forgets `after`",
         patches=(

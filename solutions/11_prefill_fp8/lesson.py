@@ -784,8 +784,9 @@ check_speed("pack_fp8")
 #
 # On an {{prefill_h200.device}}, bfloat16 where nothing else is said, with the L2 emptied before each call; TFLOP/s by
 # the pairs that are seen, as you counted them (`benchmarks/prefill_h200.json`). *Ours* is
-# `mla_ref.kernels.ragged_attention`, a Triton kernel for packed batches like yours. cuDNN is NVIDIA's library, called
-# through PyTorch on tensors [B, longest, H, D]; FlashAttention-4 takes packed batches.
+# `mla_ref.kernels.ragged_attention`: for 16 bits a kernel in Gluon, Triton's language for one GPU's own instructions,
+# for FP8 a Triton kernel like yours. cuDNN is NVIDIA's library, called through PyTorch on tensors [B, longest, H, D];
+# FlashAttention-4 takes packed batches, and a date beside it is that of an earlier run.
 #
 # {{prefill_table}}
 #
@@ -805,7 +806,7 @@ plots.bars(H200_GSM8K, unit="µs on an H200, measured", title="256 prompts of GS
 # of our packed one, and nobody had copied the rows into it yet. Equal lengths of about as many tokens took ours
 # {{equal_us}} µs: fewer pairs, and no tile with a row or two.
 #
-# **FP8** halves the bytes of q, k and v, and Hopper's matrix units multiply it at twice the rate. The same kernel
+# **FP8** halves the bytes of q, k and v, and Hopper's matrix units multiply it at twice the rate. The Triton kernel
 # took {{fp8_short}} times bfloat16's time for these short prompts, and {{fp8_long}} times for the one of 8192. Twice
 # as fast it is nowhere{{!not_twice}}: a peak rate is no promise about a kernel. Out is off by {{fp8_error}} % there,
 # by {{bf16_error}} % in bfloat16, on normally distributed data.

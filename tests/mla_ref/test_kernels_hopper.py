@@ -1,7 +1,8 @@
-"""The decode kernel in Gluon: that it compiles without spilling everywhere, what it computes on a Hopper GPU."""
+"""The kernels in Gluon: that they compile everywhere without spilling, what they compute on a Hopper GPU."""
 
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,13 @@ from mla_ref.testing import paged_case
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
-from mla_ref.kernels import decode_hopper, latent_attention_hopper, paged_latent_attention_hopper
+from mla_ref.kernels import (
+    decode_hopper,
+    latent_attention_hopper,
+    paged_latent_attention_hopper,
+    ragged_attention,
+    ragged_hopper,
+)
 from mla_ref.kernels._decode import check_decode
 
 ROOT = Path(mla_ref.__file__).parent.parent
@@ -149,3 +156,97 @@ def test_it_can_be_captured_in_a_cuda_graph():
     out.fill_(float("nan"))
     graph.replay()
     case.check(out, lse)
+
+
+# Ragged prefill
+
+COMPILE_RAGGED = """
+import subprocess
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon._runtime import GluonASTSource
+from mla_ref.kernels._ragged_hopper import ragged_attention_hopper as kernel
+
+BLOCKS = {"q_desc": [64, 128], "q_rest_desc": [64, 64], "k_desc": [128, 128], "k_rest_desc": [128, 64]}
+BLOCKS["v_desc"] = [128, 128]
+POINTEES = {"cu_q_ptr": "i32", "cu_kv_ptr": "i32", "lse_ptr": "fp32"}
+for dtype, width, causal in (("bf16", gl.bfloat16, True), ("fp16", gl.float16, False)):
+    constants = {"CAUSAL": causal, "BOTTOM_RIGHT": True, "BLOCK_B": 32, "stride_od": 1}
+    signature, attributes = {}, {}
+    for i, name in enumerate(kernel.arg_names):
+        if name in constants:
+            signature[name] = "constexpr"
+        elif name in BLOCKS:
+            layout = gl.NVMMASharedLayout.get_default_for(BLOCKS[name], width)
+            signature[name] = f"tensordesc<{dtype}{BLOCKS[name]},{layout!r}>"
+        else:
+            signature[name] = "*" + POINTEES.get(name, dtype) if name.endswith("_ptr") else "i32"
+            signature["scale"] = "fp32"
+            if name.endswith("_ptr") or name.startswith("stride"):
+                attributes[(i,)] = [["tt.divisibility", 16]]
+    indices = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    source = GluonASTSource(kernel, signature, indices, attributes)
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    assert compiled.metadata.shared <= 227 * 1024
+    ptx = "kernel.ptx"
+    open(ptx, "w").write(compiled.asm["ptx"])
+    command = [triton.knobs.nvidia.ptxas.path, "-v", "--gpu-name=sm_90a", ptx, "-o", "kernel.cubin"]
+    print(subprocess.run(command, capture_output=True, text=True, check=True).stderr)
+"""
+LENGTHS = (0, 1, 5, 63, 64, 65, 127, 128, 129, 130, 255, 256, 300, 1100)
+
+
+def test_the_one_for_prefill_compiles_and_spills_no_block(tmp_path):
+    """A few strides are spilled, which it needs once a tile; a block would take hundreds of bytes."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": path}
+    script = tmp_path / "compile_ragged.py"
+    script.write_text(COMPILE_RAGGED)
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    spilled = [int(n) for n in re.findall(r"(\d+) bytes spill stores", done.stdout)]
+    assert len(spilled) == 2
+    assert max(spilled) < 64
+    assert "wgmma.mma_async instructions are serialized" not in done.stdout
+
+
+def packed(seed):
+    """Return q, k, v and offsets of sequences of any lengths, some of another one's heads, and how they are called."""
+    choose = random.Random(seed)
+    B, H, same = choose.choice([1, 2, 3, 7, 40]), choose.choice([1, 2, 3, 16]), choose.random() < 0.4
+    lengths_kv = [choose.choice(LENGTHS) for _ in range(B - 1)] + [choose.randrange(1, 1200)]
+    lengths_q = lengths_kv if same else [choose.choice(LENGTHS) for _ in range(B - 1)] + [choose.randrange(1, 300)]
+    dtype, room = choose.choice([torch.float16, torch.bfloat16]), choose.choice([0, 8, 64])
+    torch.manual_seed(seed)
+    q, k, v = (
+        torch.randn(sum(lengths), H, width + room, device="cuda").to(dtype)[..., :width]
+        for lengths, width in ((lengths_q, 192), (lengths_kv, 192), (lengths_kv, 128))
+    )
+    offsets = [torch.tensor([0, *each], device="cuda").cumsum(0) for each in (lengths_q, lengths_kv)]
+    return (q, k, v, *offsets), {"causal": choose.random() < 0.7, "bottom_right": choose.random() < 0.7}
+
+
+@on_hopper
+@pytest.mark.parametrize("seed", range(40))
+def test_packed_sequences_of_any_lengths(seed):
+    args, options = packed(seed)
+    assert ragged_hopper.fits(*args[:3], 1.0, len(args[3]) - 1)
+    out, lse = ragged_attention(*args, **options)
+    exact, exact_lse = mla_ref.ragged_attention(*(x.double() for x in args[:3]), *args[3:], **options)
+    torch.testing.assert_close(lse.double(), exact_lse, rtol=1e-5, atol=1e-4)
+    assert (out.double() - exact).norm() <= 4e-3 * exact.norm()
+    again, _ = ragged_attention(*args, **options)
+    assert torch.equal(out, again)
+
+
+@on_hopper
+@pytest.mark.parametrize("length", [1, 100, 128, 200])
+def test_what_lies_behind_a_sequence_does_not_count(length):
+    q, k, v = (torch.randn(2 * length, 2, width, device="cuda").bfloat16() for width in (192, 192, 128))
+    cu = torch.tensor([0, length, 2 * length], device="cuda", dtype=torch.int32)
+    alone, _ = ragged_attention(q[:length], k[:length], v[:length], cu[:2], cu[:2])
+    k[length:], v[length:] = float("nan"), float("nan")
+    beside, _ = ragged_attention(q, k, v, cu, cu)
+    assert torch.equal(alone, beside[:length])

@@ -14,7 +14,7 @@ from mla_ref.hardware import emulator
 
 kernels = pytest.importorskip("mla_ref.kernels", reason="kernels need Triton")
 DEVICE = "cpu" if emulator.active() else "cuda"
-EVERY = {"min_saving": 0}
+EVERY = {"min_saving": 0, "min_share": 0}
 FORMS = {"twin": prefix_attention, "kernel": kernels.prefix_attention}
 BOUND = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-2}
 
@@ -205,16 +205,23 @@ def test_what_does_not_make_up_for_another_launch_is_absorbed(monkeypatch):
     monkeypatch.setattr(mla_ref.prefix, "PROGRAM_TOKENS", 256)
     batch = Batch([(-1, 2)], [0] * 6, [1] * 6, page_size=1024, widths=(1, 2, 1, 1), H=1)
     saved = 6 * 2048 - (2048 + 256) * 3
-    assert batch.plan(3, min_saving=saved).nodes
-    assert not batch.plan(3, min_saving=saved + 1).nodes
+    assert batch.plan(3, min_saving=saved, min_share=0).nodes
+    assert not batch.plan(3, min_saving=saved + 1, min_share=0).nodes
+
+
+def test_what_saves_a_small_share_is_absorbed():
+    batch = Batch([(-1, 2)], [0] * 6, [1000] * 6, page_size=1024, widths=(1, 2, 1, 1), H=1)
+    share = (6 * 2048 - 2048 * 3) / (6 * 3048)
+    assert batch.plan(3, min_saving=0, min_share=share - 1e-6).nodes
+    assert not batch.plan(3, min_saving=0, min_share=share + 1e-6).nodes
 
 
 def test_a_short_part_is_naive_only_above_a_long_one(monkeypatch):
     monkeypatch.setattr(mla_ref.prefix, "PROGRAM_TOKENS", 256)
     short = Batch([(-1, 1)], [0] * 4, [1] * 4, page_size=64, widths=(1, 2, 1, 1), H=1)
-    assert not short.plan(3, min_saving=0).nodes
+    assert not short.plan(3, min_saving=0, min_share=0).nodes
     before = Batch([(-1, 1), (0, 40)], [1] * 4, [1] * 4, page_size=64, widths=(1, 2, 1, 1), H=1)
-    assert [node.tokens for node in before.plan(3, min_saving=0, tree=before.tree).nodes] == [64, 2560]
+    assert [node.tokens for node in before.plan(3, min_saving=0, min_share=0, tree=before.tree).nodes] == [64, 2560]
 
 
 def test_a_prefix_of_all_takes_a_view_of_the_table():

@@ -144,7 +144,8 @@ def _parsed(text: str, context: Any) -> Any:
 @functools.cache
 def _digest() -> str:
     files = (Path(__file__), Path(__file__).with_name("ttir.py"))
-    return hashlib.sha256(b"".join([triton.__version__.encode(), *(file.read_bytes() for file in files)])).hexdigest()
+    triton_itself = f"{triton.__version__} {triton.__file__}"  # lines of its own functions are in what is kept
+    return hashlib.sha256(b"".join([triton_itself.encode(), *(file.read_bytes() for file in files)])).hexdigest()
 
 
 @functools.lru_cache(512)
