@@ -279,7 +279,7 @@ HINTS = (
     (r"num_warps must be a power of 2", "1, 2, 4, 8, 16 or 32: max(1, n) where n may come to 0"),
     (r"must be a power of 2", "triton.next_power_of_2(n) is the next one"),
     (
-        r"(?<!between them): nothing says which comes first",
+        r"(?<!between them)(?<!in the loop): nothing says which comes first",
         "do the offsets contain tl.program_id, and has each program places of its own?",
     ),
     (r"`_semantic` argument must be provided.*\[", "an address is no list: tl.load(x_ptr + offsets, mask=mask)"),

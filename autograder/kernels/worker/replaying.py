@@ -407,7 +407,9 @@ class _Launch:
 
     def _run(self, chosen: Sequence[int] | None, races: bool, *watches: Watch, order: str = "forward") -> None:
         watch = Together(*self.watches, *watches)
-        self.kernel.launch(self.grid, self.values, Memory(self.regions), chosen, watch, races=races, order=order)
+        threads = {"warps": self.event["warps"], "stages": self.event["stages"]}
+        memory = Memory(self.regions)
+        self.kernel.launch(self.grid, self.values, memory, chosen, watch, races=races, order=order, **threads)
 
     def plain(self, order: str = "forward") -> dict[str, Any]:
         """Run all programs."""

@@ -51,12 +51,14 @@ def access(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> torc
         machine.watch.access(machine, op, mask, where)
     if op.name == "tt.load":
         return _load(machine, op, where, mask, other, dtype, address)
-    if nothing:
-        return torch.zeros([1] * (1 + len(shape)), dtype=dtype) if op.results else None
     if op.name == "tt.store":
-        _store(machine, op, where, value, dtype, shape)
+        if not nothing:
+            _store(machine, op, where, value, dtype, shape)
         return None
-    return _update(machine, op, where, args, dtype, shape)
+    rest = _left_out(machine, op, args, dtype) if op.number in machine.kernel.asked else 0
+    if nothing:
+        return torch.full([1] * (1 + len(shape)), rest, dtype=dtype)
+    return _update(machine, op, where, args, dtype, shape, rest)
 
 
 def _find(
@@ -170,7 +172,26 @@ def _load(
 
 def _undefined(machine: Machine, op: Op, dtype: torch.dtype) -> float:
     """Return what a load gives where its mask leaves places out and it says nothing of them; note that it did."""
-    fills, (_, has_mask, _) = Fills.current, op.attrs["operandSegmentSizes"]
+    _, has_mask, _ = op.attrs["operandSegmentSizes"]
+    other = "padding_option" if "boundary_check" in machine.source(op) else "other"
+    return _filling(machine, op, dtype, bool(has_mask), f"load, which has no `{other}`")
+
+
+def _left_out(machine: Machine, op: Op, args: list[torch.Tensor], dtype: torch.dtype) -> float:
+    """Return what an atomic operation gives where its mask leaves places out; note that it did."""
+    if op.name == "tt.atomic_cas" or len(args) < 3:
+        return 0
+    out = ~machine.full(args[2], op.ins[0].shape, programs=True).reshape(machine.size, -1).all(1)
+    return (
+        _filling(machine, op, dtype, True, "operation, whose result is used")
+        if bool((out & machine.programs_on()).any())
+        else 0
+    )
+
+
+def _filling(machine: Machine, op: Op, dtype: torch.dtype, has_mask: bool, what: str) -> float:
+    """Return what stands where a mask leaves places out; note that it did."""
+    fills = Fills.current
     value: float = math.nan
     if dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         value = 0x7F  # NaN
@@ -178,11 +199,10 @@ def _undefined(machine: Machine, op: Op, dtype: torch.dtype) -> float:
         value = int.from_bytes(LEFT_OUT * dtype.itemsize) if has_mask else 0
     if fills is None or not has_mask:
         return value
-    key, source = (machine.kernel.name, op.place), machine.source(op)
-    other = "padding_option" if "boundary_check" in source else "other"
+    key = machine.kernel.name, op.place
     known = "NaN" if dtype.is_floating_point else f"{value}"
-    said = f"the mask leaves places out of this load, which has no `{other}`. What they hold is undefined, here {known}"
-    fills.loads.setdefault(key, f"{machine.kernel.name} in line {op.line}{source}: {said}")
+    said = f"the mask leaves places out of this {what}. What they hold is undefined, here {known}"
+    fills.loads.setdefault(key, f"{machine.kernel.name} in line {op.line}{machine.source(op)}: {said}")
     if not dtype.is_floating_point:
         fills.integers.add(key)
     return 0 if key in fills.zero else value
@@ -274,13 +294,23 @@ def _note(
         block = math.prod(op.ins[0].shape)
         places = torch.arange(block).repeat(machine.size) if chosen is None else chosen & block - 1
         places = places[:, None].expand(-1, repeat).reshape(-1)
-        spots = machine.shadow.spots_of(tuple(op.ins[0].shape), programs, places)
+        spots = machine.shadow.spots_of(tuple(op.ins[0].shape), programs, places, op.number in machine.kernel.spread)
+    if op.number in machine.ahead and (found := machine.shadow.missed(region, units, programs)):
+        at, mine, earlier = found
+        _race(machine, op, _element(machine, op, region, int(units[at])), mine, mine, earlier, ahead=True)
     found = machine.shadow.touch(kind, region, units, programs, op.number, each(kept), each(held), time, spots)
     if found is not None:
         spot, other, earlier = found
-        size = storage_dtype(op.ins[0].pointee).itemsize
-        element = (region.low + int(units[spot]) * machine.shadow.unit(region) - region.start) // size
-        _race(machine, op, f"element {element} of {region.name}", int(programs[spot]), other, earlier)
+        mine = int(programs[spot])
+        _race(machine, op, _element(machine, op, region, int(units[spot])), mine, other, earlier)
+    if machine.kernel.ahead and kind in (WRITE, UPDATE):
+        changed = ~each(kept)() if kept else torch.ones_like(units, dtype=torch.bool)
+        machine.shadow.change(region, units, programs, changed, op.number in machine.kernel.branched)
+
+
+def _element(machine: Machine, op: Op, region: Region, unit: int) -> str:
+    size = storage_dtype(op.ins[0].pointee).itemsize
+    return f"element {(region.low + unit * machine.shadow.unit(region) - region.start) // size} of {region.name}"
 
 
 def _note_store(
@@ -299,12 +329,17 @@ def _note_store(
         machine.fail(faults.Race, op, said)
 
 
-def _race(machine: Machine, op: Op, element: str, mine: int, other: int, earlier: int) -> None:
-    """Raise for a race with an earlier operation of another program, of many if that is below 0, or of the same."""
+def _race(machine: Machine, op: Op, element: str, mine: int, other: int, earlier: int, ahead: bool = False) -> None:
+    """Raise for a race with an earlier operation of another program, of many if that is below 0, or of the same.
+
+    `ahead` says that it is one of a load that the compiler may do turns ahead.
+    """
     before, (x, y, _) = machine.kernel.module.ops[earlier], machine.grid
     me, them = ((n % x, n // x % y, n // (x * y)) for n in (mine - 1, other - 1))
     who = "other programs" if other < 0 else "the same" if other == mine else f"program {them}"
     threads = ": another thread does, and no tl.debug_barrier() is between them" if other == mine else ""
+    if ahead:
+        threads = " in this loop: the compiler may do the load turns ahead, unless a tl.debug_barrier() is in the loop"
     machine.fail(
         faults.Race,
         op,
@@ -314,12 +349,13 @@ def _race(machine: Machine, op: Op, element: str, mine: int, other: int, earlier
 
 
 def _update(
-    machine: Machine, op: Op, where: list, args: list[torch.Tensor], dtype: torch.dtype, shape: tuple[int, ...]
-) -> torch.Tensor:
-    """Update memory in the order of programs and elements; return what was there before each."""
+    machine: Machine, op: Op, where: list, args: list[torch.Tensor], dtype: torch.dtype, shape: tuple[int, ...],
+    rest: float,
+) -> torch.Tensor:  # fmt: skip
+    """Update memory in the order of programs and elements; return what was there before each, and else `rest`."""
     barrier(machine, op, args, None)
     full = (machine.size, *shape)
-    out = torch.zeros(full, dtype=dtype)
+    out = torch.full(full, rest, dtype=dtype)
     compare = args[1].expand(full) if op.name == "tt.atomic_cas" else None
     value = args[2 if compare is not None else 1].expand(full)
     for region, index, here in where:

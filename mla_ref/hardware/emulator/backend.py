@@ -28,7 +28,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.backends.nvidia.compiler import CUDABackend, CUDAOptions
 
-from .machine import Kernel
+from .machine import STAGES, WARPS, Kernel
 from .memory import Memory, Region, tensors
 from .ttir import generic_text, parse
 
@@ -172,6 +172,7 @@ class Launcher:
         names = list(getattr(src.fn, "arg_names", signature))
         function = getattr(src.fn, "fn", None)
         self.name = getattr(function, "__name__", metadata.name)
+        self.options = {"warps": metadata.num_warps, "stages": metadata.num_stages}
         self.file = function.__code__.co_filename if function else ""
         self.plain = [(i, name, signature[name]) for i, name in enumerate(names)]
 
@@ -181,12 +182,14 @@ class Launcher:
         given = [each for i, name, kind in self.plain for each in _flat(name, arguments[i], kind)]
         if enter is not None:
             enter(metadata)
-        launch(loaded(text, self.name, self.file), (x, y, z), given)
+        launch(loaded(text, self.name, self.file), (x, y, z), given, **self.options)
         if leave is not None:
             leave(metadata)
 
 
-def launch(kernel: Kernel, grid: Sequence[int], given: Sequence[tuple[str, Any]]) -> None:
+def launch(
+    kernel: Kernel, grid: Sequence[int], given: Sequence[tuple[str, Any]], warps: int = WARPS, stages: int = STAGES
+) -> None:
     """Run a kernel over a grid with arguments by name, tensors and numbers.
 
     Raises
@@ -214,7 +217,7 @@ def launch(kernel: Kernel, grid: Sequence[int], given: Sequence[tuple[str, Any]]
         memory = Memory(regions)
         memory.others = tensors
         with one_at_a_time:
-            kernel.launch(grid, values, memory)
+            kernel.launch(grid, values, memory, warps=warps, stages=stages)
 
 
 def check_grid(name: str, grid: Sequence[int]) -> None:

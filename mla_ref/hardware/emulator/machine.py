@@ -11,7 +11,7 @@ import functools
 import itertools
 import linecache
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,9 @@ CHUNK = 1 << 17  # elements of the widest block over all programs that run toget
 STUCK = 1 << 10  # turns of a loop after which it is looked at whether they change anything
 PATIENCE = 1 << 2  # the same where another program may run instead
 GROUPS = 64  # one after the other in reversed order, at least
+WARPS, STAGES = 4, 3  # of a launch that does not say
 EXCHANGE = 10  # tl.atomic_xchg
+PER_BLOCK = ("tt.map_elementwise", "tt.reduce", "tt.scan")  # have regions and are no control flow
 ORDERS = ("forward", "reversed")
 
 
@@ -93,6 +95,15 @@ class Kernel:
     order_matters
         Whether results may differ between orders of programs beyond rounding: it depends on who came before, or has
         atomic operations that do not commute. If not, they differ by races alone, and one launch shows these.
+    ahead
+        Of loops whose loads the compiler may do turns ahead, by number: for how many turns they are on their way, None
+        if the launch says so; and those loads.
+    branched
+        The accesses in branches.
+    spread
+        The loads of which larger blocks or control flow use what they read: all threads, if they are more than numbers.
+    asked
+        The atomic operations of which something uses the result.
     """
 
     module: Module
@@ -109,11 +120,30 @@ class Kernel:
         atomics = [op for op in self.module.ops if op.name.startswith("tt.atomic")]
         read = {name for op in self.module.ops for name in op.operands}
         polls = bool(atomics) and any(op.attrs.get("isVolatile") for op in accesses)
-        self.depends = self.waits or polls or any(read.intersection(op.results) for op in atomics)
+        self.asked = {op.number for op in atomics if read.intersection(op.results)}
+        self.depends = self.waits or polls or bool(self.asked)
         acquires = any(op.attrs.get("sem", ACQUIRE_RELEASE) in (ACQUIRE, ACQUIRE_RELEASE) for op in atomics)
         self.ordered = self.depends and acquires
         kinds = {op.attrs.get("atomic_rmw_op", EXCHANGE) for op in atomics}
         self.order_matters = self.depends or len(kinds) > 1 or EXCHANGE in kinds
+        loops = ((op, _ahead(op)) for op in self.module.ops if op.name == "scf.for")
+        self.ahead = {op.number: (op.attrs.get("tt.num_stages"), loads) for op, loads in loops if loads}
+        self.spread = self._spread()
+        branches = (op for op in self.module.ops if op.name == "scf.if")
+        self.branched = {inner.number for op in branches for inner in _inside(op) if inner.name in KINDS}
+
+    def _spread(self) -> set[int]:
+        found, names = set(), set()
+        for op in reversed(self.module.ops):
+            used = not names.isdisjoint(op.results)
+            if op.name == "tt.load" and used:
+                found.add(op.number)
+            if op.name not in ("tt.store", "scf.yield"):
+                used |= bool(op.regions or op.successors) and op.name not in PER_BLOCK
+                most = max((math.prod(kind.shape) for kind in op.outs), default=0)
+                pairs = zip(op.operands, op.ins, strict=False)
+                names.update(name for name, kind in pairs if used or most > math.prod(kind.shape))
+        return found
 
     @property
     def kinds(self) -> list[Type]:
@@ -129,6 +159,8 @@ class Kernel:
         watch: Watch | None = None,
         races: bool = True,
         order: str = "forward",
+        warps: int = WARPS,
+        stages: int = STAGES,
     ) -> None:
         """Run programs of a grid.
 
@@ -154,6 +186,8 @@ class Kernel:
         order
             "forward" or "reversed": a kernel is nondeterministic if its results differ. They do not unless the kernel's
             `order_matters`.
+        warps, stages
+            Of a program, and of a loop that does not say how many: what threads may do to one another hangs on them.
 
         Raises
         ------
@@ -169,7 +203,7 @@ class Kernel:
         size = 1 if self.waits else max(1, CHUNK // self.widest)
         if order == "reversed" and self.order_matters:
             size = min(size, -(-total // GROUPS))
-        shadow = Shadow(total, memory, self.sizes, self.ordered) if races else None
+        shadow = Shadow(total, memory, self.sizes, self.ordered, warps, stages) if races else None
         args = [
             torch.tensor([_wrapped(value)], dtype=dtype_of(kind))
             for (_, kind), value in zip(self.module.main.blocks[0].args, values, strict=True)
@@ -225,6 +259,7 @@ class Machine:
         self.turning = 0  # loops that may turn without end, around what runs now
         self.at: Op | None = None
         self.patience, self.stuck = STUCK, False
+        self.ahead: frozenset[int] = frozenset()  # loads of the loop that turns now which may be done turns ahead
         self.journal: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] | None = None
 
     def try_to_run(self, args: Sequence[torch.Tensor]) -> bool:
@@ -367,7 +402,12 @@ class Machine:
         if bool(stuck.any()):
             who = self.program(int(stuck.to(torch.uint8).argmax()))
             self.fail(faults.EndlessLoop, op, f"the loop turns without end: its step is not above 0; program {who}")
-        return self.turns(op, 0, trips, low, step, carried, env)
+        if self.shadow is not None and op.number in self.kernel.ahead:
+            stages, self.ahead = self.kernel.ahead[op.number]
+            self.shadow.begin_loop(stages)
+        found = self.turns(op, 0, trips, low, step, carried, env)
+        self.ahead = frozenset()
+        return found
 
     def turns(
         self, op: Op, first: int, trips: torch.Tensor, low: torch.Tensor, step: torch.Tensor,
@@ -390,6 +430,8 @@ class Machine:
                     new = inner.turns(op, turn, *bounds, [_picked(x, places) for x in carried], mine)
                     carried = self.rejoined(inner, places, new, carried)
                     break
+            if self.ahead:
+                self.shadow.turn_loop()
             env[counter] = low + turn * step
             env.update((name, value) for (name, _), value in zip(names, carried, strict=True))
             try:
@@ -408,7 +450,7 @@ class Machine:
         """Return the places of the programs that are on, and a machine of them."""
         places = on.nonzero().squeeze(1)
         inner = Machine(self.kernel, self.grid, self.numbers[places], self.memory, self.shadow, self.watch)
-        inner.turning = self.turning
+        inner.turning, inner.ahead = self.turning, self.ahead
         return places, inner
 
     def per_element(self, count: int) -> Machine:
@@ -520,9 +562,10 @@ def PASS() -> None:
 
 ENDS = ("tt.return", "cf.br", "cf.cond_br", "scf.yield", "scf.condition", "tt.reduce.return", "tt.scan.return",
         "tt.map_elementwise.return")  # fmt: skip
+BARRIERS = ("gpu.barrier", "ttg.barrier")
 SURROUNDED: dict[str, Callable] = {
     **dict.fromkeys(KINDS, access),
-    **dict.fromkeys(("gpu.barrier", "ttg.barrier"), barrier),
+    **dict.fromkeys(BARRIERS, barrier),
     "llvm.intr.assume": blocks.check,
     "scf.for": Machine.loop,
     "scf.if": Machine.branch,
@@ -586,6 +629,32 @@ def _has_atomic(op: Op) -> bool:
         for block in region
         for inner in block.ops
     )
+
+
+def _inside(op: Op) -> Iterator[Op]:
+    """Yield the operations in the regions of one."""
+    for inner in (each for region in op.regions for block in region for each in block.ops):
+        yield inner
+        yield from _inside(inner)
+
+
+def _ahead(loop: Op) -> frozenset[int]:
+    """Return the numbers of the loads that the compiler may do turns ahead of the others' work.
+
+    In a loop that says how many turns are on their way these are all, but for those in branches; in others those that a
+    product of matrices needs. Barriers and loops in it keep it from that.
+    """
+    stages, body = loop.attrs.get("tt.num_stages"), loop.regions[0][0].ops
+    if any(op.name in ("scf.for", "scf.while", *BARRIERS) for op in _inside(loop)):
+        return frozenset()
+    wanted: set[str] = set()
+    for op in reversed(body):
+        if op.name == "tt.dot":
+            wanted.update(op.operands[:2])
+        if wanted.intersection(op.results):
+            wanted.update(op.operands)
+    loads = (op for op in body if op.name == "tt.load")
+    return frozenset(op.number for op in loads if stages is not None or wanted.intersection(op.results))
 
 
 def _together(roots: Iterable[frozenset[int] | None]) -> frozenset[int] | None:

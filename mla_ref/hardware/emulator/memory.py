@@ -121,6 +121,8 @@ Load = tuple[str, tuple[str, int, int]]  # a kernel, and the place of one of its
 class Fills:
     """What loads give in the body of a `with` where their mask leaves places out and they say no `other`.
 
+    So do atomic operations whose results are used.
+
     Parameters
     ----------
     zero

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 
 import torch
@@ -12,6 +13,7 @@ MANY = -1  # programs
 DENSE, PAGE = 1 << 24, 1 << 12  # bytes of a storage from which on it is kept by pages; units of one
 BITS = 20  # of an operation's number: with a program's it makes one number
 OPS = 1 << BITS
+LANES = 32  # threads of a warp
 VIEWS = 64  # programs of which it is kept what they know
 SPOT, SHAPE = 32, 22  # bits below a program's waits, and below the number of a block's shape: a spot among its threads
 # Ways to touch: plain reads and writes, atomic operations that change what is there, and those (and volatile loads)
@@ -31,8 +33,11 @@ class Shadow:
     does, for its programs cannot know who came first. Those of scope "cta" are plain writes to other programs.
 
     Within a program a thread reads what another one stored, or stores over it, with no barrier between, where an access
-    has an element elsewhere in its block than the store had it, or in a block of another shape. Atomic operations are
+    has an element elsewhere in its block than the store had it, or in a block of another shape. Of a block of
+    fewer elements than there are threads, one stores each element, and all of them read it. Atomic operations are
     barriers, too.
+
+    In some loops the compiler does loads turns ahead. They race with what the program wrote in the turns between.
 
     What does not count: a write of the value that is there, and so writes of one value by several programs, each of
     which may read it back. What is not seen: stores of a program to what another of its threads still has to read;
@@ -48,10 +53,18 @@ class Shadow:
         always touched together are looked at as one unit.
     ordered
         Whether atomic operations may order programs.
+    warps, stages
+        Of a program, and of a loop that does not say how many turns' loads are on their way.
     """
 
     def __init__(
-        self, programs: int, memory: Memory, sizes: Collection[tuple[int, frozenset[int] | None]], ordered: bool
+        self,
+        programs: int,
+        memory: Memory,
+        sizes: Collection[tuple[int, frozenset[int] | None]],
+        ordered: bool,
+        warps: int = 4,
+        stages: int = 3,
     ):
         self.memory, self.sizes = memory, sizes
         self.units: dict[int, int] = {}
@@ -64,13 +77,57 @@ class Shadow:
         self.shapes: dict[tuple[int, ...], int] = {}
         self.waits = torch.zeros(programs + 1, dtype=torch.int64)  # of each program, for all of its threads
         self.order = Order(programs) if ordered else None
+        self.threads, self.stages = LANES * warps if warps > 1 else 1, stages  # those of a warp go side by side
+        self.clock = self.since = 0  # turns of loops with loads ahead, and the first one of the loop that turns
+        self.lead = self.unseen = 0  # turns between a load and its own turn, and from when on it misses what is written
+        self.changed: dict[int, torch.Tensor] = {}  # who changed a unit last, and in which turn
+
+    def begin_loop(self, stages: int | None) -> None:
+        """Note that a loop begins of which loads are done turns ahead, by default as many as the launch says."""
+        self.lead = (self.stages if stages is None else stages) - 2
+        self.clock += 1  # what the last turn before wrote late came before
+        self.since = self.clock + 1
+
+    def turn_loop(self) -> None:
+        """Note that its next turn begins. Its loads miss what was written from the turn `unseen` on."""
+        self.clock += 1
+        self.unseen = max(self.since, self.clock - self.lead)
+
+    def missed(self, region: Region, units: torch.Tensor, programs: torch.Tensor) -> tuple[int, int, int] | None:
+        """Return a race as `touch` does, of loads that were done ahead with what their programs wrote meanwhile."""
+        if region.low not in self.changed or self.lead < 0:
+            return None
+        units = self._packed(region, units)
+        last = self._of(self.changed, region).index_select(0, units)
+        wrong = (last >> SPOT == programs) & (last & (1 << SPOT) - 1 >= self.unseen)
+        if not wrong.any():
+            return None
+        at = int(wrong.to(torch.uint8).argmax())
+        noted = (
+            self._of(self.noted[kind], region)[units[at]] for kind in (WRITE, UPDATE) if region.low in self.noted[kind]
+        )
+        ops = [int(each) % OPS for each in noted if int(each) >> BITS == int(programs[at])]
+        return at, int(programs[at]), ops[0] if ops else 0
+
+    def change(
+        self, region: Region, units: torch.Tensor, programs: torch.Tensor, changed: torch.Tensor, late: bool
+    ) -> None:
+        """Note what programs change, for loads of later turns; in a branch that is late in a turn."""
+        units = self._packed(region, units)
+        self._of(self.changed, region)[units[changed]] = (programs << SPOT | self.clock + late)[changed]
 
     def wait(self, programs: torch.Tensor) -> None:
         """Note that all threads of programs wait for one another."""
         self.waits[programs] += 1
 
-    def spots_of(self, shape: tuple[int, ...], programs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """Return where in their programs, at this time, elements are at places of a block of a shape."""
+    def spots_of(
+        self, shape: tuple[int, ...], programs: torch.Tensor, places: torch.Tensor, spread: bool
+    ) -> torch.Tensor:
+        """Return where in their programs, at this time, elements are at places of a block of a shape.
+
+        `spread` says that all threads go on with what they read of it, and not only those that would store it.
+        """
+        shape = (*shape, 0) if spread and math.prod(shape) < self.threads else shape
         number = self.shapes.setdefault(shape, len(self.shapes))
         return self.waits[programs] << SPOT | number << SHAPE | places
 

@@ -423,6 +423,44 @@ def zeros_where_other_threads_store(x_ptr, y_ptr):
     tl.store(y_ptr + i, tl.load(x_ptr + i))  # two
 
 
+@racy(lambda: numbers(64), lambda: ints(P), lambda: ints(64), grid=1)
+@triton.jit
+def a_number_that_one_thread_stores(x_ptr, y_ptr, z_ptr):
+    i = tl.arange(0, 64)
+    tl.store(y_ptr, 7)  # one
+    tl.store(z_ptr + i, tl.load(x_ptr + i) + tl.load(y_ptr))  # two
+
+
+@racy(lambda: numbers(8), lambda: ints(8), lambda: ints(1), grid=1)
+@triton.jit
+def fewer_elements_than_threads(x_ptr, y_ptr, z_ptr):
+    i = tl.arange(0, 8)
+    tl.store(y_ptr + i, tl.load(x_ptr + i) * 2)  # one
+    pairs = tl.load(y_ptr + i)[:, None] * tl.load(x_ptr + tl.arange(0, 16) % 8)[None, :]  # two
+    tl.store(z_ptr, tl.sum(tl.sum(pairs, 1), 0))
+
+
+# Loads that the compiler does turns ahead
+
+
+@racy(lambda: numbers(256), grid=1)
+@triton.jit
+def a_turn_reads_what_the_one_before_stored(x_ptr):
+    i = tl.arange(0, 256)
+    for turn in tl.range(0, 4, num_stages=3):
+        tl.store(x_ptr + i, tl.load(x_ptr + i) * 2 + turn)  # both
+
+
+@racy(lambda: torch.ones(16, 16).half(), lambda: torch.ones(16, 16).half(), grid=1)
+@triton.jit
+def a_product_of_what_the_turn_before_stored(x_ptr, y_ptr):
+    i, j = tl.arange(0, 16)[:, None], tl.arange(0, 16)[None, :]
+    y = tl.load(y_ptr + i * 16 + j)
+    for _ in range(3):
+        x = tl.load(x_ptr + i * 16 + j)  # two
+        tl.store(x_ptr + i * 16 + j, tl.dot(x, y).to(tl.float16))  # one
+
+
 @pytest.mark.parametrize("name", RACY)
 @pytest.mark.parametrize("order", ["forward", "reversed"])
 def test_a_race_is_named_with_both_lines(name, order):
@@ -732,6 +770,56 @@ def parts_far_apart(part_ptr, count_ptr, y_ptr):
     tl.store(part_ptr + p * 1048576, p + 1)
     if tl.atomic_add(count_ptr, 1) == 7:
         tl.store(y_ptr, tl.sum(tl.load(part_ptr + tl.arange(0, 8) * 1048576)))
+
+
+@honest(lambda: numbers(64), lambda: ints(1), lambda: ints(64), grid=1, expect={2: numbers(64) + 7})
+@triton.jit
+def a_number_that_all_wait_for(x_ptr, y_ptr, z_ptr):
+    i = tl.arange(0, 64)
+    tl.store(y_ptr, 7)
+    tl.debug_barrier()
+    tl.store(z_ptr + i, tl.load(x_ptr + i) + tl.load(y_ptr))
+
+
+@honest(lambda: numbers(P), lambda: ints(P), expect={1: numbers() * 2 + 1})
+@triton.jit
+def a_number_that_its_thread_reads_back(x_ptr, y_ptr):
+    p = tl.program_id(0)
+    tl.store(y_ptr + p, tl.load(x_ptr + p) * 2)
+    tl.store(y_ptr + p, tl.load(y_ptr + p) + 1)
+
+
+@honest(lambda: numbers(256), grid=1, expect={0: numbers(256) * 8 + 4})
+@triton.jit
+def turns_of_a_loop_that_is_not_pipelined(x_ptr):
+    i = tl.arange(0, 256)
+    for turn in tl.range(0, 3, num_stages=1):
+        tl.store(x_ptr + i, tl.load(x_ptr + i) * 2 + turn)
+
+
+@honest(lambda: numbers(256), grid=1, expect={0: numbers(256) * 8 + 4})
+@triton.jit
+def turns_of_a_plain_loop(x_ptr):
+    i = tl.arange(0, 256)
+    for turn in range(3):
+        tl.store(x_ptr + i, tl.load(x_ptr + i) * 2 + turn)
+
+
+@honest(lambda: numbers(256), grid=1, expect={0: numbers(256) * 8 + 4})
+@triton.jit
+def turns_behind_barriers(x_ptr):
+    i = tl.arange(0, 256)
+    for turn in tl.range(0, 3, num_stages=3):
+        tl.store(x_ptr + i, tl.load(x_ptr + i) * 2 + turn)
+        tl.debug_barrier()
+
+
+@honest(lambda: numbers(256), lambda: ints(256), grid=1, expect={1: numbers(256) * 2})
+@triton.jit
+def turns_of_which_each_has_places_of_its_own(x_ptr, y_ptr):
+    for start in tl.range(0, 256, 64, num_stages=3):
+        i = start + tl.arange(0, 64)
+        tl.store(y_ptr + i, tl.load(x_ptr + i) * 2)
 
 
 @pytest.mark.parametrize("name", HONEST)
