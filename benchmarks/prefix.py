@@ -9,6 +9,7 @@ the first and the last sequence are compared with `mla_ref.naive` in float64.
 
 - `one_level`: a system prompt under all sequences; their own contexts are what continuous batching draws from data
   sets, after some steps. `tokens_per_s` is the batch over the time, per layer.
+- `apart`: the parts of one of these steps, each alone, with the FLOPs of attention over the time.
 - `switch`: around the switch point, whose prediction stands beside it.
 - `levels`: a system prompt, documents under branches, own tokens.
 - `random_trees`: `ratio` is the time of absorb over that of the plan, both ours.
@@ -212,12 +213,37 @@ def one_level(name: str, prompt: str, data: str, B: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def apart(name: str, prompt: str, data: str, B: int) -> dict[str, Any]:
+    """Measure what a step is made of: the prefix alone, a prefill without a mask, and own contexts alone, by absorb."""
+    config, tokens = MLAConfig.preset(name), SYSTEM_PROMPTS[prompt]
+    own, H = own_contexts(name, data, B), config.num_attention_heads
+    batch = Batch.draw(config, [[0]] * B, [tokens], own)
+    call, plan, expanded = batch.prefix(switch_points(config)["measured ceilings"])
+    offsets = (torch.tensor([0, end], dtype=torch.int32, device="cuda") for end in (B, plan.tokens))
+    where = (batch.q[:, 0], expanded.k, expanded.v, *offsets)
+    own = [each + tokens - plan.tokens for each in own]
+    calls = {
+        "step": call,
+        "prefix": lambda: kernels.ragged_attention(*where, scale=config.qk_head_dim**-0.5, causal=False)[0],
+        "own": Batch.draw(config, [[]] * B, [], own).absorb(),
+    }
+    macs = {"prefix": B * H * plan.tokens * (config.qk_head_dim + config.v_head_dim)}
+    macs["own"] = H * sum(own) * (2 * config.kv_lora_rank + config.qk_rope_head_dim)
+    macs["step"] = macs["prefix"] + macs["own"]
+    found = dict(zip(calls, cold(list(calls.values())), strict=True))
+    for each, timing in found.items():
+        timing["tflops"] = round(2e-6 * macs[each] / timing["cold_us"], 1)
+    print(name, prompt, B, "apart", found, flush=True)
+    return {"model": name, "prompt": prompt, "data": data, "B": B, "share_of_own": round(macs["own"] / macs["step"], 3),
+            "calls": found}  # fmt: skip
+
+
 def switch(name: str, tokens: int) -> dict[str, Any]:
     """Measure both forms around the switch point: where they take equally long."""
     config, rows = MLAConfig.preset(name), []
     for B in AROUND:
         batch = Batch.draw(config, [[0]] * B, [tokens], [256] * B)
-        found = batch.measure({"prefix": batch.prefix(1, min_saving=0, min_share=0)[0], "absorb": batch.absorb()})
+        found = batch.measure({"prefix": batch.prefix(1, min_saving=0, merging=0)[0], "absorb": batch.absorb()})
         rows.append({"B": B, **{f"{each}_us": found[each]["cold_us"] for each in found}})
     crossing = None
     for low, high in itertools.pairwise(rows):
@@ -298,6 +324,7 @@ def main() -> None:
         "page_size": PAGE,
         "flash_mla": importlib.import_module("flash_mla").__version__ if FLASH_MLA else None,
         "one_level": [one_level(name, *case) for name in ("kimi_k2", "deepseek_v3") for case in cases],
+        "apart": apart("kimi_k2", "A", "mmlu", 1024),
         "switch": [switch(name, tokens) for name in ("kimi_k2", "deepseek_v3") for tokens in (4759, 26472)],
         "levels": [levels("kimi_k2", 1024, 26432, 8, 4096, 256), levels("kimi_k2", 256, 8192, 4, 2048, 256)],
         "random_trees": random_trees("kimi_k2"),

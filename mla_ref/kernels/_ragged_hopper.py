@@ -32,28 +32,31 @@ def _finite(m):
 
 
 @gluon.jit
-def _tile(t, cu_q_ptr, cu_kv_ptr, sizes, BLOCK_B: gl.constexpr, CAUSAL: gl.constexpr, BOTTOM_RIGHT: gl.constexpr):
-    """Return what tile t is: head, first row within its sequence, the sequence's lengths and offsets, end and blocks.
+def _tile(t, where, sizes, BLOCK_B: gl.constexpr, CAUSAL: gl.constexpr, BOTTOM_RIGHT: gl.constexpr):
+    """Return what tile t is: head, first row within its sequence, the sequence's lengths, where its results, queries
+    and keys begin, the tile's end and blocks.
 
     Heads of a group are neighbours, then come rows, those that see most first. Sequence b has the slots from
-    ``cu_seqlens_q[b] // BLOCK_M + b`` on, of which the last may be empty: a tile of no blocks.
+    ``cu_rows[b] // BLOCK_M + b`` on, of which the last may be empty: a tile of no blocks.
     """
+    cu_rows_ptr, q_starts_ptr, kv_starts_ptr, kv_ends_ptr = where
     B, slots, group = sizes
     h = t // (slots * group) * group + t % group
     slot = slots - 1 - t // group % slots
     # one warp's lanes hold all sequences, and each warp the same
     layout: gl.constexpr = gl.BlockedLayout([BLOCK_B // 32 if BLOCK_B > 32 else 1], [32], [4], [0])
     offs_b = gl.arange(0, BLOCK_B, layout=layout)
-    starts = gl.load(cu_q_ptr + offs_b, mask=offs_b < B, other=0).to(gl.int32)
+    starts = gl.load(cu_rows_ptr + offs_b, mask=offs_b < B, other=0).to(gl.int32)
     b = gl.sum(((starts // BLOCK_M + offs_b <= slot) & (offs_b < B)).to(gl.int32), 0) - 1
-    first_q, first_k = gl.load(cu_q_ptr + b).to(gl.int32), gl.load(cu_kv_ptr + b).to(gl.int32)
-    S, T = gl.load(cu_q_ptr + b + 1).to(gl.int32) - first_q, gl.load(cu_kv_ptr + b + 1).to(gl.int32) - first_k
-    row = (slot - first_q // BLOCK_M - b) * BLOCK_M
+    first, first_q = gl.load(cu_rows_ptr + b).to(gl.int32), gl.load(q_starts_ptr + b).to(gl.int32)
+    first_k = gl.load(kv_starts_ptr + b).to(gl.int32)
+    S, T = gl.load(cu_rows_ptr + b + 1).to(gl.int32) - first, gl.load(kv_ends_ptr + b).to(gl.int32) - first_k
+    row = (slot - first // BLOCK_M - b) * BLOCK_M
     shift = T - S if BOTTOM_RIGHT else 0
     end = gl.minimum(row + BLOCK_M, S) + shift if CAUSAL else T  # tokens that the last row sees
     end = gl.maximum(gl.minimum(end, T), 0)
     blocks = gl.where(row < S, gl.maximum((end + BLOCK_N - 1) // BLOCK_N, 1), 0)
-    return h, row, S, T, first_q, first_k, shift, end, blocks
+    return h, row, S, T, first, first_q, first_k, shift, end, blocks
 
 
 @gluon.jit
@@ -101,13 +104,13 @@ def _attend(
     given, HALF: gl.constexpr, BLOCK_B: gl.constexpr, CAUSAL: gl.constexpr, BOTTOM_RIGHT: gl.constexpr,
 ):  # fmt: skip
     """Attend with 64 rows of each of this program's tiles: what each of the two warpgroups does."""
-    q, k, v, bars, out, lse, cu_q_ptr, cu_kv_ptr, sizes, tiles, scale = given
+    q, k, v, bars, out, lse, where, sizes, tiles, scale = given
     q_full, q_free, k_full, k_free, v_full, v_free, turns, cleared, sums = bars
     count, tile = 0, 0  # blocks and tiles so far, for the phases
     clears = 0
     for t in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        h, row, S, T, first_q, _first_k, shift, end, blocks = _tile(
-            t, cu_q_ptr, cu_kv_ptr, sizes, BLOCK_B, CAUSAL, BOTTOM_RIGHT
+        h, row, S, T, first, _first_q, _first_k, shift, end, blocks = _tile(
+            t, where, sizes, BLOCK_B, CAUSAL, BOTTOM_RIGHT
         )
         if blocks > 0:
             offs_m = row + ROWS * HALF + gl.arange(0, ROWS, layout=ROW)
@@ -156,7 +159,7 @@ def _attend(
             count, tile = count + 1, tile + 1
 
             total = gl.where(l_i == 0.0, 1.0, l_i)
-            rows = (first_q + offs_m).to(gl.int64)
+            rows = (first + offs_m).to(gl.int64)
             offs_d = gl.arange(0, DV, layout=COLUMN)
             ptrs = out[0] + h.to(gl.int64) * out[2] + rows[:, None] * out[1] + offs_d[None, :] * out[3]
             gl.store(ptrs, (acc / total[:, None]).to(out[0].dtype.element_ty), mask=(offs_m < S)[:, None])
@@ -166,15 +169,15 @@ def _attend(
 
 @gluon.jit
 def _load(
-    q_desc, q_rest_desc, k_desc, k_rest_desc, v_desc, q, k, v, bars, strides, cu_q_ptr, cu_kv_ptr, sizes, tiles,
+    q_desc, q_rest_desc, k_desc, k_rest_desc, v_desc, q, k, v, bars, strides, where, sizes, tiles,
     BLOCK_B: gl.constexpr, CAUSAL: gl.constexpr, BOTTOM_RIGHT: gl.constexpr,
 ):  # fmt: skip
     """Bring queries and blocks to shared memory as soon as there is room: the next tile's, too."""
     q_full, q_free, k_full, k_free, v_full, v_free, _turns, _cleared, _sums = bars
     count, tile = 0, 0
     for t in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        h, row, _S, _T, first_q, first_k, _shift, end, blocks = _tile(
-            t, cu_q_ptr, cu_kv_ptr, sizes, BLOCK_B, CAUSAL, BOTTOM_RIGHT
+        h, row, _S, _T, _first, first_q, first_k, _shift, end, blocks = _tile(
+            t, where, sizes, BLOCK_B, CAUSAL, BOTTOM_RIGHT
         )
         column_q, column_k, column_v = h * strides[0], h * strides[1], h * strides[2]
         if blocks > 0:
@@ -206,8 +209,8 @@ def _load(
 
 @gluon.jit(do_not_specialize=["B", "slots", "group", "tiles"])  # which differ from batch to batch
 def ragged_attention_hopper(
-    q_desc, q_rest_desc, k_desc, k_rest_desc, v_desc, cu_q_ptr, cu_kv_ptr, out_ptr, lse_ptr,
-    scale, B, slots, group, tiles,
+    q_desc, q_rest_desc, k_desc, k_rest_desc, v_desc, cu_rows_ptr, q_starts_ptr, kv_starts_ptr, kv_ends_ptr,
+    out_ptr, lse_ptr, scale, B, slots, group, tiles,
     stride_qh, stride_kh, stride_vh, stride_ot, stride_oh, stride_od, stride_lt, stride_lh,
     CAUSAL: gl.constexpr, BOTTOM_RIGHT: gl.constexpr, BLOCK_B: gl.constexpr,
 ):  # fmt: skip
@@ -241,7 +244,8 @@ def ragged_attention_hopper(
     bars = q_full, q_free, k_full, k_free, v_full, v_free, turns, cleared, sums
     keys, queries, sizes = (k, k_rest), (q, q_rest), (B, slots, group)
     out, lse = (out_ptr, stride_ot, stride_oh, stride_od), (lse_ptr, stride_lt, stride_lh)
-    given = queries, keys, v, bars, out, lse, cu_q_ptr, cu_kv_ptr, sizes, tiles, scale
+    where = cu_rows_ptr, q_starts_ptr, kv_starts_ptr, kv_ends_ptr
+    given = queries, keys, v, bars, out, lse, where, sizes, tiles, scale
     strides = stride_qh, stride_kh, stride_vh
     gl.warp_specialize(
         [
@@ -249,8 +253,8 @@ def ragged_attention_hopper(
             (_attend, (given, 1, BLOCK_B, CAUSAL, BOTTOM_RIGHT)),
             (
                 _load,
-                (q_desc, q_rest_desc, k_desc, k_rest_desc, v_desc, queries, keys, v, bars, strides, cu_q_ptr,
-                 cu_kv_ptr, sizes, tiles, BLOCK_B, CAUSAL, BOTTOM_RIGHT),
+                (q_desc, q_rest_desc, k_desc, k_rest_desc, v_desc, queries, keys, v, bars, strides, where,
+                 sizes, tiles, BLOCK_B, CAUSAL, BOTTOM_RIGHT),
             ),
         ],
         [4, 4],

@@ -1,12 +1,14 @@
 """Decode over shared prefixes: each shared part once for all of its users, each sequence's rest by absorption.
 
-A program of the naive kernel takes a head, a block of the queries of a part's users, and a share of the part's tokens.
-A second kernel merges what a sequence's parts and its rest have found. Which programs there are is a table that the
-host makes once a plan.
+A program of the naive kernel takes a head, a block of the queries of a part's users, and a share of the part's tokens,
+a piece. A second kernel merges what a sequence's pieces and its rest have found. Which pieces there are is a table that
+the host makes once a plan. On an H100 or H200 the naive kernel is that of ragged prefill, to which a piece is a
+sequence.
 """
 
 import functools
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,19 +20,25 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from .._operands import check_mla
 from ..attention import default_scale
 from ..prefix import ExpandedPrefixes, PrefixPlan, check_plan
+from . import ragged_hopper
 from ._decode import Tile, block_width, limits
 from ._launch import check_operands, check_scale, on_device_of, result_for
 from ._sizes import ceil_div, power_of_2
 from .decoders import DECODERS, FASTEST
 from .masked_softmax import finite, nonzero
-from .ragged_attention import LOG2_E, MANY, attend_block, choose_tile
+from .ragged_attention import LOG2_E, attend_block, choose_tile
 
 MERGED, ROWS = 16, 64  # rows of a program that merges, and of one of absorb
+# The kernel for Hopper is faster for parts of more queries, whose products take longer than reading the part, and of
+# more tokens, in the mean over queries.
+MANY_QUERIES, MANY_TOKENS = 64, 2400
+HOPPER = Tile(ragged_hopper.BLOCK_M, ragged_hopper.BLOCK_N, 4, 2)
 # By rows of a program, microseconds of a block of tokens, and what a program takes besides, in blocks.
-BLOCK, START = {128: 1.3, 64: 0.87, 16: 0.5}, {128: 6, 64: 2, 16: 2}
-# Microseconds: reading a block, for each multiprocessor that does; absorb's products of a query, a token and a head on
-# one multiprocessor, and what absorb takes at least; writing and merging a share.
-READ, ABSORB, LATENCY, MERGE = 0.01, 8.7e-4, 10.0, 2.0
+BLOCK, START = {HOPPER: 1.9, 128: 1.3, 64: 0.87, 16: 0.5}, {HOPPER: 5, 128: 6, 64: 2, 16: 2}
+# Microseconds: reading a token, for each multiprocessor that does; absorb's products of a query, a token and a head on
+# one multiprocessor, and what absorb takes at least; writing and merging pieces at all, and a row of them.
+READ, ABSORB, LATENCY, MERGE, MERGE_ROW = 1.6e-4, 8.7e-4, 10.0, 2.0, 1.2e-4
+MOST_SPLITS = 16
 
 
 @triton.jit
@@ -38,15 +46,14 @@ def _prefix_attention(
     q_nope_ptr, q_rope_ptr, k_ptr, v_ptr, k_nope_desc, k_rope_desc, v_desc, users_ptr, work_ptr, out_ptr, lse_ptr,
     scale, S,
     stride_qb, stride_qs, stride_qh, stride_qd, stride_rb, stride_rs, stride_rh, stride_rd,
-    stride_kt, stride_kh, stride_vt, stride_vh,
-    stride_op, stride_ob, stride_os, stride_oh, stride_od, stride_lp, stride_lb, stride_ls, stride_lh,
+    stride_kt, stride_kh, stride_vt, stride_vh, stride_ot, stride_oh, stride_lt,
     DN: tl.constexpr, DR: tl.constexpr, DV: tl.constexpr,
     BLOCK_DN: tl.constexpr, BLOCK_DR: tl.constexpr, BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     work_ptr += tl.program_id(0) * 6
     h, first, rows = tl.load(work_ptr), tl.load(work_ptr + 1), tl.load(work_ptr + 2)
-    start, end, slot = tl.load(work_ptr + 3), tl.load(work_ptr + 4), tl.load(work_ptr + 5)
+    start, end, row = tl.load(work_ptr + 3), tl.load(work_ptr + 4), tl.load(work_ptr + 5)
     offs_m = tl.arange(0, BLOCK_M)
     exists = offs_m < rows
     b = tl.load(users_ptr + (first + offs_m) // S, mask=exists, other=0).to(tl.int64)
@@ -91,20 +98,17 @@ def _prefix_attention(
         seen = inside[None, :]
         acc, m_i, l_i = attend_block(q_nope, q_rope, k_nope, k_rope, v, seen, acc, m_i, l_i, scale, True, True, 0)
 
-    slot = slot.to(tl.int64)
     out = (acc / l_i[:, None]).to(out_ptr.dtype.element_ty)
-    out_rows = (slot * stride_op + b * stride_ob + s * stride_os + h * stride_oh)[:, None]
-    out_ptrs = out_ptr + out_rows + offs_dv.to(tl.int64)[None, :] * stride_od
+    offs_r = (row + offs_m).to(tl.int64)
+    out_ptrs = out_ptr + (offs_r * stride_ot + h * stride_oh)[:, None] + offs_dv[None, :]
     tl.store(out_ptrs, out, mask=exists[:, None] & (offs_dv < DV))
-    lse_rows = slot * stride_lp + b * stride_lb + s * stride_ls + h * stride_lh
-    tl.store(lse_ptr + lse_rows, (m_i + tl.log2(l_i)) * 0.6931471805599453, mask=exists)
+    tl.store(lse_ptr + offs_r * stride_lt + h, (m_i + tl.log2(l_i)) * 0.6931471805599453, mask=exists)
 
 
 @triton.jit
 def _merge(
-    rest_ptr, rest_lse_ptr, parts_ptr, part_lses_ptr, counts_ptr, out_ptr, lse_ptr, rows, S, H, P,
-    stride_rb, stride_rs, stride_rh, stride_rd, stride_nb, stride_ns, stride_nh,
-    stride_pp, stride_pb, stride_ps, stride_ph, stride_pd, stride_mp, stride_mb, stride_ms, stride_mh,
+    rest_ptr, rest_lse_ptr, parts_ptr, part_lses_ptr, part_rows_ptr, out_ptr, lse_ptr, rows, B, S, H, P,
+    stride_rb, stride_rs, stride_rh, stride_rd, stride_nb, stride_ns, stride_nh, stride_pt, stride_ph, stride_mt,
     stride_ob, stride_os, stride_oh, stride_od, stride_lb, stride_ls, stride_lh,
     DV: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
@@ -112,7 +116,6 @@ def _merge(
     offs_d = tl.arange(0, BLOCK_DV).to(tl.int64)
     b, s, h = row // H // S, row // H % S, row % H
     exists, wide = row < rows, (offs_d < DV)[None, :]
-    count = tl.load(counts_ptr + b, mask=exists, other=0)
 
     m_i = tl.load(rest_lse_ptr + b * stride_nb + s * stride_ns + h * stride_nh, mask=exists, other=float("-inf"))
     rest_ptrs = rest_ptr + (b * stride_rb + s * stride_rs + h * stride_rh)[:, None] + offs_d[None, :] * stride_rd
@@ -121,11 +124,10 @@ def _merge(
     l_i = tl.where(seen, 1.0, 0.0)
     acc = tl.where(seen[:, None], acc, 0.0)
     for p in range(P):
-        has = exists & (p < count)
-        part_lse_ptrs = part_lses_ptr + p * stride_mp + b * stride_mb + s * stride_ms + h * stride_mh
-        part_lse = tl.load(part_lse_ptrs, mask=has, other=float("-inf"))
-        part_rows = p * stride_pp + b * stride_pb + s * stride_ps + h * stride_ph
-        part_ptrs = parts_ptr + part_rows[:, None] + offs_d[None, :] * stride_pd
+        first = tl.load(part_rows_ptr + p * B + b, mask=exists, other=-1).to(tl.int64)
+        has, part_row = first >= 0, first + s
+        part_lse = tl.load(part_lses_ptr + part_row * stride_mt + h, mask=has, other=float("-inf"))
+        part_ptrs = parts_ptr + (part_row * stride_pt + h * stride_ph)[:, None] + offs_d[None, :]
         part = tl.load(part_ptrs, mask=has[:, None] & wide, other=0.0).to(tl.float32)
         m_ij = tl.maximum(m_i, part_lse)
         base = finite(m_ij)
@@ -158,8 +160,7 @@ def prefix_attention(
 ) -> tuple[Tensor, Tensor]:
     """MLA over pages, naive over the shared parts of a plan: :func:`mla_ref.prefix_attention` in a few launches.
 
-    A part whose users fill the GPU goes to cuDNN's attention where there is one, which is faster than this kernel
-    there; all others go to one launch. Without a part to compute naively this is absorb.
+    All naive parts are one launch. Without a part to compute naively this is absorb.
 
     Parameters
     ----------
@@ -222,11 +223,13 @@ def prefix_attention(
             absorbed(out, lse)
             return out, lse
         rest, rest_lse = out.new_empty(out.shape), lse.new_empty(lse.shape)
-        with _beside(q_nope.device, first=_crowded(q_nope, q_rope, plan, expanded.v.shape[2])) as join:
+        q = queries_for_hopper(q_nope, q_rope, plan, expanded, scale)
+        work = plan_work(q_nope, q_rope, plan, expanded, hopper=q is not None)
+        with _beside(q_nope.device, first=work.programs > limits(q_nope.device).multiprocessors) as join:
             absorbed(rest, rest_lse)
-        parts, part_lses, counts = naive_parts(q_nope, q_rope, plan, expanded, scale)
+        parts, part_lses = naive_parts(q_nope, q_rope, q, work, expanded, scale)
         join()
-        launch_merge(rest, rest_lse, parts, part_lses, counts, out, lse)
+        launch_merge(rest, rest_lse, parts, part_lses, work.rows, out, lse)
     return out, lse
 
 
@@ -255,68 +258,76 @@ def _side_stream(device, first):
     return torch.cuda.Stream(device, priority=-1 if first else 0)
 
 
-def _crowded(q_nope, q_rope, plan, Dv):
-    """Return whether the naive parts have more programs than the GPU runs at once."""
-    S, H = q_nope.shape[1:3]
-    if any(prefers_cudnn(q_nope, q_rope, Dv, len(node.users)) for node in plan.nodes):
-        return True
-    tile = tile_for(q_nope, q_rope, Dv, max(len(node.users) for node in plan.nodes))
-    return len(_work(plan, (), H, S, tile, q_nope.device)[0]) > limits(q_nope.device).multiprocessors
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What the naive kernel does: pieces, each a share of a part's tokens for all users of the part.
+
+    Attributes
+    ----------
+    tile
+        Block sizes; ``HOPPER`` is the kernel of that name.
+    users
+        int32 ``[U]``: the sequences that share a part, one part's behind another's.
+    rows
+        int32 ``[P, B]``: of each sequence's pieces the row of its first query among all results; -1: it has fewer.
+    results
+        How many rows there are, one for each query of each piece.
+    programs
+        How many programs do something.
+    table
+        int32 ``[N, 6]``, a line for each program: its head, the first of its queries among those of ``users``, how
+        many, its first token and the one behind its last, its first row. For ``HOPPER`` the offsets that
+        :func:`mla_ref.kernels.ragged_hopper.launch` takes.
+    gathered
+        Whether queries are those of ``users`` in turn, and not those of the batch.
+    """
+
+    tile: Tile
+    users: Tensor
+    rows: Tensor
+    results: int
+    programs: int
+    table: Tensor | tuple[Tensor, ...]
+    gathered: bool
+
+
+def plan_work(q_nope: Tensor, q_rope: Tensor, plan: PrefixPlan, expanded: ExpandedPrefixes, hopper: bool) -> Work:
+    """Return what there is to do. Raises ValueError as :func:`choose_tile`."""
+    (S, H, Dn), Dr, Dv = q_nope.shape[1:], q_rope.shape[3], expanded.v.shape[2]
+    key = block_width(Dn) + block_width(Dr)
+    tile = HOPPER if hopper else choose_tile(q_nope, key, block_width(Dv), _most_queries(plan, S))
+    return _work(plan, H, S, tile, q_nope.device)
+
+
+def _most_queries(plan, S):
+    return S * max(len(node.users) for node in plan.nodes)
+
+
+def queries_for_hopper(
+    q_nope: Tensor, q_rope: Tensor, plan: PrefixPlan, expanded: ExpandedPrefixes, scale: float
+) -> Tensor | None:
+    """Return ``[B, S, H, Dn+Dr]`` where the kernel for Hopper takes the parts, else None."""
+    tokens = sum(len(node.users) * node.tokens for node in plan.nodes) / sum(len(node.users) for node in plan.nodes)
+    long = _most_queries(plan, q_nope.shape[1]) > MANY_QUERIES and tokens >= MANY_TOKENS
+    if not (long and q_nope.is_cuda and q_nope.shape[3] + q_rope.shape[3] == ragged_hopper.D + ragged_hopper.REST):
+        return None
+    q = _whole(q_nope, q_rope)
+    return q if ragged_hopper.fits(q.flatten(0, 1), expanded.k, expanded.v, scale, len(plan.nodes)) else None
 
 
 def naive_parts(
-    q_nope: Tensor, q_rope: Tensor, plan: PrefixPlan, expanded: ExpandedPrefixes, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the parts: outputs ``[P, B, S, H, Dv]``, LSEs ``[P, B, S, H]``, and how many each sequence has, ``[B]``.
-
-    What is beyond that number is left unwritten.
-    """
-    B, S, H = q_nope.shape[:3]
-    Dv = expanded.v.shape[2]
-    device = q_nope.device
-    large = [node for node in plan.nodes if prefers_cudnn(q_nope, q_rope, Dv, len(node.users))]
-    if large and len(plan.nodes) == 1 and len(large[0].users) == B:
-        parts, part_lses = cudnn_part(q_nope, q_rope, expanded, large[0], scale)
-        return parts, part_lses, _counts(plan, (), device)
-    tile = tile_for(q_nope, q_rope, Dv, max(len(node.users) for node in plan.nodes))
-    work, users, splits = _work(plan, tuple(large), H, S, tile, device)
-    slots = max((base + split for base, split in splits.values()), default=0)
-    parts, part_lses = q_nope.new_empty(slots, B, S, H, Dv), q_nope.new_empty(slots, B, S, H, dtype=torch.float32)
-    for node in large:
-        out, node_lse = cudnn_part(q_nope, q_rope, expanded, node, scale)
-        where = slice(None) if len(node.users) == B else _indices(node.users, device)
-        parts[splits[node][0], where], part_lses[splits[node][0], where] = out[0], node_lse[0]
-    if len(work):
-        launch(q_nope, q_rope, expanded, users, work, parts, part_lses, scale, tile)
-    return parts, part_lses, _counts(plan, tuple(splits.items()), device)
-
-
-def prefers_cudnn(q_nope: Tensor, q_rope: Tensor, Dv: int, users: int) -> bool:
-    """Return whether cuDNN's attention is faster for a part: on Hopper, where its blocks fill the multiprocessors."""
-    S, H, Dn = q_nope.shape[1:]
-    limit = limits(q_nope.device)
-    return (
-        q_nope.is_cuda
-        and limit.hopper
-        and q_nope.element_size() == 2
-        and (Dn + q_rope.shape[3]) % 8 == Dv % 8 == 0
-        and Dn + q_rope.shape[3] <= 256
-        and Dv <= 256
-        and H * ceil_div(users * S, MANY[0].block_m) >= limit.multiprocessors
-    )
-
-
-def cudnn_part(q_nope: Tensor, q_rope: Tensor, expanded: ExpandedPrefixes, node, scale: float) -> tuple[Tensor, Tensor]:
-    """Compute a part by cuDNN: outputs ``[1, U, S, H, Dv]`` and LSEs ``[1, U, S, H]`` of its U users."""
-    S = q_nope.shape[1]
-    q = _whole(q_nope, q_rope)
-    if len(node.users) < len(q):
-        q = q[_indices(node.users, q.device)]
-    place = slice(node.offset, node.offset + node.tokens)
-    heads_first = (x.transpose(0, 1)[None] for x in (q.flatten(0, 1), expanded.k[place], expanded.v[place]))
-    found = torch.ops.aten._scaled_dot_product_cudnn_attention(*heads_first, None, True, 0.0, False, False, scale=scale)
-    out, lse = found[0][0].transpose(0, 1), found[1].reshape(found[0].shape[1:3]).transpose(0, 1)
-    return out.unflatten(0, (-1, S))[None], lse.unflatten(0, (-1, S))[None]
+    q_nope: Tensor, q_rope: Tensor, q: Tensor | None, work: Work, expanded: ExpandedPrefixes, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Compute the pieces: outputs ``[N, H, Dv]`` and LSEs ``[N, H]`` of their rows; ``q`` is for the Hopper kernel."""
+    H, Dv = q_nope.shape[2], expanded.v.shape[2]
+    parts, part_lses = q_nope.new_empty(work.results, H, Dv), q_nope.new_empty(work.results, H, dtype=torch.float32)
+    if q is None:
+        launch(q_nope, q_rope, expanded, work, parts, part_lses, scale)
+        return parts, part_lses
+    q = (q.index_select(0, work.users) if work.gathered else q).flatten(0, 1)
+    options = {"scale": scale * LOG2_E, "causal": False, "bottom_right": False, "stay": False}
+    ragged_hopper.launch(q, expanded.k, expanded.v, work.table, parts, part_lses, **options)
+    return parts, part_lses
 
 
 def _whole(q_nope, q_rope):
@@ -332,25 +343,18 @@ def _whole(q_nope, q_rope):
     return torch.cat((q_nope, q_rope), -1)
 
 
-def tile_for(q_nope: Tensor, q_rope: Tensor, Dv: int, users: int) -> Tile:
-    """Return the block sizes for parts of at most so many users. Raises ValueError as :func:`choose_tile`."""
-    key = block_width(q_nope.shape[3]) + block_width(q_rope.shape[3])
-    return choose_tile(q_nope, key, block_width(Dv), users * q_nope.shape[1])
-
-
 def launch(
     q_nope: Tensor,
     q_rope: Tensor,
     expanded: ExpandedPrefixes,
-    users: Tensor,
-    work: Tensor,
+    work: Work,
     parts: Tensor,
     part_lses: Tensor,
     scale: float,
-    tile: Tile,
 ) -> None:
-    """Start the naive kernel, a program for each line of ``work``."""
+    """Start the naive kernel in Triton, a program for each line of the table."""
     k, v, Dn, Dr, Dv = expanded.k, expanded.v, q_nope.shape[3], q_rope.shape[3], expanded.v.shape[2]
+    tile = work.tile
     tma = fits(q_nope, k, v, Dn, Dr)
     descriptors = (None, None, None)
     if tma:
@@ -360,9 +364,9 @@ def launch(
             TensorDescriptor.from_tensor(flat_k, [tile.block_n, Dr]),
             TensorDescriptor.from_tensor(flat_v, [tile.block_n, Dv]),
         )
-    _prefix_attention[(len(work),)](
-        q_nope, q_rope, k, v, *descriptors, users, work, parts, part_lses, scale * LOG2_E, q_nope.shape[1],
-        *q_nope.stride(), *q_rope.stride(), *k.stride()[:2], *v.stride()[:2], *parts.stride(), *part_lses.stride(),
+    _prefix_attention[(len(work.table),)](
+        q_nope, q_rope, k, v, *descriptors, work.users, work.table, parts, part_lses, scale * LOG2_E, q_nope.shape[1],
+        *q_nope.stride(), *q_rope.stride(), *k.stride()[:2], *v.stride()[:2], *parts.stride()[:2], part_lses.stride(0),
         Dn, Dr, Dv, block_width(Dn), block_width(Dr), block_width(Dv), tile.block_m, tile.block_n, tma,
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
@@ -379,38 +383,41 @@ def fits(q: Tensor, k: Tensor, v: Tensor, Dn: int, Dr: int) -> bool:
 
 
 @functools.lru_cache(32)
-def _work(plan, elsewhere, H, S, tile, device):
-    """Return the programs, int32 ``[N, 6]``, the users of all parts, and of each part its first slot and its splits.
-
-    A program: its head, the first of its rows among those of all parts, how many, its first token and the one behind
-    its last, its slot.
-    """
-    own = [node for node in plan.nodes if node not in elsewhere]
-    longest = max((node.tokens for node in own), default=0)
-    split = _choose_split(plan, own, longest, H, S, tile, limits(device).multiprocessors)
+def _work(plan, H, S, tile, device):
+    longest = max(node.tokens for node in plan.nodes)
+    split = _choose_split(plan, H, S, tile, limits(device).multiprocessors)
     share = ceil_div(ceil_div(longest, split), tile.block_n) * tile.block_n
-    splits, lines, users = {}, [], []
-    ends: dict[int, int] = {}  # slots on the path of a sequence so far
+    users, pieces = [], []
     for node in plan.nodes:
-        pieces = 1 if node in elsewhere else ceil_div(node.tokens, share)
-        base = ends.get(node.users[0], 0)
-        splits[node] = base, pieces
-        ends.update(dict.fromkeys(node.users, base + pieces))
-        if node in elsewhere:
-            continue
-        for piece, h, block in np.ndindex(pieces, H, ceil_div(len(node.users) * S, tile.block_m)):
-            first = block * tile.block_m
-            rows = min(tile.block_m, len(node.users) * S - first)
-            start = node.offset + piece * share
-            end = min(start + share, node.offset + node.tokens)
-            lines.append((h, len(users) * S + first, rows, start, end, base + piece))
+        for start in range(0, node.tokens, share):
+            end = node.offset + min(start + share, node.tokens)
+            pieces.append((end - node.offset - start, node.offset + start, end, node, len(users)))
         users += node.users
-    lines.sort(key=lambda line: line[3] - line[4])  # the longest first
-    as_tensor = functools.partial(torch.tensor, dtype=torch.int32)
-    return as_tensor(lines).reshape(-1, 6).to(device), as_tensor(users).to(device), splits
+    pieces.sort(key=lambda piece: piece[0])
+    gathered = any(node.users != tuple(range(node.users[0], node.users[0] + len(node.users))) for node in plan.nodes)
+
+    rows, taken = np.full((len(pieces), len(plan.starts)), -1), np.zeros(len(plan.starts), np.int64)
+    lines, offsets, row = [], [], 0
+    for _, start, end, node, first in pieces:
+        mine, count = np.array(node.users), len(node.users) * S
+        rows[taken[mine], mine] = row + np.arange(len(mine)) * S
+        taken[mine] += 1
+        offsets.append((row, (first if gathered else node.users[0]) * S, start, end))
+        for h, block in np.ndindex(H, ceil_div(count, tile.block_m)):
+            done = block * tile.block_m
+            lines.append((h, first * S + done, min(tile.block_m, count - done), start, end, row + done))
+        row += count
+    lines.reverse()  # the longest first
+    as_tensor = functools.partial(torch.tensor, dtype=torch.int32, device=device)
+    if tile is HOPPER:
+        first_rows, *others = zip(*offsets, strict=True)
+        table = as_tensor((*first_rows, row)), *map(as_tensor, others)
+    else:
+        table = as_tensor(lines)
+    return Work(tile, as_tensor(users), as_tensor(rows[: taken.max()]), row, len(lines), table, gathered)
 
 
-def _choose_split(plan, own, longest, H, S, tile, multiprocessors):
+def _choose_split(plan, H, S, tile, multiprocessors):
     """Return into how many shares the longest part is split: the fastest beside absorb, which goes on meanwhile.
 
     A block of tokens takes a program as long as its products, or as its share of the memory's bandwidth. Absorb finds
@@ -418,25 +425,33 @@ def _choose_split(plan, own, longest, H, S, tile, multiprocessors):
     than run at once. Times are in microseconds, measured on an H200 at DeepSeek-V3's widths; the choice is about
     multiprocessors and holds elsewhere.
     """
-    row_blocks = [ceil_div(len(node.users) * S, tile.block_m) for node in own]
-    programs, most = H * sum(row_blocks), max(row_blocks, default=1)
+    row_blocks = [ceil_div(len(node.users) * S, tile.block_m) for node in plan.nodes]
+    blocks = [ceil_div(node.tokens, tile.block_n) for node in plan.nodes]
+    products, start = (costs[tile if tile is HOPPER else tile.block_m] for costs in (BLOCK, START))
     load = sum(plan.own) * H * S / multiprocessors * ABSORB
     absorb = LATENCY + max(load, max(plan.own) * min(H * S, ROWS) * ABSORB)
+    merge = MERGE + MERGE_ROW * len(plan.own) * H * S
 
     def time(split):
-        count, share = programs * split, ceil_div(ceil_div(longest, tile.block_n), split)
-        share += START[tile.block_m]
-        block = max(BLOCK[tile.block_m], min(count, multiprocessors) * READ / most)
-        one, waves = share * block, ceil_div(count, multiprocessors)
+        share = ceil_div(max(blocks), split)
+        pieces = [ceil_div(each, share) for each in blocks]
+        count = H * sum(rows * each for rows, each in zip(row_blocks, pieces, strict=True))
+        block = max(products, min(count, multiprocessors) * READ * tile.block_n / max(row_blocks))
+        one = (share + start) * block
+        all_blocks = sum(rows * (n + start * each) for rows, n, each in zip(row_blocks, blocks, pieces, strict=True))
+        mean = H * all_blocks * block / multiprocessors
         if count <= 0.6 * multiprocessors:
-            together = max(one, absorb, count * one / multiprocessors + load)
+            together = max(one, absorb, mean + load)
         elif count <= multiprocessors:
             together = one + 1.1 * absorb
+        elif len(blocks) == 1:  # all programs are alike
+            together = ceil_div(count, multiprocessors) * one + absorb / 3
         else:
-            together = waves * one + one / 2 + absorb / 3
-        return together + MERGE * split
+            together = mean + one / 2 + absorb / 3
+        return together + merge * split
 
-    return min(range(1, 17), key=time)
+    most_splits = min(MOST_SPLITS, max(ragged_hopper.MOST_SEQUENCES // len(plan.nodes), 1))
+    return min(range(1, most_splits + 1), key=time)
 
 
 @functools.lru_cache(32)
@@ -454,22 +469,13 @@ def _indices(users, device):
     return torch.tensor(users).to(device)
 
 
-@functools.lru_cache(32)
-def _counts(plan, splits, device):
-    counts = [0] * len(plan.starts)
-    for node, (base, pieces) in splits or tuple((node, (0, 1)) for node in plan.nodes):
-        for user in node.users:
-            counts[user] = max(counts[user], base + pieces)
-    return torch.tensor(counts, dtype=torch.int32).to(device)
-
-
 def launch_merge(
-    rest: Tensor, rest_lse: Tensor, parts: Tensor, part_lses: Tensor, counts: Tensor, out: Tensor, lse: Tensor
+    rest: Tensor, rest_lse: Tensor, parts: Tensor, part_lses: Tensor, rows: Tensor, out: Tensor, lse: Tensor
 ) -> None:
     """Start the merging kernel, a program for a block of rows."""
     B, S, H, Dv = out.shape
     _merge[(ceil_div(B * S * H, MERGED),)](
-        rest, rest_lse, parts, part_lses, counts, out, lse, B * S * H, S, H, len(parts),
-        *rest.stride(), *rest_lse.stride(), *parts.stride(), *part_lses.stride(), *out.stride(), *lse.stride(),
+        rest, rest_lse, parts, part_lses, rows, out, lse, B * S * H, B, S, H, len(rows),
+        *rest.stride(), *rest_lse.stride(), *parts.stride()[:2], part_lses.stride(0), *out.stride(), *lse.stride(),
         Dv, MERGED, block_width(Dv), num_warps=4,
     )  # fmt: skip

@@ -190,7 +190,9 @@ def ragged_attention(
     if lse.numel() == 0:
         return out, lse
     if v_scale == 1 and ragged_hopper.fits(q, k, v, scale, B):
-        ragged_hopper.launch(q, k, v, cu_seqlens_q, cu_seqlens_kv, out, lse, scale * LOG2_E, causal, bottom_right)
+        offsets = cu_seqlens_q, cu_seqlens_q, cu_seqlens_kv, cu_seqlens_kv[1:]
+        short = size["Nkv"] < ragged_hopper.LONG * B
+        ragged_hopper.launch(q, k, v, offsets, out, lse, scale * LOG2_E, causal, bottom_right, stay=short)
         return out, lse
     whole, rest = split_width(D)
     widths = [block_width(width, q) for width in (whole, rest, Dv)]

@@ -20,6 +20,7 @@ The schedule is FlashAttention-3's (Shah et al. 2024, arXiv:2407.08608, algorith
 
 import functools
 import importlib
+from collections.abc import Sequence
 from types import ModuleType
 
 import torch
@@ -86,21 +87,26 @@ def _descriptor(x: Tensor, rows: int, width: int):
 
 
 def launch(
-    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_kv: Tensor, out: Tensor, lse: Tensor, scale: float,
-    causal: bool, bottom_right: bool,
+    q: Tensor, k: Tensor, v: Tensor, offsets: Sequence[Tensor], out: Tensor, lse: Tensor, scale: float,
+    causal: bool, bottom_right: bool, stay: bool,
 ) -> None:  # fmt: skip
-    """Start the kernel on checked operands that fit; ``scale`` is multiplied by log2(e)."""
-    B, H = len(cu_q) - 1, q.shape[1]
-    slots = q.shape[0] // BLOCK_M + B  # at least as many as all sequences have tiles
+    """Start the kernel on checked operands that fit; ``scale`` is multiplied by log2(e).
+
+    ``offsets`` are where each sequence's rows of results begin, and the last one's end, where its queries begin, where
+    its keys begin, and where they end. Queries or keys may be those of another sequence, too. With ``stay`` a program
+    stays on its multiprocessor: for tiles that are short and alike.
+    """
+    B, H = len(offsets[0]) - 1, q.shape[1]
+    slots = out.shape[0] // BLOCK_M + B  # at least as many as all sequences have tiles
     most = L2_BYTES * B // (k.shape[0] * (D + REST + DV) * k.element_size())
     group = max(each for each in range(1, H + 1) if H % each == 0 and each <= max(most, 1))
     queries = (_descriptor(q, BLOCK_M // 2, width) for width in (D, REST))
     keys = (_descriptor(k, BLOCK_N, width) for width in (D, REST))
     tiles = slots * H
-    programs = tiles if k.shape[0] >= LONG * B else min(tiles, limits(q.device).multiprocessors)
+    programs = min(tiles, limits(q.device).multiprocessors) if stay else tiles
     with on_device_of(q):
         _gluon().ragged_attention_hopper[(programs,)](
-            *queries, *keys, _descriptor(v, BLOCK_N, DV), cu_q, cu_kv, out, lse, scale, B, slots, group, tiles,
+            *queries, *keys, _descriptor(v, BLOCK_N, DV), *offsets, out, lse, scale, B, slots, group, tiles,
             q.stride(1), k.stride(1), v.stride(1), *out.stride(), *lse.stride(),
             causal, bottom_right, max(power_of_2(B), 32), num_warps=4,
         )  # fmt: skip

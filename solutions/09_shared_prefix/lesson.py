@@ -382,9 +382,9 @@ plots.curves(panels, xlabel="users", ylabel="microseconds, H200", log="y", verti
 #
 # The measured ceilings are {{rate}} TFLOP/s and {{bandwidth}} TB/s, of a plain product and a plain copy
 # (`mla_ref.DEVICES`). All four crossings lie below both predictions{{!below_both}}. The equation takes absorb to
-# compute at the rate of a plain product, and our absorb kernel is slower than that (lesson 08), so naive pays
-# earlier. And the longer prefix crosses sooner than the shorter{{!longer_is_sooner}}: the second launch and the
-# merge cost the same for both. A good first value from an equation, then a clock.
+# compute at the rate of a plain product, and our absorb kernel is slower than that (lesson 08), so naive pays earlier.
+# How long the prefix is hardly matters{{!length_matters_little}}, as the equation says. A good first value from an
+# equation, then a clock.
 #
 # ## Exercise: prefix_footprint
 #
@@ -640,10 +640,11 @@ else:
     print("kernels are emulated here, and there is nothing to time")
 
 # %% [markdown]
-# Whole decode steps on an H200: the paper's three prompts, own contexts drawn as continuous batching over MMLU
-# leaves them, some 250 tokens (`mla_ref.serving`). The mixed step is `mla_ref`'s: cuDNN's attention or our kernel
-# over the prefix, pages for the rest. Against it stand our absorb and FlashMLA, DeepSeek's kernel in CUDA. For another
-# model or prompt, edit the last line: `ONE_LEVEL` has Kimi K2 and DeepSeek-V3, each with prompts A, B and C.
+# Whole decode steps on an H200: the paper's three prompts, own contexts drawn as continuous batching over MMLU leaves
+# them, some 250 tokens (`mla_ref.serving`). The mixed step is `mla_ref`'s: over the prefix the kernel of lesson 11's
+# prefill or, for few users, one like the exercise's; pages for the rest. Against it stand our absorb and FlashMLA,
+# DeepSeek's kernel in CUDA. For another model or prompt, edit the last line: `ONE_LEVEL` has Kimi K2 and DeepSeek-V3,
+# each with prompts A, B and C.
 
 # %%
 # B, mixed, absorb and FlashMLA in microseconds
@@ -664,21 +665,24 @@ def draw_one_level(*names):
 draw_one_level("Kimi K2, prompt A", "Kimi K2, prompt C")
 
 # %% [markdown]
-# FlashMLA and our absorb differ by {{others_within}} % at most. At B = 1024 the gain over the faster of them grows
-# with the prompt{{!longer_gains}}: {{gain}} for Kimi K2 and prompt A ({{gain_in_graphs}} in CUDA graphs, where calls
-# follow each other without a pause). The least gain of all is {{least_gain}} ({{least_where}}): with few users naive
-# saves little, and the merge and a second launch come on top. The mixed step of Kimi K2 and prompt A takes {{drop}}
-# times as long for 1024 users as for 512{{!drops}}, so its line falls at the end; why is not measured here.
+# FlashMLA and our absorb differ by {{others_within}} % at most. At B = 1024 the gain over the faster of them grows with
+# the prompt{{!longer_gains}}: {{gain}} for Kimi K2 and prompt A ({{gain_in_graphs}} in CUDA graphs, where calls follow
+# each other without a pause). The least gain of all is {{least_gain}} ({{least_where}}): with few users naive saves
+# little, and the merge and a second launch come on top. The mixed step of Kimi K2 and prompt A takes {{drop}} times as
+# long for 1024 users as for 512{{!drops}}, so its line falls at the end.
 #
 # **Where the paper's 3.24 stands.** TyphoonMLA reports up to 3.24 times the throughput of the better of FlashMLA
 # and FlashInfer, on a GPU of 3.3 TB/s. Here the mixed step has {{work}} times less arithmetic than absorb at Kimi
 # K2, prompt A, B = 1024. It is {{absorb_gain}} times as fast as our absorb and {{flash_gain}} times as fast as
 # FlashMLA. That is less than {{work}}, because the two do not compute at one rate: FlashMLA reaches {{flash_rate}}
-# TFLOP/s, and the mixed step {{prefix_rate}}{{!flash_rate_higher}}. The gain is {{work}} times the quotient of the
-# rates, {{rates}}. The
-# shapes point to two reasons. Absorb's accumulator is 512 wide and naive's 128, so naive loads more operands for
-# each product. And naive needs an exponential for every 320 MACs, absorb for every 1088. **A better baseline leaves
-# less to gain.** Ask of every speed-up: over what, and how near to the ceiling is that?
+# TFLOP/s, and the mixed step {{prefix_rate}}{{!flash_rate_higher}}. Its two parts were also timed alone, in turns with
+# the whole step. The prefix reaches {{alone_rate}} TFLOP/s, more than FlashMLA{{!alone_faster}}. The own contexts have
+# {{own_share}} % of the arithmetic and take {{own_us}} µs, the prefix {{alone_us}} µs. They are short: a program loads
+# queries, works on some four blocks of tokens, and stores results. The products with W_UK and W_UV come on top. In
+# these turns the whole step took {{step_us}} µs, and {{beside_us}} µs among the longer calls of FlashMLA and absorb:
+# compare times of one measurement only.
+#
+# **A better baseline leaves less to gain.** Ask of every speed-up: over what, and how near to the ceiling is that?
 #
 # ## Exercise: tree_decode
 #
@@ -787,12 +791,11 @@ check("tree_decode")
 #
 # {{levels}}
 #
-# The tree is far ahead of both that absorb all{{!tree_wins}}. From the root alone it can hardly be told{{!root_alike}}:
-# absorb is so fast here that the branches save little. Over {{trees}} random trees of up to three levels, several
-# roots, and requests that share nothing, `plan_prefixes` found something to expand in {{planned}}. There the step was
-# {{median_tree}} times as fast as our absorb in the median, {{best_tree}} times at best. The worst of all {{trees}}
-# was {{worst_tree}}: its parts save a tenth of the work, and a plan must know when to leave all to absorb. Since this
-# measurement `plan_prefixes` leaves to it what saves less than 15 % (`min_share`).
+# The tree is far ahead of both that absorb all{{!tree_wins}}. Over the root alone it gains more where branches are
+# long{{!branches_pay}}. Over {{trees}} random trees of up to three levels, several roots, and requests that share
+# nothing, `plan_prefixes` found something to expand in {{planned}}. There the step was {{median_tree}} times as fast as
+# our absorb in the median, {{best_tree}} times at best, {{worst_planned}} at least. It leaves all to absorb where the
+# parts save less than the merge and another launch take: a plan must know when not to.
 #
 # ## What a user sees of it
 #

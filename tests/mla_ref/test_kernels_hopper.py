@@ -170,7 +170,7 @@ from mla_ref.kernels._ragged_hopper import ragged_attention_hopper as kernel
 
 BLOCKS = {"q_desc": [64, 128], "q_rest_desc": [64, 64], "k_desc": [128, 128], "k_rest_desc": [128, 64]}
 BLOCKS["v_desc"] = [128, 128]
-POINTEES = {"cu_q_ptr": "i32", "cu_kv_ptr": "i32", "lse_ptr": "fp32"}
+POINTEES = dict.fromkeys(("cu_rows_ptr", "q_starts_ptr", "kv_starts_ptr", "kv_ends_ptr"), "i32") | {"lse_ptr": "fp32"}
 for dtype, width, causal in (("bf16", gl.bfloat16, True), ("fp16", gl.float16, False)):
     constants = {"CAUSAL": causal, "BOTTOM_RIGHT": True, "BLOCK_B": 32, "stride_od": 1}
     signature, attributes = {}, {}

@@ -14,7 +14,8 @@ from mla_ref.hardware import emulator
 
 kernels = pytest.importorskip("mla_ref.kernels", reason="kernels need Triton")
 DEVICE = "cpu" if emulator.active() else "cuda"
-EVERY = {"min_saving": 0, "min_share": 0}
+HOPPER = not emulator.active() and torch.cuda.get_device_capability() == (9, 0)
+EVERY = {"min_saving": 0, "merging": 0}
 FORMS = {"twin": prefix_attention, "kernel": kernels.prefix_attention}
 BOUND = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-2}
 
@@ -148,6 +149,28 @@ def test_rows_beyond_a_block_and_widths_that_fill_none():
     batch.check(batch.run(kernels.prefix_attention, plan))
 
 
+@pytest.mark.parametrize("together", [True, False], ids=["in-turn", "mixed"])
+@pytest.mark.parametrize(("S", "split"), [(1, 1), (2, 3)])
+def test_parts_of_many_users_and_real_widths(together, S, split, monkeypatch):
+    module = kernels.prefix_attention.__globals__
+    monkeypatch.setitem(module, "_choose_split", lambda *_: split)
+    monkeypatch.setitem(module, "MANY_TOKENS", 0)
+    leaves = [1] * 66 + [2] * 130 + [3] * 3
+    if not together:
+        leaves = [leaf for i in range(7) for leaf in leaves[i::7]]
+    own = [S + i % 5 for i in range(len(leaves))]
+    batch = Batch([(-1, 19), (0, 3), (0, 5), (-1, 8)], leaves, own, page_size=16, S=S, H=2, widths=(128, 64, 128, 32),
+                  dtype=torch.bfloat16)  # fmt: skip
+    plan, seen = batch.plan(2), []
+    work = module["_work"]
+    monkeypatch.setitem(module, "_work", lambda *given: seen.append(work(*given)) or seen[-1])
+    batch.check(batch.run(kernels.prefix_attention, plan))
+    assert seen[0].gathered != together
+    assert len(seen[0].rows) == split + 1
+    if HOPPER:
+        assert seen[0].tile is module["HOPPER"]
+
+
 @pytest.mark.parametrize("switch_point", [2, 100])
 def test_a_few_long_sequences_are_split_apart(switch_point, monkeypatch):
     module = kernels.prefix_attention.__globals__
@@ -205,23 +228,23 @@ def test_what_does_not_make_up_for_another_launch_is_absorbed(monkeypatch):
     monkeypatch.setattr(mla_ref.prefix, "PROGRAM_TOKENS", 256)
     batch = Batch([(-1, 2)], [0] * 6, [1] * 6, page_size=1024, widths=(1, 2, 1, 1), H=1)
     saved = 6 * 2048 - (2048 + 256) * 3
-    assert batch.plan(3, min_saving=saved, min_share=0).nodes
-    assert not batch.plan(3, min_saving=saved + 1, min_share=0).nodes
+    assert batch.plan(3, min_saving=saved, merging=0).nodes
+    assert not batch.plan(3, min_saving=saved + 1, merging=0).nodes
 
 
-def test_what_saves_a_small_share_is_absorbed():
+def test_what_does_not_make_up_for_merging_is_absorbed():
     batch = Batch([(-1, 2)], [0] * 6, [1000] * 6, page_size=1024, widths=(1, 2, 1, 1), H=1)
-    share = (6 * 2048 - 2048 * 3) / (6 * 3048)
-    assert batch.plan(3, min_saving=0, min_share=share - 1e-6).nodes
-    assert not batch.plan(3, min_saving=0, min_share=share + 1e-6).nodes
+    saved = (6 * 2048 - 2048 * 3) // 6  # by each sequence
+    assert batch.plan(3, min_saving=0, merging=saved).nodes
+    assert not batch.plan(3, min_saving=0, merging=saved + 1).nodes
 
 
 def test_a_short_part_is_naive_only_above_a_long_one(monkeypatch):
     monkeypatch.setattr(mla_ref.prefix, "PROGRAM_TOKENS", 256)
     short = Batch([(-1, 1)], [0] * 4, [1] * 4, page_size=64, widths=(1, 2, 1, 1), H=1)
-    assert not short.plan(3, min_saving=0, min_share=0).nodes
+    assert not short.plan(3, min_saving=0, merging=0).nodes
     before = Batch([(-1, 1), (0, 40)], [1] * 4, [1] * 4, page_size=64, widths=(1, 2, 1, 1), H=1)
-    assert [node.tokens for node in before.plan(3, min_saving=0, min_share=0, tree=before.tree).nodes] == [64, 2560]
+    assert [node.tokens for node in before.plan(3, min_saving=0, merging=0, tree=before.tree).nodes] == [64, 2560]
 
 
 def test_a_prefix_of_all_takes_a_view_of_the_table():
