@@ -185,6 +185,7 @@ def claims(record):
         ),
         "drops": found.us("prefix", "kimi_k2", "A", 1024) > 2 * found.us("prefix", "kimi_k2", "A", 512),
         "longer_gains": all(gain(m, "A") > gain(m, "B") > gain(m, "C") for m in MODELS),
+        "flash_faster": least(found)["calls"]["FlashMLA"]["cold_us"] < least(found)["calls"]["absorb"]["cold_us"],
         "flash_rate_higher": flash_rate > prefix_rate,
         "tree_wins": all(
             min(each["speedups"][n] for n in ("absorb", "FlashMLA")) > 1.5 for each in found.record["levels"]

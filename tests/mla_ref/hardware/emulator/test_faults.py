@@ -5,6 +5,7 @@ import inspect
 import os
 import re
 import runpy
+import signal
 import subprocess
 import sys
 import threading
@@ -541,7 +542,15 @@ def long_loop(x_ptr):
         tl.store(x_ptr, n)  #!
 
 
-def test_an_interrupt_says_where():
+@pytest.fixture
+def interruptible():
+    """Have an interrupt raise KeyboardInterrupt, which a process in the background ignores."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_says_where(interruptible):
     timer = threading.Timer(0.5, _thread.interrupt_main)
     x = torch.ones(1, dtype=torch.int64)
     long_loop.warmup(x, grid=(1,))
