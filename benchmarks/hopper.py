@@ -64,7 +64,7 @@ def checked() -> dict[str, int]:
             seq_lens=random_lengths(choose), num_queries=S, num_heads=H, page_size=choose.choice([64, 128]), seed=seed,
             dtype=choose.choice([torch.float16, torch.bfloat16]), causal=choose.random() < 0.7, device="cuda",
         )  # fmt: skip
-        num_splits = choose.choice([1, 2, 3, 7])
+        num_splits = choose.choice([None, 1, 2, 3, 7])
         first = kernels.paged_latent_attention_hopper(**case.inputs, num_splits=num_splits)
         case.check(*first)
         if seed % 50 == 0:

@@ -23,7 +23,7 @@ from ..hardware import emulator
 
 
 class FlashMLASchedMeta:
-    """In place of FlashMLA's plan for a batch. There is nothing to plan: each call chooses its number of splits."""
+    """In place of FlashMLA's plan for a batch. Here each call plans for itself."""
 
 
 def get_mla_metadata(*args: Any, **kwargs: Any) -> tuple[FlashMLASchedMeta, None]:

@@ -12,8 +12,13 @@ While one computes weights, the other keeps the tensor cores busy. The two block
 shared memory; how soon a place is free again is what limits the speed. The maxima are handed on before the weights, so
 that the accumulator is rescaled while the other warpgroup still takes exponentials.
 
+There are as many programs as multiprocessors. Each plans first (``_plan_hopper.py``): from the lengths it finds its
+part of the batch, which is several sequences, one, or a piece of one. While it writes what it found in one piece, the
+loader brings the queries and the first tokens of the next. What several parts found in one sequence, another kernel
+merges (``_merge_parts.py``).
+
 The schedule is FlashMLA's "seesaw" (deepseek-ai/FlashMLA, `docs/20250422-new-kernel-deep-dive.md`) with each block's
-values added in order; the writing is ours.
+values added in order, and parts of equal length are its idea, too; the writing is ours.
 """
 
 import functools
@@ -24,17 +29,21 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from .._validate import check_positive
 from ..float8 import Float8Latent
 from ..hardware import emulator
 from . import decode_tma
-from ._decode import Decode, Tile, check_decode, limits, run
-from ._sizes import ceil_div
+from ._decode import Decode, Tile, check_decode, limits
+from ._launch import on_device_of, result_for
+from ._merge_parts import launch_merge
+from ._sizes import ceil_div, power_of_2
 from .decode_tma import LOG2_E
 
 TILE = Tile(64, 64, 4, 1)
 R, DR = 512, 64
 MOST_ROWS_OF_TMA = 16  # up to here its smaller block of rows wastes less
 LEAST_PROGRAMS = 4  # with fewer, most of the time is for splits of a few blocks, which it starts and merges sooner
+MOST_PLANNED = 2048  # sequences; more keep all multiprocessors busy, each as one part
 
 
 def latent_attention_hopper(
@@ -85,9 +94,17 @@ def paged_latent_attention_hopper(
 
 def _run(decode, out, lse, num_splits):
     few = decode.B * ceil_div(decode.S * decode.H, TILE.block_m) < LEAST_PROGRAMS
-    if fits(decode) and not (few and num_splits is None):
-        return run(launch, decode, TILE, out, lse, num_splits)
-    return decode_tma.run_fitting(decode, out, lse, num_splits)
+    if not fits(decode) or (few and num_splits is None):
+        return decode_tma.run_fitting(decode, out, lse, num_splits)
+    shape, q = (decode.B, decode.S, decode.H, decode.R), decode.q_latent
+    out = result_for(out, "out", shape, (q.dtype,), q.device)
+    lse = result_for(lse, "lse", shape[:3], (torch.float32,), q.device)
+    if out.numel():
+        if num_splits is not None:
+            check_positive(num_splits=num_splits)
+        with on_device_of(q):
+            _launch(decode, out, lse, num_splits)
+    return out, lse
 
 
 def fits(decode: Decode) -> bool:
@@ -130,13 +147,49 @@ def _descriptor(cache, width):
     return TensorDescriptor(cache, shape, strides, [TILE.block_n, width], _layout(width, cache.dtype))
 
 
-def launch(decode: Decode, tile: Tile, outs: Tensor, lses: Tensor) -> None:
-    """Start the kernel, a program for each block of rows, split and sequence."""
-    d, table, num_splits = decode, decode.block_table, outs.shape[0]
-    _gluon().latent_attention_hopper[(d.B * num_splits * ceil_div(d.S * d.H, tile.block_m),)](
-        d.q_latent, d.q_rope, _descriptor(d.c_kv, R // 2), _descriptor(d.k_rope, DR), d.seq_lens, table, outs, lses,
-        d.scale * LOG2_E, d.S, d.H, d.T, decode_tma.rows_between(d.c_kv), decode_tma.rows_between(d.k_rope), num_splits,
-        *d.q_latent.stride(), *d.q_rope.stride(), *((0, 0) if table is None else table.stride()),
-        *outs.stride(), *lses.stride(), d.causal, d.S > 1, 0 if table is None else d.c_kv.shape[1],
-        num_warps=tile.num_warps,
+def _queries(q):
+    """Return queries as a matrix, and how many rows and columns its sequences are apart: a copy if it is none."""
+    B, S, H, width = q.shape
+    step_b, step_s, step, step_d = q.stride()
+    below = (S == 1 or step_s == H * step) and (B == 1 or step_b == S * H * step)
+    beside = S == 1 and B * width <= step and (B == 1 or step_b >= width)
+    aligned = step_d == 1 and q.data_ptr() % 16 == 0 and step * q.element_size() % 16 == 0
+    if aligned and below:
+        return q.as_strided((B * S * H, width), (step, 1)), S * H, 0
+    if aligned and beside and step_b * q.element_size() % 16 == 0:
+        return q.as_strided((H, (B - 1) * step_b + width), (step, 1)), 0, step_b
+    return q.clone(memory_format=torch.contiguous_format).view(-1, width), S * H, 0
+
+
+def _aligned(x):
+    """Return whether each 8 elements of a row begin at a multiple of 16 bytes."""
+    return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(step % 8 == 0 for step in x.stride()[:-1])
+
+
+def _launch(decode, out, lse, num_splits):
+    """Start the kernel and, unless each sequence is one part, the merging."""
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    d, table, rows = decode, decode.block_table, decode.S * decode.H
+    if num_splits is None and d.B > MOST_PLANNED:
+        num_splits = 1
+    blocks, planned = ceil_div(rows, TILE.block_m), num_splits is None
+    parts, slots = (max(limits(out.device).multiprocessors // blocks, 1), 2) if planned else (d.B * num_splits, 1)
+    merging = parts > 1 if planned else num_splits > 1
+    places = parts * slots if merging else 0
+    found = out.new_empty((places, rows, d.R), dtype=torch.float32)
+    found_lse = out.new_empty((places, rows), dtype=torch.float32)
+    begins = out.new_empty((parts + 1, 2), dtype=torch.int32)
+    q, q_rows, q_columns = _queries(d.q_latent)
+    queries = TensorDescriptor(q, list(q.shape), list(q.stride()), [TILE.block_m, R // 2], _layout(R // 2, q.dtype))
+    _gluon().latent_attention_hopper[(parts * blocks,)](
+        queries, d.q_rope, _descriptor(d.c_kv, R // 2), _descriptor(d.k_rope, DR), d.seq_lens, table,
+        out, lse, found, found_lse, begins,
+        d.scale * LOG2_E, d.B, d.S, d.H, d.T, q_rows, q_columns,
+        decode_tma.rows_between(d.c_kv), decode_tma.rows_between(d.k_rope), parts, num_splits or 0,
+        *d.q_rope.stride(), *((0, 0) if table is None else table.stride()),
+        *out.stride(), *lse.stride(), d.causal, d.S > 1, 0 if table is None else d.c_kv.shape[1],
+        _aligned(d.q_rope) and _aligned(out), max(power_of_2(d.B), 128) if planned else 0, num_warps=TILE.num_warps,
     )  # fmt: skip
+    if merging:
+        launch_merge(found, found_lse, begins, out, lse, num_splits)

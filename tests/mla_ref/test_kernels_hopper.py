@@ -1,5 +1,6 @@
 """The kernels in Gluon: that they compile everywhere without spilling, what they compute on a Hopper GPU."""
 
+import itertools
 import os
 import random
 import re
@@ -36,16 +37,18 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 from mla_ref.kernels._decode_hopper import latent_attention_hopper as kernel
 
-POINTEES = {"seq_lens_ptr": "i32", "block_table_ptr": "i32", "lse_ptr": "fp32"}
+POINTEES = {"seq_lens_ptr": "i32", "block_table_ptr": "i32", "lse_ptr": "fp32", "begin_ptr": "i32"}
+POINTEES |= {"part_ptr": "fp32", "part_lse_ptr": "fp32"}
 for dtype, width, fold, paged in (("bf16", gl.bfloat16, True, True), ("fp16", gl.float16, False, False)):
-    constants = {"CAUSAL": True, "FOLD": fold, "PAGE_SIZE": 64 if paged else 0, "stride_qd": 1, "stride_rd": 1}
-    constants |= {"stride_od": 1, "stride_tp": 1, **({} if paged else {"block_table_ptr": None, "seq_lens_ptr": None})}
+    constants = {"CAUSAL": True, "FOLD": fold, "PAGE_SIZE": 64 if paged else 0, "stride_rd": 1, "stride_od": 1}
+    constants |= {"stride_tp": 1, "ALIGNED": paged, "BLOCK_B": 1024 if paged else 0}
+    constants |= {} if paged else {"block_table_ptr": None, "seq_lens_ptr": None}
     signature, attributes = {}, {}
     for i, name in enumerate(kernel.arg_names):
         if name in constants:
             signature[name] = "constexpr"
         elif name.endswith("_desc"):
-            columns = 256 if name == "c_kv_desc" else 64
+            columns = 64 if name == "k_rope_desc" else 256
             layout = gl.NVMMASharedLayout.get_default_for([64, columns], width)
             signature[name] = f"tensordesc<{dtype}[64, {columns}],{layout!r}>"
         else:
@@ -61,19 +64,34 @@ for dtype, width, fold, paged in (("bf16", gl.bfloat16, True, True), ("fp16", gl
     open(ptx, "w").write(compiled.asm["ptx"])
     command = [triton.knobs.nvidia.ptxas.path, "-v", "--gpu-name=sm_90a", ptx, "-o", "kernel.cubin"]
     print(subprocess.run(command, capture_output=True, text=True, check=True).stderr)
+    command = [triton.knobs.nvidia.cuobjdump.path, "-sass", "kernel.cubin"]
+    print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 """
 
 
-def test_it_compiles_without_spilled_registers_and_products_in_sequence(tmp_path):
+def compiled(script, tmp_path):
+    """What a script prints that compiles without a GPU."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": path}
-    script = tmp_path / "compile_hopper.py"
-    script.write_text(COMPILE)
-    command = [sys.executable, str(script)]
+    file = tmp_path / "compile_hopper.py"
+    file.write_text(script)
+    command = [sys.executable, str(file)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("0 bytes spill stores, 0 bytes spill loads") == 2, done.stdout
-    assert "wgmma.mma_async instructions are serialized" not in done.stdout
+    return done.stdout
+
+
+def test_its_loops_spill_no_registers_and_no_product_waits_for_another(tmp_path):
+    printed = compiled(COMPILE, tmp_path)
+    for warning in ("instructions are serialized", "warpgroup.wait is injected"):
+        assert warning not in printed
+    # A loop has products of 16 columns of scores and then of 256 columns of values, once in each warpgroup.
+    kinds = re.findall(r"HGMMA\.(64x64|64x256)|\b(STL|LDL)\b", printed)
+    order = [scores_or_values or spill for scores_or_values, spill in kinds]
+    groups = itertools.groupby(order, lambda kind: kind in ("STL", "LDL"))
+    loops = [list(group) for spilled, group in groups if not spilled]
+    assert [loop.count("64x64") for loop in loops] == [36] * 4, order
+    assert [loop.count("64x256") for loop in loops] == [8] * 4, order
 
 
 def drawn(seed):
@@ -88,7 +106,7 @@ def drawn(seed):
         seq_lens=seq_lens, num_queries=S, num_heads=H, page_size=page_size, dtype=dtype, causal=causal,
         device="cuda", seed=seed,
     )  # fmt: skip
-    return case, choose.choice([1, 2, 3, 7])
+    return case, choose.choice([None, None, 1, 2, 3, 7])
 
 
 def fits(case):
@@ -103,6 +121,26 @@ def test_any_shape_over_pages(seed):
     case, num_splits = drawn(seed)
     assert fits(case)
     case.check(*paged_latent_attention_hopper(**case.inputs, num_splits=num_splits))
+
+
+def lengths_of_a_batch(B, kind, choose):
+    of = {
+        "short": lambda: choose.randrange(300),
+        "a few long": lambda: choose.randrange(6000) if choose.random() < 0.02 else choose.randrange(200),
+        "the same": lambda: 1000,
+        "any": lambda: choose.randrange(2500),
+    }
+    return [of[kind]() for _ in range(B)]
+
+
+@on_hopper
+@pytest.mark.parametrize("kind", ["short", "a few long", "the same", "any"])
+@pytest.mark.parametrize("B", [1, 33, 67, 133, 700])
+@pytest.mark.parametrize(("S", "H"), [(1, 64), (2, 128)])
+def test_parts_of_a_batch_are_those_of_one_sequence_after_the_other(kind, B, S, H):
+    seq_lens = lengths_of_a_batch(B, kind, random.Random(B))
+    case = paged_case(seq_lens=seq_lens, num_queries=S, num_heads=H, dtype=torch.bfloat16, device="cuda", seed=B)
+    case.check(*paged_latent_attention_hopper(**case.inputs))
 
 
 @on_hopper
@@ -143,6 +181,30 @@ def test_one_buffer(T, ragged):
     )
     torch.testing.assert_close(lse.double(), exact_lse, rtol=1e-5, atol=1e-5)
     assert (out.double() - exact).norm() <= 4e-3 * exact.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("S", [1, 2])
+@pytest.mark.parametrize(
+    "layout", ["one after the other", "by heads", "a part of wider ones", "by dimensions", "not aligned", "repeated"]
+)
+def test_a_block_of_queries_is_where_a_matrix_has_it(layout, S, dtype):
+    B, H, R = 3, 5, 512
+    x = torch.randn(B, S, H, R).to(dtype)
+    q = {
+        "one after the other": x,
+        "by heads": x.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3),
+        "a part of wider ones": torch.cat((x, x), -1)[..., R:],
+        "by dimensions": x.transpose(2, 3).contiguous().transpose(2, 3),
+        "not aligned": torch.cat((x.flatten()[:1], x.flatten()))[1:].view_as(x),
+        "repeated": x[:, :, :1].expand(B, S, H, R),
+    }[layout]
+    matrix, rows, columns = decode_hopper._queries(q)
+    assert matrix.stride(1) == 1
+    assert matrix.data_ptr() % 16 == 0
+    for b in range(B):
+        found = matrix[b * rows : b * rows + S * H, b * columns : b * columns + R]
+        assert torch.equal(found.reshape(S, H, R), q[b])
 
 
 @on_hopper
@@ -199,17 +261,11 @@ LENGTHS = (0, 1, 5, 63, 64, 65, 127, 128, 129, 130, 255, 256, 300, 1100)
 
 def test_the_one_for_prefill_compiles_and_spills_no_block(tmp_path):
     """A few strides are spilled, which it needs once a tile; a block would take hundreds of bytes."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": path}
-    script = tmp_path / "compile_ragged.py"
-    script.write_text(COMPILE_RAGGED)
-    command = [sys.executable, str(script)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    spilled = [int(n) for n in re.findall(r"(\d+) bytes spill stores", done.stdout)]
+    printed = compiled(COMPILE_RAGGED, tmp_path)
+    spilled = [int(n) for n in re.findall(r"(\d+) bytes spill stores", printed)]
     assert len(spilled) == 2
     assert max(spilled) < 64
-    assert "wgmma.mma_async instructions are serialized" not in done.stdout
+    assert "wgmma.mma_async instructions are serialized" not in printed
 
 
 def packed(seed):
