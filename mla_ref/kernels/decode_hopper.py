@@ -151,7 +151,7 @@ def _queries(q):
     """Return queries as a matrix, and how many rows and columns its sequences are apart: a copy if it is none."""
     B, S, H, width = q.shape
     step_b, step_s, step, step_d = q.stride()
-    below = (S == 1 or step_s == H * step) and (B == 1 or step_b == S * H * step)
+    below = step >= width and (S == 1 or step_s == H * step) and (B == 1 or step_b == S * H * step)
     beside = S == 1 and B * width <= step and (B == 1 or step_b >= width)
     aligned = step_d == 1 and q.data_ptr() % 16 == 0 and step * q.element_size() % 16 == 0
     if aligned and below:

@@ -27,6 +27,7 @@ POINTEES = {"cos_ptr": "fp32", "sin_ptr": "fp32", "table_ptr": "i32", "starts_pt
 POINTEES |= {"seq_lens_ptr": "i32", "lse_ptr": "fp32", "part_lses_ptr": "fp32", "parts_ptr": "fp32"}
 POINTEES |= {"scales_ptr": "fp32", "block_table_ptr": "i32", "words_ptr": "i32", "packed_ptr": "u8"}
 POINTEES |= {"users_ptr": "i32", "work_ptr": "i32", "counts_ptr": "i32", "rest_lse_ptr": "fp32"}
+POINTEES |= {"found_ptr": "fp32", "found_lse_ptr": "fp32", "begin_ptr": "i32"}
 POINTEES |= {"cu_q_ptr": "i32", "cu_kv_ptr": "i32", "packed_v_ptr": "fp8e4nv"}
 PREFIX_DESCRIPTORS = "k_nope_desc", "k_rope_desc", "v_desc"
 RAGGED_DESCRIPTORS = "k_desc", "k_rest_desc", "v_desc"
@@ -124,6 +125,8 @@ for target in [TARGETS[int(sys.argv[1])]]:
             kernels.append(("decode", "_latent_attention", 520))
         if target[1] in (90, 100):
             kernels.append(("decode_tma", "_latent_attention_tma", 512))
+            merging = {"R": 512, "OVERLAP": True, "BORDERS": contiguous, "PARTS": 64 if contiguous else 0, "ROWS": 2}
+            compile("_merge_parts", "_merge", dtype, target, {**merging, "BLOCK_P": 4, "BLOCK_D": 512}, contiguous)
             for heads in (16, 128) if contiguous else ():
                 tile = tile_for("decode_rotating", target, heads, 512, paged=False)
                 blocks = {"R": 512, "HALF": 32, "OVERLAP": True, **tile[0]}

@@ -184,12 +184,12 @@ def test_one_buffer(T, ragged):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("S", [1, 2])
+@pytest.mark.parametrize(("B", "S"), [(1, 1), (3, 1), (3, 2)])
 @pytest.mark.parametrize(
     "layout", ["one after the other", "by heads", "a part of wider ones", "by dimensions", "not aligned", "repeated"]
 )
-def test_a_block_of_queries_is_where_a_matrix_has_it(layout, S, dtype):
-    B, H, R = 3, 5, 512
+def test_a_block_of_queries_is_where_a_matrix_has_it(layout, B, S, dtype):
+    H, R = 5, 512
     x = torch.randn(B, S, H, R).to(dtype)
     q = {
         "one after the other": x,
@@ -200,6 +200,8 @@ def test_a_block_of_queries_is_where_a_matrix_has_it(layout, S, dtype):
         "repeated": x[:, :, :1].expand(B, S, H, R),
     }[layout]
     matrix, rows, columns = decode_hopper._queries(q)
+    assert matrix.stride(0) >= R
+    assert matrix.stride(0) % 8 == 0
     assert matrix.stride(1) == 1
     assert matrix.data_ptr() % 16 == 0
     for b in range(B):
