@@ -54,8 +54,11 @@ def _count(plan):
 
 @gluon.jit
 def _piece(i, length, plan, sizes, first_row, CAUSAL: gl.constexpr, FOLD: gl.constexpr):
-    """Return piece i of a part: sequence, first token, end, tokens that all rows see, and the first query, and pairs;
-    whether it begins a sequence, and whether it is all of it."""
+    """Return piece i of a part: its sequence, its tokens, whether it begins a sequence, and whether it is all of one.
+
+    The tokens are the first, where they end, where those end that all rows see, how many the first query sees, and how
+    many pairs of blocks they are.
+    """
     b_0, n_0, b_1, n_1 = plan
     S, H, _B, _T, num_splits = sizes
     b = b_0 + i
@@ -76,7 +79,7 @@ def _next(i, work, q_rope_ptr, strides, FOLD: gl.constexpr, ALIGNED: gl.constexp
     """Return the length of the sequence of piece i, and q_rope in registers: what has to be waited for."""
     plan, sizes, seq_lens_ptr, block = work
     first_row, rows, H = block
-    first_row += i >> 24  # 0, as in _finish
+    first_row += i >> 24  # by 0, as in _finish
     b = gl.minimum(plan[0] + i, sizes[2] - 1)
     length = length_of(seq_lens_ptr, b, sizes[3])
     offs_q = first_row + gl.arange(0, BLOCK, layout=gl.SliceLayout(1, Q_OPERAND))
@@ -152,9 +155,7 @@ def _even(given, CAUSAL: gl.constexpr, FOLD: gl.constexpr, ALIGNED: gl.constexpr
         mbarrier.wait(q_full, piece & 1)
         for i in range(count, count + pairs):
             start_n, phase = start + PAIR * (i - count), i & 1
-            zero = (
-                i >> 24
-            )  # is 0: a constant would have the addresses of all operands computed before the loop, and spilled
+            zero = i >> 24  # a constant would have the addresses of all operands computed before the loop, and spilled
             qk = _scores(
                 q_left.index(zero), q_right.index(zero), q_rope, left.index(zero), right.index(zero), rope.index(zero),
                 full.index(0), full.index(1), phase,
@@ -264,7 +265,7 @@ def _finish(
 ):  # fmt: skip
     """Write what this warpgroup summed up: a result if it is all of a sequence, else for the merging."""
     first_row, rows, H = block
-    first_row += piece >> 24  # 0: a constant would have all addresses computed before the first piece, and spilled
+    first_row += piece >> 24  # by 0: else all addresses would be computed before the first piece, and spilled
     out, lse, part_ptr, part_lse_ptr, part = results
     l_parts.index(PART).store(l_i)
     mbarrier.arrive(done)

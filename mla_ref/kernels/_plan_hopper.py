@@ -1,16 +1,17 @@
 """Which tokens a program of :mod:`mla_ref.kernels.decode_hopper` attends to: each finds its part of the batch itself.
 
-Lengths are on the device, and waiting for them would cost more than decoding. A part begins at a sequence ``b``, ``n``
-pairs of blocks of tokens in, and ends where the next one begins.
+The lengths are on the device, and the host does not wait for them. A part begins in a sequence ``b``, after ``n`` pairs
+of blocks of tokens, and ends where the next part begins.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 PAIR = gl.constexpr(128)  # tokens of two blocks: the work is cut between pairs
-# A piece of a sequence takes as long as so many pairs besides its own; cutting, as so many more; a part is as long as
-# others if it differs by one in so many.
-PIECE, CUTTING, TOLERANCE = gl.constexpr(2), gl.constexpr(4), gl.constexpr(12)
+# Times, in those of a pair: of a piece of a sequence besides its own pairs, and of a part whose sequences are cut
+# besides its pieces. Measured on an H200.
+PIECE, CUTTING = gl.constexpr(2), gl.constexpr(4)
+TOLERANCE = gl.constexpr(12)  # a border is moved by up to one in so many of a part, to where a sequence ends
 
 
 @gluon.jit
@@ -53,7 +54,7 @@ def _sums(a, b, c, d, e, f, g, h):
 
 @gluon.jit
 def _look_up(target, ends, pairs, shares, begins):
-    """Return where a position lies among sequences that end at ``ends``: which one, how far in, and what it has."""
+    """Return where a position lies among sequences laid end to end: in which, how far in; its pairs, and its share."""
     past, here = ends <= target, (ends > target) & (begins <= target)
     what = gl.where(past, ends, 0), past.to(gl.int32), gl.where(here, pairs, 0), gl.where(here, shares, 0)
     before, b, pairs, share = gl.reduce(what, 0, _sums)
@@ -62,7 +63,7 @@ def _look_up(target, ends, pairs, shares, begins):
 
 @gluon.jit
 def _begin_of(part, parts, costs, split, B):
-    """Return where a part begins, by the plan that should take least time."""
+    """Return where a part begins, by the one of the three plans that should take least time."""
     ends, begins, total, together_time = costs
     split_ends, split_begins, pairs, shares, split_time = split
     each = (B + parts - 1) // parts
@@ -85,10 +86,11 @@ def _begin_of(part, parts, costs, split, B):
 
 @gluon.jit
 def plan_part(part, parts, seq_lens_ptr, B, T, num_splits, BLOCK_B: gl.constexpr):
-    """Return where this part of the work begins and the next one does. Times are in those of a pair of blocks.
+    """Return where this part of the work begins, and where the next one does.
 
-    Either sequences stay whole, as many in each part; or each is split into parts of its own, by its length; or all are
-    laid end to end and cut into parts that take equally long.
+    With ``num_splits``, each sequence is cut into as many parts. Else there are three plans: sequences stay whole, as
+    many in each part; each has parts of its own, by its length; all are laid end to end, and cut into parts that take
+    equally long.
     """
     if BLOCK_B == 0:
         b_0, n_0 = _given(part, num_splits, seq_lens_ptr, B, T)
