@@ -98,7 +98,7 @@ def _begin(block, end, first_seen, CAUSAL: gl.constexpr, FOLD: gl.constexpr):
     if CAUSAL and FOLD:
         seen = gl.minimum(first_seen + offs_m // H, end)
     m_i, l_i = gl.full([BLOCK], float("-inf"), gl.float32, ROW), gl.zeros([BLOCK], gl.float32, ROW)
-    return seen, gl.zeros([BLOCK, HALF], gl.float32, ACC), m_i, l_i
+    return seen, (gl.zeros([BLOCK, HALF], gl.float32, ACC), m_i, l_i)
 
 
 @gluon.jit
@@ -138,112 +138,94 @@ def _clear_tail(values, start_n, end):
 
 
 @gluon.jit
-def _even(given, CAUSAL: gl.constexpr, FOLD: gl.constexpr, ALIGNED: gl.constexpr, TWO: gl.constexpr):
-    """Score the even blocks, sum up the left half of the values of all."""
-    q, k, p, bars, results, work, scale = given
-    q_left, q_right, q_rope_ptr, q_strides = q
-    plan, sizes, _seq_lens_ptr, block = work
+def _even(q, q_rope, k, p, bars, sums, seen, tokens, count, scale):
+    """Score the even blocks of a piece, sum up the left half of the values of all."""
+    q_left, q_right, _q_rope_ptr, _q_strides = q
     left, right, rope = k
-    p_even, p_odd, m_even, m_odd, l_parts = p
-    full, free, ready, done, q_full, q_free = bars
-    count = 0  # pairs so far, for the phases
-    length, q_rope = _next(0, work, q_rope_ptr, q_strides, FOLD, ALIGNED)
-    for piece in range(_count(plan)):
-        b, tokens, begins, whole = _piece(piece, length, plan, sizes, block[0], CAUSAL, FOLD)
-        start, end, seen_by_all, first_seen, pairs = tokens
-        seen, acc, m_i, l_i = _begin(block, end, first_seen, CAUSAL, FOLD)
-        mbarrier.wait(q_full, piece & 1)
-        for i in range(count, count + pairs):
-            start_n, phase = start + PAIR * (i - count), i & 1
-            zero = i >> 24  # a constant would have the addresses of all operands computed before the loop, and spilled
-            qk = _scores(
-                q_left.index(zero), q_right.index(zero), q_rope, left.index(zero), right.index(zero), rope.index(zero),
-                full.index(0), full.index(1), phase,
-            )  # fmt: skip
-            qk = _masked(warpgroup_mma_wait(0, deps=(qk,)), start_n, seen, seen_by_all)
-            mbarrier.arrive(q_free, pred=i == count + pairs - 1)
-            m_ij = gl.maximum(m_i, gl.max(qk, 1) * scale)
-            m_even.store(m_ij)
-            mbarrier.arrive(ready.index(0))
-            probs = gl.exp2(qk * scale - _finite(m_ij)[:, None])
-            weights = probs.to(q_left.dtype)
-            p_even.store(weights)
-            alpha = gl.exp2(m_i - _finite(m_ij))
-            acc = _scaled(acc, alpha)  # while the stores are on their way
-            fence_async_shared()
-            mbarrier.arrive(ready.index(1))
-            _clear_tail(left.index(0), start_n, end)
-            acc = warpgroup_mma(gl.convert_layout(weights, P_OPERAND), left.index(0), acc, is_async=True)
-            l_i = l_i * alpha + gl.sum(probs, 1)
-            acc = warpgroup_mma_wait(0, deps=(acc,))
-            mbarrier.arrive(free.index(0))
+    p_even, p_odd, m_even, m_odd, _l_parts = p
+    full, free, ready, _done, _q_full, q_free = bars
+    start, end, seen_by_all, _first_seen, pairs = tokens
+    acc, m_i, l_i = sums
+    for i in range(count, count + pairs):
+        start_n, phase = start + PAIR * (i - count), i & 1
+        zero = i >> 24  # a constant would have the addresses of all operands computed before the loop, and spilled
+        qk = _scores(
+            q_left.index(zero), q_right.index(zero), q_rope, left.index(zero), right.index(zero), rope.index(zero),
+            full.index(0), full.index(1), phase,
+        )  # fmt: skip
+        qk = _masked(warpgroup_mma_wait(0, deps=(qk,)), start_n, seen, seen_by_all)
+        mbarrier.arrive(q_free, pred=i == count + pairs - 1)
+        m_ij = gl.maximum(m_i, gl.max(qk, 1) * scale)
+        m_even.store(m_ij)
+        mbarrier.arrive(ready.index(0))
+        probs = gl.exp2(qk * scale - _finite(m_ij)[:, None])
+        weights = probs.to(q_left.dtype)
+        p_even.store(weights)
+        alpha = gl.exp2(m_i - _finite(m_ij))
+        acc = _scaled(acc, alpha)  # while the stores are on their way
+        fence_async_shared()
+        mbarrier.arrive(ready.index(1))
+        _clear_tail(left.index(0), start_n, end)
+        acc = warpgroup_mma(gl.convert_layout(weights, P_OPERAND), left.index(0), acc, is_async=True)
+        l_i = l_i * alpha + gl.sum(probs, 1)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        mbarrier.arrive(free.index(0))
 
-            mbarrier.wait(ready.index(2), phase)
-            m_i = m_odd.load(ROW)
-            alpha = gl.exp2(m_ij - _finite(m_i))
-            l_i, acc = l_i * alpha, _scaled(acc, alpha)
-            _clear_tail(left.index(1), start_n + BLOCK, end)
-            mbarrier.wait(ready.index(3), phase)
-            acc = warpgroup_mma(p_odd, left.index(1), acc, is_async=True)
-            acc = warpgroup_mma_wait(0, deps=(acc,))
-            mbarrier.arrive(free.index(2))
-        length, q_rope = _next(piece + 1, work, q_rope_ptr, q_strides, FOLD, ALIGNED)  # while the rest is done
-        _finish(acc, l_i, m_i, 0, p_even, l_parts, done, piece, results, b, begins, whole, block, FOLD, ALIGNED, TWO)
-        count += pairs
+        mbarrier.wait(ready.index(2), phase)
+        m_i = m_odd.load(ROW)
+        alpha = gl.exp2(m_ij - _finite(m_i))
+        l_i, acc = l_i * alpha, _scaled(acc, alpha)
+        _clear_tail(left.index(1), start_n + BLOCK, end)
+        mbarrier.wait(ready.index(3), phase)
+        acc = warpgroup_mma(p_odd, left.index(1), acc, is_async=True)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        mbarrier.arrive(free.index(2))
+    return acc, m_i, l_i
 
 
 @gluon.jit
-def _odd(given, CAUSAL: gl.constexpr, FOLD: gl.constexpr, ALIGNED: gl.constexpr, TWO: gl.constexpr):
-    """Score the odd blocks, sum up the right half of the values of all."""
-    q, k, p, bars, results, work, scale = given
-    q_left, q_right, q_rope_ptr, q_strides = q
-    plan, sizes, _seq_lens_ptr, block = work
+def _odd(q, q_rope, k, p, bars, sums, seen, tokens, count, scale):
+    """Score the odd blocks of a piece, sum up the right half of the values of all."""
+    q_left, q_right, _q_rope_ptr, _q_strides = q
     left, right, rope = k
-    p_even, p_odd, m_even, m_odd, l_parts = p
-    full, free, ready, done, q_full, q_free = bars
-    count = 0  # pairs so far, for the phases
-    length, q_rope = _next(0, work, q_rope_ptr, q_strides, FOLD, ALIGNED)
-    for piece in range(_count(plan)):
-        b, tokens, begins, whole = _piece(piece, length, plan, sizes, block[0], CAUSAL, FOLD)
-        start, end, seen_by_all, first_seen, pairs = tokens
-        seen, acc, m_i, l_i = _begin(block, end, first_seen, CAUSAL, FOLD)
-        mbarrier.wait(q_full, piece & 1)
-        for i in range(count, count + pairs):
-            start_n, phase = start + PAIR * (i - count), i & 1
-            mbarrier.wait(ready.index(0), phase)
-            m_ij = m_even.load(ROW)
-            alpha = gl.exp2(m_i - _finite(m_ij))
-            l_i, acc = l_i * alpha, _scaled(acc, alpha)
-            _clear_tail(right.index(0), start_n, end)
-            zero = i >> 24
-            qk = _scores(
-                q_left.index(zero), q_right.index(zero), q_rope, left.index(zero + 1), right.index(zero + 1),
-                rope.index(zero + 1), full.index(2), full.index(3), phase,
-            )  # fmt: skip
-            mbarrier.wait(ready.index(1), phase)
-            acc = warpgroup_mma(p_even, right.index(0), acc, is_async=True)  # which runs during the softmax
-            qk = _masked(warpgroup_mma_wait(1, deps=(qk,)), start_n + BLOCK, seen, seen_by_all)
-            mbarrier.arrive(q_free, pred=i == count + pairs - 1)
-            m_i = gl.maximum(m_ij, gl.max(qk, 1) * scale)
-            m_odd.store(m_i)
-            mbarrier.arrive(ready.index(2))
-            probs = gl.exp2(qk * scale - _finite(m_i)[:, None])
-            weights = probs.to(q_left.dtype)
-            p_odd.store(weights)
-            alpha = gl.exp2(m_ij - _finite(m_i))
-            l_i = l_i * alpha + gl.sum(probs, 1)
-            acc = warpgroup_mma_wait(0, deps=(acc,))
-            fence_async_shared()
-            mbarrier.arrive(ready.index(3))
-            mbarrier.arrive(free.index(1))
-            acc = _scaled(acc, alpha)
-            _clear_tail(right.index(1), start_n + BLOCK, end)
-            acc = warpgroup_mma(gl.convert_layout(weights, P_OPERAND), right.index(1), acc, is_async=True)
-            acc = warpgroup_mma_wait(0, deps=(acc,))
-            mbarrier.arrive(free.index(3))
-        length, q_rope = _next(piece + 1, work, q_rope_ptr, q_strides, FOLD, ALIGNED)  # while the rest is done
-        _finish(acc, l_i, m_i, 1, p_odd, l_parts, done, piece, results, b, begins, whole, block, FOLD, ALIGNED, TWO)
-        count += pairs
+    p_even, p_odd, m_even, m_odd, _l_parts = p
+    full, free, ready, _done, _q_full, q_free = bars
+    start, end, seen_by_all, _first_seen, pairs = tokens
+    acc, m_i, l_i = sums
+    for i in range(count, count + pairs):
+        start_n, phase = start + PAIR * (i - count), i & 1
+        mbarrier.wait(ready.index(0), phase)
+        m_ij = m_even.load(ROW)
+        alpha = gl.exp2(m_i - _finite(m_ij))
+        l_i, acc = l_i * alpha, _scaled(acc, alpha)
+        _clear_tail(right.index(0), start_n, end)
+        zero = i >> 24
+        qk = _scores(
+            q_left.index(zero), q_right.index(zero), q_rope, left.index(zero + 1), right.index(zero + 1),
+            rope.index(zero + 1), full.index(2), full.index(3), phase,
+        )  # fmt: skip
+        mbarrier.wait(ready.index(1), phase)
+        acc = warpgroup_mma(p_even, right.index(0), acc, is_async=True)  # which runs during the softmax
+        qk = _masked(warpgroup_mma_wait(1, deps=(qk,)), start_n + BLOCK, seen, seen_by_all)
+        mbarrier.arrive(q_free, pred=i == count + pairs - 1)
+        m_i = gl.maximum(m_ij, gl.max(qk, 1) * scale)
+        m_odd.store(m_i)
+        mbarrier.arrive(ready.index(2))
+        probs = gl.exp2(qk * scale - _finite(m_i)[:, None])
+        weights = probs.to(q_left.dtype)
+        p_odd.store(weights)
+        alpha = gl.exp2(m_ij - _finite(m_i))
+        l_i = l_i * alpha + gl.sum(probs, 1)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        fence_async_shared()
+        mbarrier.arrive(ready.index(3))
+        mbarrier.arrive(free.index(1))
+        acc = _scaled(acc, alpha)
+        _clear_tail(right.index(1), start_n + BLOCK, end)
+        acc = warpgroup_mma(gl.convert_layout(weights, P_OPERAND), right.index(1), acc, is_async=True)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        mbarrier.arrive(free.index(3))
+    return acc, m_i, l_i
 
 
 @gluon.jit
@@ -260,10 +242,12 @@ def _quarters(x):
 
 @gluon.jit
 def _finish(
-    acc, l_i, m_i, PART: gl.constexpr, staging, l_parts, done, piece, results, b, begins, whole, block,
+    sums, PART: gl.constexpr, p, done, piece, results, b, begins, whole, block,
     FOLD: gl.constexpr, ALIGNED: gl.constexpr, TWO: gl.constexpr,
 ):  # fmt: skip
     """Write what this warpgroup summed up: a result if it is all of a sequence, else for the merging."""
+    acc, m_i, l_i = sums
+    staging, l_parts = p[PART], p[4]  # the weights of this warpgroup, which nobody reads any more
     first_row, rows, H = block
     first_row += piece >> 24  # by 0: else all addresses would be computed before the first piece, and spilled
     out, lse, part_ptr, part_lse_ptr, part = results
@@ -303,6 +287,31 @@ def _finish(
         if PART == 0:
             offs_l = gl.arange(0, BLOCK, layout=ROW)
             gl.store(part_lse_ptr + at + offs_l, natural, mask=first_row + offs_l < rows)
+
+
+@gluon.jit
+def _attend(
+    given, PART: gl.constexpr, CAUSAL: gl.constexpr, FOLD: gl.constexpr, ALIGNED: gl.constexpr, TWO: gl.constexpr,
+):  # fmt: skip
+    """Attend to all pieces of this program's part: what each of the two warpgroups does."""
+    q, k, p, bars, results, work, scale = given
+    _q_left, _q_right, q_rope_ptr, q_strides = q
+    plan, sizes, _seq_lens_ptr, block = work
+    _full, _free, _ready, done, q_full, _q_free = bars
+    count = 0  # pairs so far, for the phases
+    length, q_rope = _next(0, work, q_rope_ptr, q_strides, FOLD, ALIGNED)
+    for piece in range(_count(plan)):
+        b, tokens, begins, whole = _piece(piece, length, plan, sizes, block[0], CAUSAL, FOLD)
+        _start, end, _seen_by_all, first_seen, pairs = tokens
+        seen, sums = _begin(block, end, first_seen, CAUSAL, FOLD)
+        mbarrier.wait(q_full, piece & 1)
+        if PART == 0:
+            sums = _even(q, q_rope, k, p, bars, sums, seen, tokens, count, scale)
+        else:
+            sums = _odd(q, q_rope, k, p, bars, sums, seen, tokens, count, scale)
+        length, q_rope = _next(piece + 1, work, q_rope_ptr, q_strides, FOLD, ALIGNED)  # while the rest is done
+        _finish(sums, PART, p, done, piece, results, b, begins, whole, block, FOLD, ALIGNED, TWO)
+        count += pairs
 
 
 @gluon.jit
@@ -424,8 +433,8 @@ def latent_attention_hopper(
     # out here: as a part of a tuple that has a name they would be variables.
     gl.warp_specialize(
         [
-            (_even, (given, CAUSAL, FOLD, ALIGNED, BLOCK_B > 0)),
-            (_odd, (given, CAUSAL, FOLD, ALIGNED, BLOCK_B > 0)),
+            (_attend, (given, 0, CAUSAL, FOLD, ALIGNED, BLOCK_B > 0)),
+            (_attend, (given, 1, CAUSAL, FOLD, ALIGNED, BLOCK_B > 0)),
             (
                 _load,
                 (q_desc, (q_rows, q_columns), c_kv_desc, k_rope_desc, q, k, bars, work, block_table_ptr,
