@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -60,6 +61,7 @@ MATHEMATICS = _words(
     logsumexp mv norm outer polar std std_mean take_along_dim tensordot trace var var_mean vdot view_as_complex
     view_as_real _conj"""
 )
+UNCHECKED = re.compile("backward|batch_norm")
 LARGEST_FLOAT_CONSTANT = 16  # numbers, of 8 bytes at most, in a tensor of floats that was there before the call
 
 
@@ -71,7 +73,12 @@ def is_known(name: str, overload: str) -> bool:
 
 @functools.cache
 def computes(name: str, overload: str) -> bool:
-    """Return whether an operation is one of PyTorch's mathematics, also in place, in which nothing is drawn."""
+    """Return whether an operation is one of PyTorch's mathematics, also in place, in which nothing is drawn.
+
+    Some steps of autograd, and those of batches' statistics, believe their operands and write beyond their tensors.
+    """
+    if UNCHECKED.search(name):
+        return False
     plain = name if name.endswith("__") else name.removesuffix("_")
     found = [getattr(getattr(torch.ops.aten, each, None), overload, None) for each in {name, plain}]
     tags = {tag for each in found for tag in getattr(each, "tags", ())}
