@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import secrets
 from collections.abc import Collection, Iterator, Sequence
 from random import Random
 from types import SimpleNamespace
@@ -32,6 +33,7 @@ from mla_ref.hardware.emulator.memory import Blanks, Fills, Memory, Region, blan
 from mla_ref.hardware.emulator.ttir import Block
 
 GUARD = 1 << 12
+ALIGNMENT = 1 << 9
 BESIDE = 21  # programs that run with a sample of three: for their results, and to see that they do as much
 LONGER = 1.1  # times as much as any program that was counted: one that does more is counted too
 LONGEST = {True: 50.0, False: 2.0}  # and at most so many, by whether a program may run twice
@@ -43,7 +45,9 @@ Given = tuple[str, Any]  # a kernel's parameter, and the view of a tensor or a n
 
 
 class Storages:
-    """The storages of one replay, each at an address that is a multiple of 4096, with room around it.
+    """The storages of one replay, with room around each, at addresses that are multiples of 512 by chance.
+
+    A GPU's tensors begin at such multiples, and at no larger ones that a kernel could count on.
 
     Parameters
     ----------
@@ -64,8 +68,8 @@ class Storages:
         self.written: dict[int, torch.Tensor] = {}  # of those that hold nothing at first, which bytes something wrote
         self.reports: list[str] = []
         for number, size in enumerate(self.sizes):
-            buffer = blank(size + 2 * GUARD)
-            start = GUARD - buffer.ctypes.data % GUARD
+            buffer = blank(size + 3 * GUARD)
+            start = GUARD - buffer.ctypes.data % GUARD + ALIGNMENT * secrets.randbelow(GUARD // ALIGNMENT)
             self.buffers.append(buffer[start : start + size])
             self.bases.append(buffer.ctypes.data + start)
             if "content" in storages[number]:
