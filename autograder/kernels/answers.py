@@ -25,7 +25,10 @@ from autograder.kernels.replay import Fault, Place, replay_request, replays
 from autograder.kernels.worker.recording import NAMED
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached
 
-ORDER = "the result depends on the order in which programs run, and a GPU keeps none: in another order it is wrong"
+ORDER = (
+    "the result depends on the order in which programs run, or threads take their turns, and a GPU keeps none: in "
+    "another order it is wrong"
+)
 
 
 class Answers:

@@ -36,7 +36,7 @@ class Replayed:
     result
         The tensors of the result.
     again
-        The same where programs run in another order; empty where that cannot matter.
+        The same where programs and threads take other turns; empty where that cannot matter.
     changed
         The arguments that hold something else afterwards.
     unwritten

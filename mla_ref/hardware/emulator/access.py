@@ -338,6 +338,8 @@ def _race(machine: Machine, op: Op, element: str, mine: int, other: int, earlier
     me, them = ((n % x, n // x % y, n // (x * y)) for n in (mine - 1, other - 1))
     who = "other programs" if other < 0 else "the same" if other == mine else f"program {them}"
     threads = ": another thread does, and no tl.debug_barrier() is between them" if other == mine else ""
+    if other == mine and (op.described or before.described):
+        threads = ", one of the two by a tensor descriptor, for which no barrier waits: take two launches"
     if ahead:
         threads = " in this loop: the compiler may do the load turns ahead, unless a tl.debug_barrier() is in the loop"
     machine.fail(
@@ -355,13 +357,15 @@ def _update(
     """Update memory in the order of programs and elements; return what was there before each, and else `rest`."""
     barrier(machine, op, args, None)
     full = (machine.size, *shape)
+    axes = [*range(1, len(full))] if machine.backward else []
+    given = lambda x: x.expand(full).flip(axes)
     out = torch.full(full, rest, dtype=dtype)
-    compare = args[1].expand(full) if op.name == "tt.atomic_cas" else None
-    value = args[2 if compare is not None else 1].expand(full)
+    compare = given(args[1]) if op.name == "tt.atomic_cas" else None
+    value = given(args[2 if compare is not None else 1])
     for region, index, here in where:
         flat = region.view(dtype)
-        keep = torch.ones(full, dtype=torch.bool) if here is None else here.expand(full)
-        places, new = index.expand(full)[keep], value[keep]
+        keep = torch.ones(full, dtype=torch.bool) if here is None else given(here)
+        places, new = given(index)[keep], value[keep]
         machine.remember(flat, places)
         old = _one_by_one(flat, places, new, None if compare is None else compare[keep], op.attrs.get("atomic_rmw_op"))
         changed = bits(old) != bits(flat[places])
@@ -372,7 +376,7 @@ def _update(
         if machine.shadow is not None:
             written = torch.ones_like(changed) if compare is None else bits(old) == bits(compare[keep])
             _note_update(machine, op, region, places, keep.reshape(-1).nonzero().squeeze(1), changed, written)
-    return out
+    return out.flip(axes)
 
 
 def _note_update(

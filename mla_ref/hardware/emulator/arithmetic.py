@@ -134,6 +134,11 @@ def _shifted_right(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.where((b < 0) | (b >= bits), 0, torch.bitwise_right_shift(a, b) & keep)
 
 
+def _amount(shift: Values) -> Values:
+    """Return a shift that takes the low 32 bits of an amount of 64, as PTX's do."""
+    return lambda a, b: shift(a, b & 0xFFFFFFFF if b.dtype == torch.int64 else b)
+
+
 def _high_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return the upper half of the unsigned product."""
     if a.dtype != torch.int64:
@@ -169,10 +174,42 @@ def _fused(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     return (a.double() * b.double() + c.double()).to(a.dtype)
 
 
+def _float_remainder(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return what is left of a number by its rounded quotient: of large quotients no exact remainder."""
+    if a.dtype == torch.float64:
+        left = a - (a / b).trunc() * b
+    else:
+        quotient = (a.float() / b.float()).trunc()
+        left = (a.double() - quotient.double() * b.double()).to(torch.float32).to(a.dtype)
+    return torch.where(b.isinf() & a.isfinite(), a, left)
+
+
 def _clamped(op: Op) -> Values:
     if op.attrs.get("propagateNan") in (0xFFFF, "all"):
         return lambda x, low, high: torch.minimum(torch.maximum(x, low), high)
     return lambda x, low, high: torch.fmin(torch.fmax(x, low), high)
+
+
+def _extreme(function: Values, largest: bool) -> Values:
+    """Return the larger or smaller of two, of zeros that by its sign: torch takes either."""
+
+    def found(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        out = function(a, b)
+        zero = out == 0
+        if not bool(zero.any()):
+            return out
+        both = zero & (a == 0) & (b == 0)
+        return torch.where(both, a + b if largest else -(-a - b), out)
+
+    return found
+
+
+def signed_zeros(x: torch.Tensor, out: torch.Tensor, axis: int, largest: bool) -> torch.Tensor:
+    """Return the largest or smallest along an axis, of zeros that by its sign."""
+    if not x.is_floating_point() or not bool((out == 0).any()):
+        return out
+    found = ((x == 0) & (x.signbit() != largest)).any(axis)
+    return torch.where(out == 0, torch.where(found == largest, 0.0, -0.0).to(out.dtype), out)
 
 
 # Casts
@@ -291,23 +328,23 @@ BINARY: dict[str, Values] = {
     "arith.divsi": _divided,
     "arith.divui": _unsigned_division(True),
     "arith.floordivsi": _rounded_division(False),
-    "arith.maximumf": torch.maximum,
-    "arith.maxnumf": torch.fmax,
+    "arith.maximumf": _extreme(torch.maximum, True),
+    "arith.maxnumf": _extreme(torch.fmax, True),
     "arith.maxsi": torch.maximum,
     "arith.maxui": lambda a, b: torch.where(_flip(a) >= _flip(b), a, b),
-    "arith.minimumf": torch.minimum,
-    "arith.minnumf": torch.fmin,
+    "arith.minimumf": _extreme(torch.minimum, False),
+    "arith.minnumf": _extreme(torch.fmin, False),
     "arith.minsi": torch.minimum,
     "arith.minui": lambda a, b: torch.where(_flip(a) <= _flip(b), a, b),
     "arith.mulf": torch.mul,
     "arith.muli": torch.mul,
     "arith.ori": torch.bitwise_or,
-    "arith.remf": torch.fmod,
+    "arith.remf": _float_remainder,
     "arith.remsi": _remainder,
     "arith.remui": _unsigned_division(False),
-    "arith.shli": torch.bitwise_left_shift,
-    "arith.shrsi": torch.bitwise_right_shift,
-    "arith.shrui": _shifted_right,
+    "arith.shli": _amount(torch.bitwise_left_shift),
+    "arith.shrsi": _amount(torch.bitwise_right_shift),
+    "arith.shrui": _amount(_shifted_right),
     "arith.subf": torch.sub,
     "arith.subi": torch.sub,
     "arith.xori": torch.bitwise_xor,

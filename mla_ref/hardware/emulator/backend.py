@@ -30,7 +30,7 @@ from triton.backends.nvidia.compiler import CUDABackend, CUDAOptions
 
 from .machine import STAGES, WARPS, Kernel
 from .memory import Memory, Region, tensors
-from .ttir import generic_text, parse
+from .ttir import DESCRIBED, generic_text, parse
 
 NAME = "emulator"
 CAPABILITY = 80  # without TMA: descriptors become pointers
@@ -39,6 +39,7 @@ MADE = re.compile(
     r"^( *)%(\w+) = tt\.make_tensor_descriptor (%[\w#]+), \[[^]]*\], \[([^]]*)\].*? : .*?<(\w+)>.* (loc\(#\w+\))$",
     re.MULTILINE,
 )
+USED = re.compile(r"^( *(?:%[\w#:]+ = )?tt\.descriptor_\w+ .*) loc\((.*)\)$", re.MULTILINE)
 ALIGNED = 16  # bytes
 UNEVEN = "a tensor descriptor of which the start or a stride is no multiple of 16 bytes"
 SUFFIX = ".emulated.ttir"  # of a file that a module is read from
@@ -106,11 +107,21 @@ class Compiler(CUDABackend):
 
 
 def with_descriptors_checked(module: Any) -> Any:
-    """Return a module in which whatever makes a tensor descriptor stops at what TMA does not take."""
+    """Return a module in which whatever makes a tensor descriptor stops at what TMA does not take.
+
+    What becomes of accesses by one can be told from others by its location.
+    """
     text = module.str()
-    if not MADE.search(text):
+    if not (MADE.search(text) or USED.search(text)):
         return module
-    return _parsed(MADE.sub(_checked, text), module.context)
+    places: list[str] = []
+
+    def named(found: re.Match) -> str:
+        places.append(f'#described{len(places)} = loc("{DESCRIBED}"({found[2]}))\n')
+        return f"{found[1]} loc(#described{len(places) - 1})"
+
+    text = USED.sub(named, MADE.sub(_checked, text))
+    return _parsed("".join([text, *places]), module.context)
 
 
 def _checked(found: re.Match) -> str:

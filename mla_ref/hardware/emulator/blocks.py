@@ -12,12 +12,21 @@ from typing import Any
 import torch
 
 from . import faults
-from .arithmetic import BITS, dtype_of, storage_dtype
+from .arithmetic import BITS, dtype_of, signed_zeros, storage_dtype
 from .ttir import Block, Function, Op, parse_constant
 
 Machine = Any  # of machine.py, which imports this
 TF32 = 0  # the precision of a tl.dot of float32 that asks for none
 ORDERED = 1e-2  # of the largest number: what two orders of a reduction may differ by
+MEMORY = ("tt.load", "tt.store", "tt.atomic")
+# Operations on two elements that give the same in any order of a block's, but for rounding
+PLAIN = frozenset(
+    f"arith.{name}"
+    for name in (
+        *("addf", "addi", "andi", "maximumf", "maxnumf", "maxsi", "maxui", "minimumf", "minnumf", "minsi", "minui"),
+        *("mulf", "muli", "ori", "xori"),
+    )
+)
 UNKNOWN = {
     "tt.elementwise_inline_asm": "inline assembly",
     "tt.extern_elementwise": "a function of libdevice",
@@ -54,7 +63,18 @@ def _cut_to_tf32(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x.isfinite(), (x.view(torch.int32) & ~0x1FFF).view(torch.float32), x)
 
 
+def is_plain(op: Op) -> bool:
+    """Return whether a reduction or a scan is of one operation that gives the same in any order, but for rounding."""
+    region = op.regions[0][0]
+    names = {name for name, _ in region.args}
+    return len(region.ops) == 2 and region.ops[0].name in PLAIN and set(region.ops[0].operands) == names
+
+
 def _check_simple(machine: Machine, op: Op) -> None:
+    if any(inner.name.startswith(MEMORY) for region in op.regions for block in region for inner in block.ops):
+        machine.fail(
+            faults.Unsupported, op, "a function of elements reads or writes memory: nothing says for which it runs"
+        )
     if len(op.regions[0]) > 1 or any(inner.regions for inner in op.regions[0][0].ops):
         machine.fail(
             faults.Unsupported, op, "the function that combines two elements has branches or loops: no GPU takes it"
@@ -71,9 +91,10 @@ def reduce(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list
     if quick is not None and (out := quick(args[0], axis)) is not None:
         return [out]
     whole, machine.active = machine.active, None
+    again = None
     found = _combined(machine, region, args, env, axis, lambda x: x.chunk(2, axis))
     strange = None
-    if _quick_reduction(region) is None:  # of one operation: all of these commute
+    if not is_plain(op):
         watch, machine.watch = machine.watch, None
         again = _combined(machine, region, args, env, axis, lambda x: x.unflatten(axis, (-1, 2)).unbind(axis + 1)[::-1])
         machine.watch = watch
@@ -86,7 +107,7 @@ def reduce(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list
             "the function of tl.reduce gives something else where its two arguments, or the elements, come in another "
             "order: a GPU takes them in any",
         )
-    return found
+    return again if machine.backward and again is not None else found
 
 
 def _combined(
@@ -101,11 +122,11 @@ def _combined(
     return [x.squeeze(axis) for x in args]
 
 
-def _differ(x: torch.Tensor, y: torch.Tensor, given: torch.Tensor, axis: int) -> torch.Tensor:
+def _differ(x: torch.Tensor, y: torch.Tensor, given: torch.Tensor, axis: int, keep: bool = False) -> torch.Tensor:
     """Return where two results are not the same; of floats where they differ by more than rounding what is `given`."""
     if not x.is_floating_point():
         return x != y
-    largest = torch.where(given.isfinite(), given, 0).abs().amax(axis)
+    largest = torch.where(given.isfinite(), given, 0).abs().amax(axis, keepdim=keep)
     for each in (x, y):
         largest = torch.maximum(largest, torch.where(each.isfinite(), each, 0).abs())
     room = max(ORDERED, 64 * torch.finfo(x.dtype).eps) * largest.double()
@@ -128,7 +149,13 @@ def scan(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list[t
     back = op.attrs.get("reverse", False)
     if back:
         args = [x.flip(axis) for x in args]
+    given, again = args, None
     whole, machine.active = machine.active, None
+    if not is_plain(op):
+        watch, machine.watch = machine.watch, None
+        combine = lambda both: machine.block(region, {**env, **dict(zip(names, both, strict=True))})
+        again = _scanned_by_pairs(combine, args, axis)
+        machine.watch = watch
     while step < count:
         left = [x.narrow(axis, 0, count - step) for x in args]
         right = [x.narrow(axis, step, count - step) for x in args]
@@ -136,7 +163,29 @@ def scan(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list[t
         args = [torch.cat([x.narrow(axis, 0, step), y], axis) for x, y in zip(args, new, strict=True)]
         step *= 2
     machine.active = whole
+    pairs = zip(args, again or (), given, strict=False)
+    if any(_of_active(machine, _differ(x, y, x0, axis, keep=True)) for x, y, x0 in pairs):
+        machine.fail(
+            faults.Undefined,
+            op,
+            "the function of tl.associative_scan gives something else where elements are grouped in another way: it is "
+            "not associative, and a GPU groups them as it likes",
+        )
+    args = again if machine.backward and again is not None else args
     return [x.flip(axis) for x in args] if back else args
+
+
+def _scanned_by_pairs(combine: Callable[..., Any], args: list[torch.Tensor], axis: int) -> list[torch.Tensor]:
+    """Return the scan of an axis from that of its pairs, each even element joined to all before it."""
+    if args[0].shape[axis] == 1:
+        return args
+    even, odd = ([x.unflatten(axis, (-1, 2)).select(axis + 1, n) for x in args] for n in range(2))
+    ends = _scanned_by_pairs(combine, combine(even + odd), axis)
+    count = even[0].shape[axis]
+    before, after = [x.narrow(axis, 0, count - 1) for x in ends], [x.narrow(axis, 1, count - 1) for x in even]
+    rest = combine(before + after) if count > 1 else after
+    starts = [torch.cat([x.narrow(axis, 0, 1), y], axis) for x, y in zip(even, rest, strict=True)]
+    return [torch.stack([x, y], axis + 1).flatten(axis, axis + 1) for x, y in zip(starts, ends, strict=True)]
 
 
 def split(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list[torch.Tensor]:
@@ -185,9 +234,34 @@ def mapped(machine: Machine, op: Op, args: list[torch.Tensor], env: dict[str, to
         inner.active = machine.active.repeat_interleave(math.prod(shape) // pack)
     region = Function("", False, op.regions[0])
     constants = [(name, value) for name, value in env.items() if value.numel() == 1]
-    out = inner.call(region, [x[:, n] for x in args for n in range(pack)], constants)
-    columns = [out[n : n + pack] for n in range(0, len(out), pack)]
-    return [torch.stack([x.expand(inner.size) for x in each], 1).reshape(machine.size, *shape) for each in columns]
+
+    def run(args: list[torch.Tensor]) -> list[torch.Tensor]:
+        out = inner.call(region, [x[:, n] for x in args for n in range(pack)], constants)
+        columns = [out[n : n + pack] for n in range(0, len(out), pack)]
+        return [torch.stack([x.expand(inner.size) for x in each], 1) for each in columns]
+
+    found = run(args)
+    if pack > 1:  # which elements a call gets together is the compiler's choice
+        turned = [_turned(x, machine.size) for x in args]
+        again = [_turned(x, machine.size, back=True) for x in run(turned)]
+        same = [((x == y) | (x != x) & (y != y)).reshape(machine.size, -1) for x, y in zip(found, again, strict=True)]
+        if any(_of_active(machine, ~each) for each in same):
+            machine.fail(
+                faults.Undefined,
+                op,
+                "the function of tl.map_elementwise gives an element something else beside other elements: a GPU puts "
+                "any together",
+            )
+    return [x.reshape(machine.size, *shape) for x in found]
+
+
+def _turned(x: torch.Tensor, programs: int, back: bool = False) -> torch.Tensor:
+    """Return the elements of blocks, in groups, in other places of other groups; or where they were."""
+    groups = x.reshape(programs, -1, x.shape[1])
+    if back:
+        return torch.stack([groups[..., n].roll(-n, 1) for n in range(x.shape[1])], -1).flip(-1).reshape(x.shape)
+    groups = groups.flip(-1)
+    return torch.stack([groups[..., n].roll(n, 1) for n in range(x.shape[1])], -1).reshape(x.shape)
 
 
 def show(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> None:
@@ -402,16 +476,21 @@ def _extreme(method: str, least: float) -> Callable[[torch.Tensor, int], torch.T
         if x.dtype == torch.bool:
             return None
         nan = x.isnan()
-        if not bool(nan.any()):
-            return getattr(torch, method)(x, axis)
-        out = getattr(torch, method)(torch.where(nan, least, x), axis)
-        return torch.where(nan.all(axis), torch.nan, out)
+        some = bool(nan.any())
+        out = getattr(torch, method)(torch.where(nan, least, x) if some else x, axis)
+        out = signed_zeros(x, out, axis, method == "amax")
+        return torch.where(nan.all(axis), torch.nan, out) if some else out
 
     return found
 
 
 def _integers(method: str) -> Callable[[torch.Tensor, int], torch.Tensor | None]:
-    return lambda x, axis: None if x.dtype == torch.bool else getattr(torch, method)(x, axis)
+    def found(x: torch.Tensor, axis: int) -> torch.Tensor | None:
+        if x.dtype == torch.bool:
+            return None
+        return signed_zeros(x, getattr(torch, method)(x, axis), axis, method == "amax")
+
+    return found
 
 
 def _bools(method: str) -> Callable[[torch.Tensor, int], torch.Tensor | None]:

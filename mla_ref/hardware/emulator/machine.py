@@ -92,9 +92,11 @@ class Kernel:
         Whether it waits in a loop for what another program does.
     depends
         Whether a program reads what an atomic operation found or left, and so depends on which programs came before.
-    order_matters
+    programs_ordered
         Whether results may differ between orders of programs beyond rounding: it depends on who came before, or has
         atomic operations that do not commute. If not, they differ by races alone, and one launch shows these.
+    order_matters
+        Whether that is so, or functions of its own combine the elements of blocks.
     ahead
         Of loops whose loads the compiler may do turns ahead, by number: for how many turns they are on their way, None
         if the launch says so; and those loads.
@@ -104,6 +106,8 @@ class Kernel:
         The loads of which larger blocks or control flow use what they read: all threads, if they are more than numbers.
     asked
         The atomic operations of which something uses the result.
+    described
+        The accesses by tensor descriptors, if what a program stores may cross with one: which no barrier orders.
     """
 
     module: Module
@@ -125,7 +129,10 @@ class Kernel:
         acquires = any(op.attrs.get("sem", ACQUIRE_RELEASE) in (ACQUIRE, ACQUIRE_RELEASE) for op in atomics)
         self.ordered = self.depends and acquires
         kinds = {op.attrs.get("atomic_rmw_op", EXCHANGE) for op in atomics}
-        self.order_matters = self.depends or len(kinds) > 1 or EXCHANGE in kinds
+        self.programs_ordered = self.depends or len(kinds) > 1 or EXCHANGE in kinds
+        combined = (op for op in self.module.ops if op.name in ("tt.reduce", "tt.scan"))
+        self.order_matters = self.programs_ordered or not all(map(blocks.is_plain, combined))
+        self.described = frozenset(op.number for op in accesses if op.described)
         loops = ((op, _ahead(op)) for op in self.module.ops if op.name == "scf.for")
         self.ahead = {op.number: (op.attrs.get("tt.num_stages"), loads) for op, loads in loops if loads}
         self.spread = self._spread()
@@ -165,9 +172,9 @@ class Kernel:
         """Run programs of a grid.
 
         Programs run side by side and take their turns at an atomic operation in order. In reversed order, where that
-        matters, they run one after the other, in a large grid some at a time. Where a kernel waits in a loop, they
-        always do. One that waits in vain is a fault; in reversed order it begins anew when another has run, for on a
-        GPU programs that wait for earlier ones are right.
+        matters, they run one after the other, in a large grid some at a time, and their threads take other turns, too.
+        Where a kernel waits in a loop, they run one after the other always. One that waits in vain is a fault; in
+        reversed order it begins anew when another has run, for on a GPU programs that wait for earlier ones are right.
 
         Parameters
         ----------
@@ -201,9 +208,9 @@ class Kernel:
         chosen = range(total) if programs is None else list(programs)
         chosen = chosen if order == "forward" else chosen[::-1]
         size = 1 if self.waits else max(1, CHUNK // self.widest)
-        if order == "reversed" and self.order_matters:
+        if order == "reversed" and self.programs_ordered:
             size = min(size, -(-total // GROUPS))
-        shadow = Shadow(total, memory, self.sizes, self.ordered, warps, stages) if races else None
+        shadow = Shadow(total, memory, self.sizes, self.ordered, warps, stages, self.described) if races else None
         args = [
             torch.tensor([_wrapped(value)], dtype=dtype_of(kind))
             for (_, kind), value in zip(self.module.main.blocks[0].args, values, strict=True)
@@ -211,7 +218,7 @@ class Kernel:
 
         def machine(first: int) -> Machine:
             numbers = torch.tensor(chosen[first : first + size], dtype=torch.int64)
-            return Machine(self, grid, numbers, memory, shadow, watch)
+            return Machine(self, grid, numbers, memory, shadow, watch, order == "reversed")
 
         waiting: list[int] = []
         for first in range(0, len(chosen), size):
@@ -238,6 +245,8 @@ class Machine:
         int64 ``[P]``, the programs' numbers in the grid.
     active
         bool ``[P]``: who takes part in what runs now; None if all do.
+    backward
+        Whether the elements of a block come in another order, where a GPU takes them in any.
     """
 
     def __init__(
@@ -248,8 +257,9 @@ class Machine:
         memory: Memory,
         shadow: Shadow | None,
         watch: Watch | None,
+        backward: bool = False,
     ):
-        self.kernel, self.grid, self.numbers = kernel, tuple(grid), numbers
+        self.kernel, self.grid, self.numbers, self.backward = kernel, tuple(grid), numbers, backward
         self.memory, self.shadow, self.watch = memory, shadow, watch
         self.size = len(numbers)
         x, y, _ = self.grid
@@ -449,7 +459,8 @@ class Machine:
     def alone(self, on: torch.Tensor) -> tuple[torch.Tensor, Machine]:
         """Return the places of the programs that are on, and a machine of them."""
         places = on.nonzero().squeeze(1)
-        inner = Machine(self.kernel, self.grid, self.numbers[places], self.memory, self.shadow, self.watch)
+        shared = self.memory, self.shadow, self.watch, self.backward
+        inner = Machine(self.kernel, self.grid, self.numbers[places], *shared)
         inner.turning, inner.ahead = self.turning, self.ahead
         return places, inner
 

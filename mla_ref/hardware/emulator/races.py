@@ -55,6 +55,9 @@ class Shadow:
         Whether atomic operations may order programs.
     warps, stages
         Of a program, and of a loop that does not say how many turns' loads are on their way.
+    described
+        The numbers of accesses by tensor descriptors. These go another way to memory than others, and no barrier of
+        threads waits for what is stored there.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Shadow:
         ordered: bool,
         warps: int = 4,
         stages: int = 3,
+        described: Collection[int] = (),
     ):
         self.memory, self.sizes = memory, sizes
         self.units: dict[int, int] = {}
@@ -77,6 +81,7 @@ class Shadow:
         self.shapes: dict[tuple[int, ...], int] = {}
         self.waits = torch.zeros(programs + 1, dtype=torch.int64)  # of each program, for all of its threads
         self.order = Order(programs) if ordered else None
+        self.described, self.described_ops = described, torch.tensor(sorted(described))
         self.threads, self.stages = LANES * warps if warps > 1 else 1, stages  # those of a warp go side by side
         self.clock = self.since = 0  # turns of loops with loads ahead, and the first one of the loop that turns
         self.lead = self.unseen = 0  # turns between a load and its own turn, and from when on it misses what is written
@@ -182,6 +187,8 @@ class Shadow:
         """
         time = time if time is not None else self.order.now if self.order else 0
         units, crowd, before = self._packed(region, units), None, None
+        if self.described and (crossed := self._crossed(region, units, programs, op, kept)):
+            return crossed
         if spots is not None and region.low in self.spots:
             last = self._of(self.noted[WRITE], region).index_select(0, units)
             left = self._of(self.spots, region).index_select(0, units)
@@ -224,6 +231,21 @@ class Shadow:
         if self.order is not None:
             self._of(self.times[kind], region)[units] = time
         return None
+
+    def _crossed(
+        self, region: Region, units: torch.Tensor, programs: torch.Tensor, op: int, kept: Kept | None
+    ) -> tuple[int, int, int] | None:
+        """Return a race as `touch` does, with what the same program stored, if either goes by a tensor descriptor."""
+        if region.low not in self.noted[WRITE]:
+            return None
+        last = self._of(self.noted[WRITE], region).index_select(0, units)
+        wrong = last >> BITS == programs
+        if op not in self.described:
+            wrong = wrong & torch.isin(last % OPS, self.described_ops)
+        if not wrong.any() or (kept is not None and not (wrong := wrong & ~kept()).any()):
+            return None
+        at = int(wrong.to(torch.uint8).argmax())
+        return at, int(programs[at]), int(last[at]) % OPS
 
     def _keep(
         self, kind: int, region: Region, units: torch.Tensor, mine: torch.Tensor, before: torch.Tensor | None, time: int

@@ -25,6 +25,7 @@ DTYPE_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "f16": 16, "bf1
 
 Place = tuple[str, int, int]  # file, line, column
 NOWHERE: Place = ("", 0, 0)
+DESCRIBED = "by a descriptor"  # the name of a location, and so of what becomes of an operation that has it
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Op:
     reads: tuple[str, ...] = ()  # values from outside that its regions read
     dead: tuple[str, ...] = ()  # values of this block that nothing reads afterwards
     roots: frozenset[int] | None = None  # of an access: the parameters its pointer may come from; None if unknown
+    described: bool = False  # of an access: whether the kernel makes it by a tensor descriptor
     value: Any = None  # what an executor computes once: the tensor of a constant
 
     @property
@@ -167,6 +169,11 @@ class Locations:
         self.known[text] = found
         return found
 
+    def is_described(self, text: str, depth: int = 0) -> bool:
+        """Return whether a location has the name `DESCRIBED`, or holds one that has."""
+        inner = (self.raw.get(name, "") for name in re.findall(r"#(loc\d*)", text)) if depth < 50 else ()
+        return f'"{DESCRIBED}"' in text or any(self.is_described(each, depth + 1) for each in inner)
+
 
 def numbered(text: str) -> tuple[str, list[list[int]]]:
     """Return a module's text with a line of its own for each operation, from 1, and for each line and column before.
@@ -190,6 +197,7 @@ class _Parser:
     def __init__(self, text: str):
         self.lines = text.splitlines()
         self.locations = Locations(text)
+        self.described = f'"{DESCRIBED}"' in text
         self.strings: list[str] = []
         self.ops: list[Op] = []
 
@@ -257,6 +265,8 @@ class _Parser:
     def _finish(self, op: Op, rest: str, location: str) -> None:
         op.place = self.locations.place(location)
         op.key = op.place[1]
+        if self.described and op.name.startswith(("tt.load", "tt.store", "tt.atomic")):
+            op.described = self.locations.is_described(location)
         if attributes := re.match(r" \{(.*?)\} :", rest):
             op.attrs |= self._attributes(attributes[1])
         ins, outs = rest[rest.index(" : (") + 3 :].split(" -> ", 1) if " : (" in rest else ("()", "()")

@@ -1,5 +1,6 @@
 """Cases of arithmetic, functions and casts, element by element."""
 
+import functools
 import itertools
 import math
 
@@ -74,6 +75,10 @@ for name, dtype in INTEGERS.items():
     by = tensor([0, 1, 3, width - 1, width, width + 1, 2 * width - 1, 100] * 8, dtype)
     add(f"shl-{name}", "a << b", (a, by), dtype, each(lambda a, b: a << b))
     add(f"shr-{name}", "a >> b", (a, by), dtype, each(lambda a, b: shifted_right(a, b)))
+    if width == 64:  # whose low 32 bits count
+        by = tensor([1 << 32, (1 << 32) + 3, (1 << 40) + 1, (5 << 32) + 65] * 16, dtype)
+        add(f"shl-far-{name}", "a << b", (a, by), dtype, lambda a, b: a << (b % (1 << 32)))
+        add(f"shr-far-{name}", "a >> b", (a, by), dtype, lambda a, b: each(shifted_right)(a, b % (1 << 32)))
     if dtype.is_signed:
         add(f"abs-{name}", "tl.abs(a)", (a,), dtype, abs)
     if width >= 32:
@@ -108,6 +113,10 @@ add("multiply-bool-int32", "a * 7 + b", (a, b), torch.int32, lambda a, b: a.asty
 # Floats
 
 
+def larger_zero(way, a, b):
+    return np.copysign(0.0, np.copysign(1, a) + np.copysign(1, b) + way)
+
+
 for name, dtype in FLOATS.items():
     a, b = pairs(dtype)
     more = numbers(dtype, 64, seed="a"), numbers(dtype, 64, seed="b")
@@ -118,6 +127,10 @@ for name, dtype in FLOATS.items():
     add(f"div-{name}", "(a / b).to(out_ptr.dtype.element_ty)", more, dtype, np.divide, rtol=ROUGHLY[dtype])
     add(f"div-edges-{name}", "a / b", pairs(dtype, 4), dtype, np.divide, rtol=ROUGHLY[dtype])
     add(f"mod-{name}", "a % b", more, dtype, np.fmod, rtol=ROUGHLY[dtype], atol=ROUGHLY[dtype], gpu=False)
+    one, two = tensor([0.0, -0.0, 0.0, -0.0] * 16, dtype), tensor([0.0, 0.0, -0.0, -0.0] * 16, dtype)
+    for least, text in [(True, "tl.minimum(a, b)"), (True, "tl.min(tl.join(a, b), 1)"),
+                        (False, "tl.maximum(a, b)"), (False, "tl.max(tl.join(a, b), 1)")]:  # fmt: skip
+        add(f"zeros-{text}-{name}", text, (one, two), dtype, functools.partial(larger_zero, -1 if least else 1))
     add(f"compare-{name}", COMPARED, (a, b), torch.int32, compared)
     add(f"minimum-{name}", "tl.minimum(a, b)", (a, b), dtype, np.fmin, zeros=False)
     add(f"maximum-{name}", "tl.maximum(a, b)", (a, b), dtype, np.fmax, zeros=False)

@@ -445,6 +445,91 @@ def test_a_reduction_in_any_order():
 
 
 @triton.jit
+def leaks(a, b):
+    return a / 2 + b
+
+
+@triton.jit
+def decays(a, x, b, y):
+    return a * b, b * x + y
+
+
+@triton.jit
+def leaking_sums(x_ptr, y_ptr):
+    i = tl.arange(0, 16)
+    tl.store(y_ptr + i, tl.associative_scan(tl.load(x_ptr + i) * 1.0, 0, leaks))  #!
+
+
+@triton.jit
+def decaying_sums(x_ptr, y_ptr):
+    i = tl.arange(0, 16)
+    x = tl.load(x_ptr + i) * 1.0
+    _, sums = tl.associative_scan((x * 0.0 + 0.5, x), 0, decays)
+    tl.store(y_ptr + i, sums)
+
+
+def test_a_scan_that_hangs_on_how_elements_are_grouped():
+    said = fault(emulator.Undefined, leaking_sums, numbers(16), torch.zeros(16))
+    assert "it is not associative" in said
+
+
+def test_a_scan_of_what_is_associative():
+    sums, left = torch.zeros(16), 0.0
+    decaying_sums[(1,)](numbers(16), sums)
+    for n, found in enumerate(sums.tolist()):
+        left = left / 2 + n
+        assert found == pytest.approx(left)
+
+
+@triton.jit
+def keeps_and_sums(a, p, b, q):
+    tl.store(p.to(tl.pointer_type(tl.int64)), a)
+    return a + b, tl.maximum(p, q)
+
+
+@triton.jit
+def sum_on_the_side(x_ptr, y_ptr):
+    x = tl.load(x_ptr + tl.arange(0, 16))
+    total, _ = tl.reduce((x, x * 0 + y_ptr.to(tl.int64)), 0, keeps_and_sums)  #!
+    tl.store(y_ptr, total)
+
+
+def test_a_function_of_elements_that_stores():
+    said = fault(emulator.Unsupported, sum_on_the_side, torch.arange(16), torch.zeros(1, dtype=torch.int64))
+    assert "reads or writes memory" in said
+
+
+@triton.jit
+def swapped(a, b):
+    return b, a
+
+
+@triton.jit
+def doubled(a, b):
+    return a * 2, b * 2
+
+
+@triton.jit
+def swapped_by_pairs(x_ptr, y_ptr):
+    i = tl.arange(0, 16)
+    tl.store(y_ptr + i, tl.map_elementwise(swapped, tl.load(x_ptr + i), pack=2)[0])  #!
+
+
+@triton.jit
+def doubled_by_pairs(x_ptr, y_ptr):
+    i = tl.arange(0, 16)
+    tl.store(y_ptr + i, tl.map_elementwise(doubled, tl.load(x_ptr + i), pack=2)[0])
+
+
+def test_elements_of_a_function_that_takes_several():
+    said = fault(emulator.Undefined, swapped_by_pairs, numbers(16), numbers(16))
+    assert "something else beside other elements" in said
+    twice = torch.zeros(16)
+    doubled_by_pairs[(1,)](numbers(16), twice)
+    assert twice.tolist() == [2.0 * n for n in range(16)]
+
+
+@triton.jit
 def described(x_ptr, y_ptr, first, stride):
     rows = tl.make_tensor_descriptor(x_ptr + first, [2, 4], [stride, 1], [2, 4])  #!
     i = tl.arange(0, 2)[:, None] * 4 + tl.arange(0, 4)[None, :]
@@ -456,6 +541,35 @@ def test_a_descriptor_that_hardware_does_not_take(first, stride):
     said = fault(emulator.DeviceAssertion, described, numbers(64), ints(8), first, stride)
     assert "no multiple of 16 bytes" in said
     described[(1,)](numbers(64), ints(8), 4, 8)
+
+
+@triton.jit
+def read_back(x_ptr, y_ptr, stores: tl.constexpr, loads: tl.constexpr, rows: tl.constexpr):
+    i = tl.arange(0, 2)[:, None] * 4 + tl.arange(0, 4)[None, :]
+    first = tl.make_tensor_descriptor(x_ptr, [rows, 4], [4, 1], [2, 4])
+    if stores:
+        first.store([0, 0], i * 2.0)
+    else:
+        tl.store(x_ptr + i, i * 2.0)
+    tl.debug_barrier()
+    x = first.load([rows - 2, 0]) if loads else tl.load(x_ptr + (rows - 2) * 4 + i)
+    tl.store(y_ptr + i, x)
+
+
+@pytest.mark.parametrize(("stores", "loads"), [(True, True), (True, False), (False, True)])
+def test_what_goes_by_a_descriptor_and_back_in_one_launch(stores, loads):
+    def run(rows):
+        read_back[(1,)](numbers(64), torch.zeros(8), stores, loads, rows)
+
+    with pytest.raises(emulator.Race, match="by a tensor descriptor, for which no barrier waits"):
+        run(2)
+    run(4)  # other rows than were stored
+
+
+def test_what_goes_without_one_and_back():
+    found = torch.zeros(8)
+    read_back[(1,)](numbers(64), found, False, False, 2)
+    assert found.tolist() == [2.0 * n for n in range(8)]
 
 
 @triton.jit

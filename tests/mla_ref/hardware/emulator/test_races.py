@@ -915,6 +915,32 @@ def the_last_to_exchange_wins(y_ptr):
     tl.atomic_xchg(y_ptr, tl.program_id(0) + 1)
 
 
+@by_chance(lambda: ints(P), lambda: ints(16 * P))
+@triton.jit
+def tickets_of_the_elements_of_a_block(count_ptr, y_ptr):
+    p, i = tl.program_id(0), tl.arange(0, 16)
+    tl.store(y_ptr + p * 16 + i, tl.atomic_add(count_ptr + p + i * 0, 1))
+
+
+@by_chance(lambda: ints(P))
+@triton.jit
+def the_last_of_a_block_wins(y_ptr):
+    i = tl.arange(0, 16)
+    tl.atomic_xchg(y_ptr + tl.program_id(0) + i * 0, i)
+
+
+@triton.jit
+def the_second(a, b):
+    return b
+
+
+@by_chance(lambda: ints(1))
+@triton.jit
+def the_last_of_what_is_nearly_the_same(y_ptr):
+    last = tl.reduce(1000.0 + tl.arange(0, 16) / 16, 0, the_second)
+    tl.store(y_ptr, ((last - 1000.0) * 16).to(tl.int32), mask=tl.program_id(0) == 0)
+
+
 @by_chance(lambda: ints(1))
 @triton.jit
 def the_first_to_compare_wins(y_ptr):
