@@ -381,10 +381,9 @@ plots.curves(panels, xlabel="users", ylabel="microseconds, H200", log="y", verti
 # {{switch}}
 #
 # The measured ceilings are {{rate}} TFLOP/s and {{bandwidth}} TB/s, of a plain product and a plain copy
-# (`mla_ref.DEVICES`). All four crossings lie below both predictions{{!below_both}}. The equation takes absorb to
-# compute at the rate of a plain product, and our absorb kernel is slower than that (lesson 08), so naive pays earlier.
-# How long the prefix is hardly matters{{!length_matters_little}}, as the equation says. A good first value from an
-# equation, then a clock.
+# (`mla_ref.DEVICES`). All four crossings lie below what the data sheet predicts{{!below_sheet}}, and at most {{off}} %
+# from what the ceilings predict. How long the prefix is moves them by at most {{by_length}} %; by the equation it does
+# not matter. An equation with measured rates gives a good first value. Then comes a clock.
 #
 # ## Exercise: prefix_footprint
 #
@@ -668,8 +667,7 @@ draw_one_level("Kimi K2, prompt A", "Kimi K2, prompt C")
 # FlashMLA and our absorb differ by {{others_within}} % at most. At B = 1024 the gain over the faster of them grows with
 # the prompt{{!longer_gains}}: {{gain}} for Kimi K2 and prompt A ({{gain_in_graphs}} in CUDA graphs, where calls follow
 # each other without a pause). The least gain of all is {{least_gain}} ({{least_where}}): naive saves little with few
-# users, and FlashMLA is faster than our absorb there{{!flash_faster}}. The mixed step of Kimi K2 and prompt A takes
-# {{drop}} times as long for 1024 users as for 512{{!drops}}, so its line falls at the end.
+# users, and FlashMLA is faster than our absorb there{{!flash_faster}}.
 #
 # **Where the paper's 3.24 stands.** TyphoonMLA reports up to 3.24 times the throughput of the better of FlashMLA
 # and FlashInfer, on a GPU of 3.3 TB/s. Here the mixed step has {{work}} times less arithmetic than absorb at Kimi
