@@ -102,6 +102,7 @@ def _clear_tail(v, T, HALF: gl.constexpr):
 @gluon.jit
 def _attend(
     given, HALF: gl.constexpr, BLOCK_B: gl.constexpr, CAUSAL: gl.constexpr, BOTTOM_RIGHT: gl.constexpr,
+    ALIGNED: gl.constexpr,
 ):  # fmt: skip
     """Attend with 64 rows of each of this program's tiles: what each of the two warpgroups does."""
     q, k, v, bars, out, lse, where, sizes, tiles, scale = given
@@ -162,6 +163,8 @@ def _attend(
             rows = (first + offs_m).to(gl.int64)
             offs_d = gl.arange(0, DV, layout=COLUMN)
             ptrs = out[0] + h.to(gl.int64) * out[2] + rows[:, None] * out[1] + offs_d[None, :] * out[3]
+            if ALIGNED:  # to 16 bytes, which the compiler does not know in a partition: it would store 2 at a time
+                ptrs = gl.max_contiguous(gl.multiple_of(ptrs, [1, 16]), [1, 8])
             gl.store(ptrs, (acc / total[:, None]).to(out[0].dtype.element_ty), mask=(offs_m < S)[:, None])
             ptrs_r = lse[0] + h.to(gl.int64) * lse[2] + rows * lse[1]
             gl.store(ptrs_r, (m_i + gl.log2(total)) * LN_2, mask=offs_m < S)
@@ -212,7 +215,7 @@ def ragged_attention_hopper(
     q_desc, q_rest_desc, k_desc, k_rest_desc, v_desc, cu_rows_ptr, q_starts_ptr, kv_starts_ptr, kv_ends_ptr,
     out_ptr, lse_ptr, scale, B, slots, group, tiles,
     stride_qh, stride_kh, stride_vh, stride_ot, stride_oh, stride_od, stride_lt, stride_lh,
-    CAUSAL: gl.constexpr, BOTTOM_RIGHT: gl.constexpr, BLOCK_B: gl.constexpr,
+    CAUSAL: gl.constexpr, BOTTOM_RIGHT: gl.constexpr, ALIGNED: gl.constexpr, BLOCK_B: gl.constexpr,
 ):  # fmt: skip
     """Attend with a tile of 128 rows, or several in turn: a program of two warpgroups, and one that loads."""
     dtype: gl.constexpr = v_desc.dtype
@@ -249,8 +252,8 @@ def ragged_attention_hopper(
     strides = stride_qh, stride_kh, stride_vh
     gl.warp_specialize(
         [
-            (_attend, (given, 0, BLOCK_B, CAUSAL, BOTTOM_RIGHT)),
-            (_attend, (given, 1, BLOCK_B, CAUSAL, BOTTOM_RIGHT)),
+            (_attend, (given, 0, BLOCK_B, CAUSAL, BOTTOM_RIGHT, ALIGNED)),
+            (_attend, (given, 1, BLOCK_B, CAUSAL, BOTTOM_RIGHT, ALIGNED)),
             (
                 _load,
                 (q_desc, q_rest_desc, k_desc, k_rest_desc, v_desc, queries, keys, v, bars, strides, where,

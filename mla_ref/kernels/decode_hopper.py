@@ -161,7 +161,7 @@ def _queries(q):
     return q.clone(memory_format=torch.contiguous_format).view(-1, width), S * H, 0
 
 
-def _aligned(x):
+def aligned(x):
     """Return whether each 8 elements of a row begin at a multiple of 16 bytes."""
     return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(step % 8 == 0 for step in x.stride()[:-1])
 
@@ -189,7 +189,7 @@ def _launch(decode, out, lse, num_splits):
         decode_tma.rows_between(d.c_kv), decode_tma.rows_between(d.k_rope), parts, num_splits or 0,
         *d.q_rope.stride(), *((0, 0) if table is None else table.stride()),
         *out.stride(), *lse.stride(), d.causal, d.S > 1, 0 if table is None else d.c_kv.shape[1],
-        _aligned(d.q_rope) and _aligned(out), max(power_of_2(d.B), 128) if planned else 0, num_warps=TILE.num_warps,
+        aligned(d.q_rope) and aligned(out), max(power_of_2(d.B), 128) if planned else 0, num_warps=TILE.num_warps,
     )  # fmt: skip
     if merging:
         launch_merge(found, found_lse, begins, out, lse, num_splits)

@@ -30,6 +30,7 @@ from ..hardware import emulator
 from ._decode import limits
 from ._launch import on_device_of
 from ._sizes import power_of_2
+from .decode_hopper import aligned
 
 D, REST, DV = 128, 64, 128
 BLOCK_M, BLOCK_N = 128, 128
@@ -108,5 +109,5 @@ def launch(
         _gluon().ragged_attention_hopper[(programs,)](
             *queries, *keys, _descriptor(v, BLOCK_N, DV), *offsets, out, lse, scale, B, slots, group, tiles,
             q.stride(1), k.stride(1), v.stride(1), *out.stride(), *lse.stride(),
-            causal, bottom_right, max(power_of_2(B), 32), num_warps=4,
+            causal, bottom_right, aligned(out), max(power_of_2(B), 32), num_warps=4,
         )  # fmt: skip

@@ -236,7 +236,7 @@ BLOCKS = {"q_desc": [64, 128], "q_rest_desc": [64, 64], "k_desc": [128, 128], "k
 BLOCKS["v_desc"] = [128, 128]
 POINTEES = dict.fromkeys(("cu_rows_ptr", "q_starts_ptr", "kv_starts_ptr", "kv_ends_ptr"), "i32") | {"lse_ptr": "fp32"}
 for dtype, width, causal in (("bf16", gl.bfloat16, True), ("fp16", gl.float16, False)):
-    constants = {"CAUSAL": causal, "BOTTOM_RIGHT": True, "BLOCK_B": 32, "stride_od": 1}
+    constants = {"CAUSAL": causal, "BOTTOM_RIGHT": True, "BLOCK_B": 32, "ALIGNED": causal, "stride_od": 1}
     signature, attributes = {}, {}
     for i, name in enumerate(kernel.arg_names):
         if name in constants:
