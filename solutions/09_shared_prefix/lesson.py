@@ -672,7 +672,7 @@ draw_one_level("Kimi K2, prompt A", "Kimi K2, prompt C")
 # **Where the paper's 3.24 stands.** TyphoonMLA reports up to 3.24 times the throughput of the better of FlashMLA
 # and FlashInfer, on a GPU of 3.3 TB/s. Here the mixed step has {{work}} times less arithmetic than absorb at Kimi
 # K2, prompt A, B = 1024. It is {{absorb_gain}} times as fast as our absorb and {{flash_gain}} times as fast as
-# FlashMLA. That is less than {{work}}, because the two do not compute at one rate: FlashMLA reaches {{flash_rate}}
+# FlashMLA. {{flash_gain}} is less than {{work}}: the two do not compute at one rate. FlashMLA reaches {{flash_rate}}
 # TFLOP/s, and the mixed step {{prefix_rate}}{{!flash_rate_higher}}. Its two parts were also timed alone, in turns with
 # the whole step. The prefix reaches {{alone_rate}} TFLOP/s, more than FlashMLA{{!alone_faster}}. The own contexts have
 # {{own_share}} % of the arithmetic and take {{own_us}} µs, the prefix {{alone_us}} µs. They are short: a program loads
