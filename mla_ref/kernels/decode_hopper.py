@@ -94,7 +94,7 @@ def paged_latent_attention_hopper(
 
 def _run(decode, out, lse, num_splits):
     few = decode.B * ceil_div(decode.S * decode.H, TILE.block_m) < LEAST_PROGRAMS
-    if not fits(decode) or (few and num_splits is None):
+    if not takes(decode) or (few and num_splits is None):
         return decode_tma.run_fitting(decode, out, lse, num_splits)
     shape, q = (decode.B, decode.S, decode.H, decode.R), decode.q_latent
     out = result_for(out, "out", shape, (q.dtype,), q.device)
@@ -108,9 +108,14 @@ def _run(decode, out, lse, num_splits):
 
 
 def fits(decode: Decode) -> bool:
-    """Return whether the kernel is made for this GPU and these operands."""
+    """Return whether the kernel is the one to choose: on a Hopper GPU, for these operands."""
+    return not emulator.active() and takes(decode)
+
+
+def takes(decode: Decode) -> bool:
+    """Return whether the kernel is made for these operands, and for what runs it: Hopper, or the emulator of it."""
     return (
-        not emulator.active()
+        not emulator.interpreted()
         and limits(decode.q_latent.device).capability == (9, 0)
         and (decode.R, decode.Dr) == (R, DR)
         and decode.S * decode.H > MOST_ROWS_OF_TMA

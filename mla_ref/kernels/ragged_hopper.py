@@ -40,9 +40,14 @@ L2_BYTES = 32 * 2**20  # of keys and values that tiles at work at once may read
 
 
 def fits(q: Tensor, k: Tensor, v: Tensor, scale: float, sequences: int) -> bool:
-    """Return whether the kernel is made for this GPU and these operands."""
+    """Return whether the kernel is the one to choose: on a Hopper GPU, for these operands."""
+    return not emulator.active() and takes(q, k, v, scale, sequences)
+
+
+def takes(q: Tensor, k: Tensor, v: Tensor, scale: float, sequences: int) -> bool:
+    """Return whether the kernel is made for these operands, and for what runs it: Hopper, or the emulator of it."""
     return (
-        not emulator.active()
+        not emulator.interpreted()
         and limits(q.device).capability == (9, 0)
         and limits(q.device).nvidia
         and q.element_size() == 2

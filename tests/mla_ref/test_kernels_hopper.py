@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,16 @@ from mla_ref.kernels import (
     ragged_attention,
     ragged_hopper,
 )
-from mla_ref.kernels._decode import check_decode
+from mla_ref.kernels._decode import check_decode, limits
 
 ROOT = Path(mla_ref.__file__).parent.parent
 HOPPER = not emulator.active() and torch.cuda.get_device_capability() == (9, 0)
-on_hopper = pytest.mark.skipif(not HOPPER, reason="the kernel needs an H100 or H200: elsewhere another takes its place")
+DEVICE = "cuda" if HOPPER else "cpu"
+here = pytest.mark.skipif(
+    not HOPPER and not emulator.active(), reason="the kernel needs an H100, an H200 or the emulator"
+)
+on_hopper = pytest.mark.skipif(not HOPPER, reason="CUDA graphs take a GPU, an H100 or H200 here")
+MULTIPROCESSORS = 6  # of the emulator, here: enough that a batch has parts
 COMPILE = """
 import subprocess
 import triton
@@ -104,19 +110,29 @@ def drawn(seed):
     dtype, causal = choose.choice([torch.float16, torch.bfloat16]), choose.random() < 0.7
     case = paged_case(
         seq_lens=seq_lens, num_queries=S, num_heads=H, page_size=page_size, dtype=dtype, causal=causal,
-        device="cuda", seed=seed,
+        device=DEVICE, seed=seed,
     )  # fmt: skip
     return case, choose.choice([None, None, 1, 2, 3, 7])
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch):
+    """Have the emulator stand for a GPU of a few multiprocessors, and choose the kernel as on a GPU."""
+    if emulator.active():
+        small = replace(limits(torch.device("cpu")), multiprocessors=MULTIPROCESSORS)
+        for module in (decode_hopper, ragged_hopper):
+            monkeypatch.setattr(module, "limits", lambda device: small)
+        monkeypatch.setattr(ragged_hopper, "fits", ragged_hopper.takes)
 
 
 def fits(case):
     inputs = dict(case.inputs)
     names = "q_latent", "q_rope", "c_kv", "k_rope", "seq_lens", "block_table", "scale", "causal"
-    return decode_hopper.fits(check_decode(*(inputs[name] for name in names), paged=True))
+    return decode_hopper.takes(check_decode(*(inputs[name] for name in names), paged=True))
 
 
-@on_hopper
-@pytest.mark.parametrize("seed", range(60))
+@here
+@pytest.mark.parametrize("seed", range(60 if HOPPER else 15))
 def test_any_shape_over_pages(seed):
     case, num_splits = drawn(seed)
     assert fits(case)
@@ -133,30 +149,32 @@ def lengths_of_a_batch(B, kind, choose):
     return [of[kind]() for _ in range(B)]
 
 
-@on_hopper
+@here
 @pytest.mark.parametrize("kind", ["short", "a few long", "the same", "any"])
-@pytest.mark.parametrize("B", [1, 33, 67, 133, 700])
+@pytest.mark.parametrize("B", [1, 33, 67, 133, 700] if HOPPER else [1, 13])
 @pytest.mark.parametrize(("S", "H"), [(1, 64), (2, 128)])
 def test_parts_of_a_batch_are_those_of_one_sequence_after_the_other(kind, B, S, H):
     seq_lens = lengths_of_a_batch(B, kind, random.Random(B))
-    case = paged_case(seq_lens=seq_lens, num_queries=S, num_heads=H, dtype=torch.bfloat16, device="cuda", seed=B)
+    case = paged_case(seq_lens=seq_lens, num_queries=S, num_heads=H, dtype=torch.bfloat16, device=DEVICE, seed=B)
     case.check(*paged_latent_attention_hopper(**case.inputs))
 
 
-@on_hopper
+@here
 @pytest.mark.parametrize("seed", range(4))
 def test_the_same_bits_each_time(seed):
     case, num_splits = drawn(100 + seed)
-    first, *others = (paged_latent_attention_hopper(**case.inputs, num_splits=num_splits) for _ in range(20))
+    first, *others = (
+        paged_latent_attention_hopper(**case.inputs, num_splits=num_splits) for _ in range(20 if HOPPER else 2)
+    )
     assert all(torch.equal(x, y) for each in others for x, y in zip(first, each, strict=True))
 
 
-@on_hopper
+@here
 @pytest.mark.parametrize(("S", "H"), [(1, 128), (2, 16)])
 @pytest.mark.parametrize("num_splits", [1, 3])
 def test_with_splits_given_a_sequence_has_the_same_bits_whatever_else_is_in_the_batch(S, H, num_splits):
     lengths = [1000, 64, 65, 3, 700]
-    case = paged_case(seq_lens=lengths, num_queries=S, num_heads=H, dtype=torch.bfloat16, device="cuda")
+    case = paged_case(seq_lens=lengths, num_queries=S, num_heads=H, dtype=torch.bfloat16, device=DEVICE)
     together = paged_latent_attention_hopper(**case.inputs, num_splits=num_splits)
     for b in range(len(lengths)):
         mine = {name: case.inputs[name][b : b + 1] for name in ("q_latent", "q_rope", "block_table", "seq_lens")}
@@ -164,13 +182,13 @@ def test_with_splits_given_a_sequence_has_the_same_bits_whatever_else_is_in_the_
         assert all(torch.equal(x[b : b + 1], y) for x, y in zip(together, alone, strict=True))
 
 
-@on_hopper
+@here
 @pytest.mark.parametrize("T", [1, 64, 100, 300])
 @pytest.mark.parametrize("ragged", [False, True])
 def test_one_buffer(T, ragged):
-    q_latent, q_rope = (torch.randn(3, 1, 128, width, device="cuda").bfloat16() for width in (512, 64))
-    cache = torch.randn(3, T, 576, device="cuda").bfloat16()
-    seq_lens = torch.tensor([T, 1, T // 2], device="cuda") if ragged else None
+    q_latent, q_rope = (torch.randn(3, 1, 128, width, device=DEVICE).bfloat16() for width in (512, 64))
+    cache = torch.randn(3, T, 576, device=DEVICE).bfloat16()
+    seq_lens = torch.tensor([T, 1, T // 2], device=DEVICE) if ragged else None
     exact, exact_lse = mla_ref.latent_attention(
         *(x.double() for x in (q_latent, q_rope, cache[..., :512], cache[..., 512:])), scale=0.07, seq_lens=seq_lens
     )
@@ -212,7 +230,7 @@ def test_a_block_of_queries_is_where_a_matrix_has_it(layout, B, S, dtype):
 @on_hopper
 def test_it_can_be_captured_in_a_cuda_graph():
     case, _ = drawn(7)
-    out, lse = torch.empty_like(case.q_latent), torch.empty(case.q_latent.shape[:3], device="cuda")
+    out, lse = torch.empty_like(case.q_latent), torch.empty(case.q_latent.shape[:3], device=DEVICE)
     paged_latent_attention_hopper(**case.inputs, out=out, lse=lse)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -273,24 +291,28 @@ def test_the_one_for_prefill_compiles_and_spills_no_block(tmp_path):
 def packed(seed):
     """Return q, k, v and offsets of sequences of any lengths, some of another one's heads, and how they are called."""
     choose = random.Random(seed)
-    B, H, same = choose.choice([1, 2, 3, 7, 40]), choose.choice([1, 2, 3, 16]), choose.random() < 0.4
+    B, H, same = (
+        choose.choice([1, 2, 3, 7, 40] if HOPPER else [1, 2, 3]),
+        choose.choice([1, 2, 3, 16]),
+        choose.random() < 0.4,
+    )
     lengths_kv = [choose.choice(LENGTHS) for _ in range(B - 1)] + [choose.randrange(1, 1200)]
     lengths_q = lengths_kv if same else [choose.choice(LENGTHS) for _ in range(B - 1)] + [choose.randrange(1, 300)]
     dtype, room = choose.choice([torch.float16, torch.bfloat16]), choose.choice([0, 8, 64])
     torch.manual_seed(seed)
     q, k, v = (
-        torch.randn(sum(lengths), H, width + room, device="cuda").to(dtype)[..., :width]
+        torch.randn(sum(lengths), H, width + room, device=DEVICE).to(dtype)[..., :width]
         for lengths, width in ((lengths_q, 192), (lengths_kv, 192), (lengths_kv, 128))
     )
-    offsets = [torch.tensor([0, *each], device="cuda").cumsum(0) for each in (lengths_q, lengths_kv)]
+    offsets = [torch.tensor([0, *each], device=DEVICE).cumsum(0) for each in (lengths_q, lengths_kv)]
     return (q, k, v, *offsets), {"causal": choose.random() < 0.7, "bottom_right": choose.random() < 0.7}
 
 
-@on_hopper
-@pytest.mark.parametrize("seed", range(40))
+@here
+@pytest.mark.parametrize("seed", range(40 if HOPPER else 15))
 def test_packed_sequences_of_any_lengths(seed):
     args, options = packed(seed)
-    assert ragged_hopper.fits(*args[:3], 1.0, len(args[3]) - 1)
+    assert ragged_hopper.takes(*args[:3], 1.0, len(args[3]) - 1)
     out, lse = ragged_attention(*args, **options)
     exact, exact_lse = mla_ref.ragged_attention(*(x.double() for x in args[:3]), *args[3:], **options)
     torch.testing.assert_close(lse.double(), exact_lse, rtol=1e-5, atol=1e-4)
@@ -299,11 +321,11 @@ def test_packed_sequences_of_any_lengths(seed):
     assert torch.equal(out, again)
 
 
-@on_hopper
+@here
 @pytest.mark.parametrize("length", [1, 100, 128, 200])
 def test_what_lies_behind_a_sequence_does_not_count(length):
-    q, k, v = (torch.randn(2 * length, 2, width, device="cuda").bfloat16() for width in (192, 192, 128))
-    cu = torch.tensor([0, length, 2 * length], device="cuda", dtype=torch.int32)
+    q, k, v = (torch.randn(2 * length, 2, width, device=DEVICE).bfloat16() for width in (192, 192, 128))
+    cu = torch.tensor([0, length, 2 * length], device=DEVICE, dtype=torch.int32)
     alone, _ = ragged_attention(q[:length], k[:length], v[:length], cu[:2], cu[:2])
     k[length:], v[length:] = float("nan"), float("nan")
     beside, _ = ragged_attention(q, k, v, cu, cu)

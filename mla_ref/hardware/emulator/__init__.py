@@ -4,7 +4,8 @@ Triton's own front end compiles a kernel to TTIR, its intermediate form. The emu
 programs of the grid at once, so that what it accepts and what it computes is what the compiler accepts and means:
 integers wrap, 16-bit floats round, `tl.dot` cuts float32 to TF32 unless it is told otherwise, a place that a mask
 leaves out holds NaN unless the load says `other`. It stops with the kernel's line where an access leaves its tensor,
-two programs touch one element without an order, or a loop turns without end.
+two programs touch one element without an order, or a loop turns without end. Kernels in Gluon for Hopper run, too:
+partitions, barriers, copies by TMA and products under way.
 
 What it does not model: the order in which sums are added, the last bits of approximate functions (`exp`, `log`,
 `sin`, division), the fusing of a product with a sum, caches and time.

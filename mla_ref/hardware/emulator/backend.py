@@ -28,12 +28,14 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.backends.nvidia.compiler import CUDABackend, CUDAOptions
 
+from .gluon import Descriptor
 from .machine import STAGES, WARPS, Kernel
 from .memory import Memory, Region, tensors
 from .ttir import DESCRIBED, generic_text, parse
 
 NAME = "emulator"
 CAPABILITY = 80  # without TMA: descriptors become pointers
+HOPPER = 90  # of kernels in Gluon, which name TMA themselves
 TARGET = GPUTarget(NAME, CAPABILITY, 32)
 MADE = re.compile(
     r"^( *)%(\w+) = tt\.make_tensor_descriptor (%[\w#]+), \[[^]]*\], \[([^]]*)\].*? : .*?<(\w+)>.* (loc\(#\w+\))$",
@@ -91,7 +93,15 @@ class Compiler(CUDABackend):
     def hash(self) -> str:
         return f"{NAME}-{_digest()}"
 
+    def get_target_name(self, options: Any) -> str:
+        return f"cuda:{HOPPER}"  # only Gluon asks
+
     def add_stages(self, stages: dict[str, Callable], options: Any, language: Any = None) -> None:
+        if getattr(language, "name", "") == "GLUON":
+            lowered = functools.partial(self.gluon_to_ttgir, options=options, capability=HOPPER)
+            stages["ttgir"] = lowered
+            stages["generic"] = self.make_generic
+            return
         stages["ttir"] = lambda module, metadata: self.make_ttir(module, metadata, options, CAPABILITY)
         stages["generic"] = self.make_generic
 
@@ -218,12 +228,14 @@ def launch(
     kinds = kernel.kinds
     flat = flattened(given, kinds)
     for number, ((parameter, value), kind) in enumerate(zip(flat, kinds, strict=True)):
-        if kind.pointee is None:
+        described = hasattr(value, "block_shape")
+        if kind.pointee is None and not described:
             values.append(value)
             continue
-        _check_tensor(name, parameter, value)
-        regions[number] = Region.of(parameter, value)
-        values.append(value.data_ptr())
+        tensor = value.base if described else value
+        _check_tensor(name, parameter, tensor)
+        regions[number] = Region.of(parameter, tensor)
+        values.append(Descriptor.of(value) if described else value.data_ptr())
     if math.prod(grid):
         memory = Memory(regions)
         memory.others = tensors
@@ -289,6 +301,9 @@ def flattened(given: Sequence[tuple[str, Any]], kinds: Sequence[Any]) -> list[tu
     for name, value in given:
         if not hasattr(value, "block_shape"):
             found.append((name, value))
+            continue
+        if kinds[len(found)].element.startswith("!tt.tensordesc"):
+            found += [(name, each) for each in (value, *value.shape, *value.strides)]
             continue
         found += [(name, each) for each in (value.base, *value.shape, *value.strides)]
         flags = 0

@@ -32,12 +32,16 @@ class Misaligned(KernelFault):
 class Race(KernelFault):
     """Two programs touch one byte, one of them writing, not both by atomic operations, and nothing orders them.
 
-    Or one store writes several values to one element, or two threads of a program touch one with no barrier between.
+    Or one store writes several values to one element, or two threads of a program touch one with no barrier between. In
+    Gluon also two partitions of a program, or what is still under way.
     """
 
 
 class EndlessLoop(KernelFault):
-    """A loop that turns without changing anything, or that a caller's timer interrupts with a TimeoutError."""
+    """A loop that turns without changing anything, or that a caller's timer interrupts with a TimeoutError.
+
+    In Gluon also partitions of a program that all wait for barriers.
+    """
 
 
 class DeviceAssertion(KernelFault, AssertionError):

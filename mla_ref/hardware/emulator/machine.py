@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from . import blocks, faults
+from . import blocks, faults, gluon
 from .access import ACQUIRE, ACQUIRE_RELEASE, KINDS, access, barrier, is_known
 from .arithmetic import dtype_of, elementwise, storage_dtype
 from .faults import raise_in
@@ -90,6 +90,8 @@ class Kernel:
         Elements of its largest block.
     waits
         Whether it waits in a loop for what another program does.
+    shares
+        Whether it names shared memory, as kernels in Gluon do: its programs run one after the other.
     depends
         Whether a program reads what an atomic operation found or left, and so depends on which programs came before.
     programs_ordered
@@ -115,12 +117,17 @@ class Kernel:
 
     def __post_init__(self):
         accesses = [op for op in self.module.ops if op.name in KINDS]
+        accesses += [gluon.as_access(op) for op in self.module.ops if op.name in gluon.COPIES]
         known = [op for op in accesses if is_known(op.ins[0].pointee)]
         self.sizes = {(storage_dtype(op.ins[0].pointee).itemsize, op.roots) for op in known}
         self.stored = _together(op.roots for op in accesses if op.name != "tt.load")
         self.plain = _together(op.roots for op in accesses if op.name in ("tt.load", "tt.store"))
         self.widest = max((math.prod(kind.shape) for op in self.module.ops for kind in op.outs), default=1)
         self.waits = any(op.name == "scf.while" and _has_atomic(op) for op in self.module.ops)
+        self.shares = any(op.name in gluon.RULES for op in self.module.ops)
+        for op in self.module.ops if self.shares else ():
+            if not (op.value or op.name in gluon.RULES or op.name.startswith("scf.") or prepare(op) is PASS):
+                op.value = (functools.partial(gluon.checked, op.value),)
         atomics = [op for op in self.module.ops if op.name.startswith("tt.atomic")]
         read = {name for op in self.module.ops for name in op.operands}
         polls = bool(atomics) and any(op.attrs.get("isVolatile") for op in accesses)
@@ -131,7 +138,7 @@ class Kernel:
         kinds = {op.attrs.get("atomic_rmw_op", EXCHANGE) for op in atomics}
         self.programs_ordered = self.depends or len(kinds) > 1 or EXCHANGE in kinds
         combined = (op for op in self.module.ops if op.name in ("tt.reduce", "tt.scan"))
-        self.order_matters = self.programs_ordered or not all(map(blocks.is_plain, combined))
+        self.order_matters = self.shares or self.programs_ordered or not all(map(blocks.is_plain, combined))
         self.described = frozenset(op.number for op in accesses if op.described)
         loops = ((op, _ahead(op)) for op in self.module.ops if op.name == "scf.for")
         self.ahead = {op.number: (op.attrs.get("tt.num_stages"), loads) for op, loads in loops if loads}
@@ -207,12 +214,12 @@ class Kernel:
         total = math.prod(grid)
         chosen = range(total) if programs is None else list(programs)
         chosen = chosen if order == "forward" else chosen[::-1]
-        size = 1 if self.waits else max(1, CHUNK // self.widest)
+        size = 1 if self.waits or self.shares else max(1, CHUNK // self.widest)
         if order == "reversed" and self.programs_ordered:
             size = min(size, -(-total // GROUPS))
         shadow = Shadow(total, memory, self.sizes, self.ordered, warps, stages, self.described) if races else None
         args = [
-            torch.tensor([_wrapped(value)], dtype=dtype_of(kind))
+            value if isinstance(value, gluon.Descriptor) else torch.tensor([_wrapped(value)], dtype=dtype_of(kind))
             for (_, kind), value in zip(self.module.main.blocks[0].args, values, strict=True)
         ]
 
@@ -271,6 +278,8 @@ class Machine:
         self.patience, self.stuck = STUCK, False
         self.ahead: frozenset[int] = frozenset()  # loads of the loop that turns now which may be done turns ahead
         self.journal: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] | None = None
+        self.partition: gluon.Partition | None = None
+        self.allocations: list[gluon.Allocation] = []  # of shared memory
 
     def try_to_run(self, args: Sequence[torch.Tensor]) -> bool:
         """Run the kernel, or return False and leave memory as it was if it waits for another program."""
@@ -386,6 +395,8 @@ class Machine:
 
     def merged(self, on: torch.Tensor, new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the new values where programs are on, else the old."""
+        if self.size == 1:
+            return list(new)
         return [n if n is o else torch.where(on.reshape(-1, *[1] * (n.dim() - 1)), n, o)
                 for n, o in zip(new, old, strict=True)]  # fmt: skip
 
@@ -463,6 +474,13 @@ class Machine:
         inner = Machine(self.kernel, self.grid, self.numbers[places], *shared)
         inner.turning, inner.ahead = self.turning, self.ahead
         return places, inner
+
+    def beside(self) -> Machine:
+        """Return a machine for more warps of the same program."""
+        shared = self.memory, self.shadow, self.watch, self.backward
+        other = Machine(self.kernel, self.grid, self.numbers, *shared)
+        other.active, other.journal, other.allocations = self.active, self.journal, self.allocations
+        return other
 
     def per_element(self, count: int) -> Machine:
         """Return a machine in which each program stands for as many as its blocks have elements."""
@@ -572,9 +590,10 @@ def PASS() -> None:
 
 
 ENDS = ("tt.return", "cf.br", "cf.cond_br", "scf.yield", "scf.condition", "tt.reduce.return", "tt.scan.return",
-        "tt.map_elementwise.return")  # fmt: skip
+        "tt.map_elementwise.return", *gluon.ENDS)  # fmt: skip
 BARRIERS = ("gpu.barrier", "ttg.barrier")
 SURROUNDED: dict[str, Callable] = {
+    **gluon.RULES,
     **dict.fromkeys(KINDS, access),
     **dict.fromkeys(BARRIERS, barrier),
     "llvm.intr.assume": blocks.check,
@@ -622,7 +641,7 @@ def _picked(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 
 def _same(new: torch.Tensor, old: torch.Tensor) -> bool:
     """Return whether two values are the same, a NaN being the same as a NaN."""
-    return new is old or bool(((new == old) | ((new != new) & (old != old))).all())
+    return new is old or (isinstance(new, torch.Tensor) and bool(((new == old) | ((new != new) & (old != old))).all()))
 
 
 def _wrapped(value: Any) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 
 SAME_MEMORY = {
     f"tt.{name}" for name in ["addptr", "splat", "unsplat", "broadcast", "expand_dims", "reshape", "trans", "bitcast"]
-}
+} | {"ttg.convert_layout"}
 TRITON = str(Path(importlib.util.find_spec("triton").origin).parent)
 DTYPE_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64}
 
@@ -139,10 +139,10 @@ def parse(text: str) -> Module:
 
 @functools.lru_cache(4096)
 def parse_type(text: str) -> Type:
-    """Return a type: ``tensor<16x64x!tt.ptr<f16>>``, ``i32``, ``!tt.ptr<f32>``."""
+    """Return a type: ``tensor<16x64x!tt.ptr<f16>>``, ``i32``, ``!tt.ptr<f32>``, ``!ttg.memdesc<64x64xbf16, ...>``."""
     shape: tuple[int, ...] = ()
-    if match := re.match(r"tensor<((?:\d+x)*)(.*)>$", text):
-        shape, text = tuple(int(n) for n in match[1].split("x")[:-1]), match[2]
+    if match := re.match(r"(?:tensor|!ttg\.memdesc)<((?:\d+x)*)(.*)>$", text):
+        shape, text = tuple(int(n) for n in match[1].split("x")[:-1]), _split(match[2])[0]  # layouts come behind
     if match := re.match(r"!tt\.ptr<(.*?)(?:, \d+)?>$", text):
         return Type(shape, "i64", match[1])
     return Type(shape, text)
@@ -368,7 +368,8 @@ def _find_roots(main: Function) -> None:
     """
     roots: dict[str, frozenset[int] | None] = {}
     for number, (name, kind) in enumerate(main.blocks[0].args):
-        roots[name] = frozenset([number]) if kind.pointee is not None else frozenset()
+        points = kind.pointee is not None or kind.element.startswith("!tt.tensordesc")
+        roots[name] = frozenset([number]) if points else frozenset()
     changed = True
 
     def join(name: str, found: frozenset[int] | None) -> None:
@@ -381,7 +382,7 @@ def _find_roots(main: Function) -> None:
     def visit(block: Block, targets: list[str]) -> None:
         for op in block.ops:
             given = [roots.get(name, frozenset()) for name in op.operands]
-            if op.name in ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas"):
+            if op.name in ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas") or "async_tma_copy" in op.name:
                 op.roots = given[0]
                 for name, kind in zip(op.results, op.outs, strict=True):
                     join(name, None if kind.pointee is not None else frozenset())
@@ -392,6 +393,11 @@ def _find_roots(main: Function) -> None:
             elif op.name == "scf.while":
                 for (name, _), found in zip(op.regions[0][0].args, given, strict=True):
                     join(name, found)
+            elif op.name.startswith("ttg.warp_specialize") and op.operands:
+                inner = op if op.name.endswith("partitions") else op.regions[1][0].ops[0]
+                for region in inner.regions:
+                    for (name, _), found in zip(region[0].args, given, strict=True):
+                        join(name, found)
             for number, region in enumerate(op.regions):
                 for inner in region:
                     into = op.results
