@@ -1,22 +1,22 @@
-"""Decode on an H100 or H200: our kernels beside FlashMLA, and whether the one in Gluon is right.
+"""Decode on an H100 or H200: our kernels beside FlashMLA.
 
     PYTHONPATH=. python benchmarks/hopper.py            # on the GPU itself, from the repository's root
 
 The sizes are those that serving asks for, each measured as `decode.py` measures it: every output is compared with
-float64 first. `fuzzed` are cases of random shape, lengths and pages, NaN wherever no token is, each compared with
-float64 by `mla_ref.testing`. `repeated` calls gave the same bits.
+float64 first. `hopper_fuzz.py` checks random cases.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
-import random
+from typing import Any
 
 import record
 import torch
-from decode import decode
-from peers import random_lengths
+from decode import DR, FLASH_MLA, PAGE_SIZE, SCALE, R, decode, flash_mla
+from timings import cold, graph_us, host_us
 
 from mla_ref import kernels
 from mla_ref.hardware.timing import measure_copy_bandwidth
@@ -35,7 +35,8 @@ SHAPES = [
     (1, 1, 16, 8192),
     (1, 1, 128, 8192),
 ]
-FUZZED, REPEATED = 500, 20
+# Lengths, S, H: ThunderMLA's example
+RAGGED = [((4641, 45118, 1730, 1696), 4, 16)]
 
 
 def main() -> None:
@@ -49,30 +50,36 @@ def main() -> None:
         if importlib.util.find_spec("flash_mla")
         else None,
         "decode": [decode(*shape) for shape in SHAPES],
+        "ragged": [ragged(*shape) for shape in RAGGED],
         "copy_bytes_per_s_at_the_end": measure_copy_bandwidth("cuda"),
     }
-    record.write(name, figures, ("triton",))
-    print(record.write(name, {**figures, **checked()}, ("triton",)))
+    print(record.write(name, figures, ("triton",)))
 
 
-def checked() -> dict[str, int]:
-    """Return how many cases agreed with float64 and how many calls with the first; stop at one that does not."""
-    for seed in range(FUZZED):
-        choose = random.Random(seed)
-        S, H = choose.choice([(1, 17), (1, 40), (1, 64), (1, 128), (2, 16), (2, 128), (3, 20), (4, 16), (4, 128)])
-        case = paged_case(
-            seq_lens=random_lengths(choose), num_queries=S, num_heads=H, page_size=choose.choice([64, 128]), seed=seed,
-            dtype=choose.choice([torch.float16, torch.bfloat16]), causal=choose.random() < 0.7, device="cuda",
-        )  # fmt: skip
-        num_splits = choose.choice([None, 1, 2, 3, 7])
-        first = kernels.paged_latent_attention_hopper(**case.inputs, num_splits=num_splits)
-        case.check(*first)
-        if seed % 50 == 0:
-            print(f"{seed + 1} cases of random shape agree", flush=True)
-            for _ in range(REPEATED - 1):
-                again = kernels.paged_latent_attention_hopper(**case.inputs, num_splits=num_splits)
-                assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True)), seed
-    return {"fuzzed": FUZZED, "repeated": REPEATED}
+def ragged(lengths: tuple[int, ...], S: int, H: int) -> dict[str, Any]:
+    """Measure sequences of several lengths: ours over pages, and FlashMLA."""
+    case = paged_case(
+        seq_lens=list(lengths), num_queries=S, num_heads=H, page_size=PAGE_SIZE, dtype=torch.bfloat16, device="cuda"
+    )
+    case = dataclasses.replace(case, scale=SCALE)
+    pages = torch.cat((case.c_kv, case.k_rope), -1).nan_to_num(0)  # FlashMLA multiplies what no token is by 0
+    given = case.inputs | {"c_kv": pages[..., :R], "k_rope": pages[..., R:]}
+    calls = {
+        f"kernels.{call.__name__}": lambda call=call: call(**given)
+        for call in (kernels.paged_latent_attention_tma, kernels.paged_latent_attention_hopper)
+    }
+    for call in calls.values():
+        case.check(*call())
+    if FLASH_MLA:
+        q = torch.cat((given["q_latent"], given["q_rope"]), -1)
+        calls["FlashMLA"] = flash_mla(q, pages, given["block_table"], given["seq_lens"])
+        case.check(calls["FlashMLA"]())
+    found = {
+        name: {**timing, "graph_us": graph_us(run), "host_us": host_us(run)}
+        for (name, run), timing in zip(calls.items(), cold(list(calls.values())), strict=True)
+    }
+    print(lengths, S, H, {name: each["cold_us"] for name, each in found.items()}, flush=True)
+    return {"seq_lens": list(lengths), "S": S, "H": H, "cache_bytes": sum(lengths) * 2 * (R + DR), "calls": found}
 
 
 if __name__ == "__main__":

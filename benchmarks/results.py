@@ -372,6 +372,14 @@ def hopper() -> list[Row]:
             size = f"B{case['B']} S{case['S']} H{case['H']} T{case['T']}"
             beside = f"FlashMLA {case['calls']['FlashMLA']['tflop_per_s']:.0f}; plain Triton {triton:.0f}"
             rows.append((f"decode over pages of 64, {size}, TFLOP/s", f"{ours:.0f}", beside))
+    for case in load("hopper_decode_h200")["ragged"]:
+        said = {name.rpartition("_")[2]: f"{call['cold_us']:.0f}" for name, call in case["calls"].items()}
+        lengths = ", ".join(f"{n:,}" for n in case["seq_lens"])
+        beside = f"FlashMLA {said['FlashMLA']}; plain Triton {said['tma']}"
+        rows.append((f"decode of {lengths} tokens, S{case['S']} H{case['H']}, µs", said["hopper"], beside))
+    fuzz = load("hopper_fuzz_h200")
+    agree = ", ".join(f"{kind} {fuzz[kind]['agree']:,}" for kind in ("decode", "prefill"))
+    rows.append(("random cases of the kernels in Gluon that agree with float64", agree, "all that were tried"))
     return rows
 
 

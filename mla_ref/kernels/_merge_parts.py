@@ -9,6 +9,7 @@ from ._sizes import ceil_div, power_of_2
 from .masked_softmax import finite, nonzero
 
 MERGED = 2048  # elements of a block that is merged at once
+ROWS = 2  # of a program where most programs have nothing to merge
 
 
 @triton.jit
@@ -87,7 +88,7 @@ def launch_merge(
     several = num_splits or max(parts // B, 2)
     block_p = min(power_of_2(several), 32)
     block_d = min(MERGED // block_p, power_of_2(R))
-    rows_each = 1 if num_splits or parts >= 2 * B else 2  # where most have nothing to merge, fewer programs
+    rows_each = 1 if num_splits or parts >= 2 * B else ROWS
     borders = parts - 1 if num_splits is None and parts <= B else 0  # a program for each, or else for each sequence
     _merge[((borders or B) * ceil_div(S * H, rows_each) * (R // block_d),)](
         found, found_lse, begins, out, lse, num_splits or 0, parts, S, H, R, *out.stride(), *lse.stride(),
