@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autograder.judging.program import Cell, parsed
-from autograder.kernels.language import DTYPES, MATH_CALLS, MATH_VALUES, MODULES
+from autograder.kernels.language import DTYPES, GLUON, MATH_CALLS, MATH_VALUES, MODULES
 
 MAX_DEPTH = 100  # of an expression or a function, in nodes of its tree
 MAX_BITS = 128  # of an integer
@@ -40,6 +40,18 @@ SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {
     ast.USub: operator.neg,
     ast.Invert: operator.invert,
 }
+
+
+JIT = ("triton.jit", "gluon.jit")
+LAYOUTS = frozenset(f"gl.{name}" for name in GLUON if name.endswith("Layout"))
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """A layout of Gluon, by its arguments."""
+
+    name: str
+    args: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,7 @@ def _bind(node: ast.stmt, cell: Cell, found: Bindings) -> None:
         _import(node, cell, found)
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         paths = {path_of(called(decorator), found) for decorator in node.decorator_list}
-        triton = isinstance(node, ast.FunctionDef) and paths & {"triton.jit", "triton.autotune", "triton.heuristics"}
+        triton = isinstance(node, ast.FunctionDef) and paths & {*JIT, "triton.autotune", "triton.heuristics"}
         found[node.name] = Binding("function" if triton else "other", cell, node)
     elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
@@ -163,9 +175,23 @@ def _import(node: ast.Import | ast.ImportFrom, cell: Cell, found: Bindings) -> N
         found[name] = Binding("path", cell, node, _canonical(module)) if known else Binding("other", cell, node)
 
 
+SHORT = {
+    "triton.language": "tl",
+    "triton.experimental.gluon.language.nvidia.hopper": "hopper",
+    "gluon.language.nvidia.hopper": "hopper",
+    "gl.nvidia.hopper": "hopper",
+    "triton.experimental.gluon.language": "gl",
+    "gluon.language": "gl",
+    "triton.experimental.gluon": "gluon",
+}
+
+
 def _canonical(path: str) -> str:
-    """Return a dotted name with `tl` for `triton.language`."""
-    return "tl" + path.removeprefix("triton.language") if f"{path}.".startswith("triton.language.") else path
+    """Return a dotted name with `tl` for `triton.language`, and the short names of Gluon's modules."""
+    for long, short in SHORT.items():
+        if f"{path}.".startswith(f"{long}."):
+            return short + path.removeprefix(long)
+    return path
 
 
 def path_of(node: ast.expr, bindings: Mapping[str, Binding], local: Collection[str] = ()) -> str | None:
@@ -220,6 +246,7 @@ def folded(node: ast.expr, bindings: Mapping[str, Binding]) -> Any:
         or (isinstance(plain, int) and plain.bit_length() <= MAX_BITS)
         or (isinstance(plain, str) and len(plain) <= MAX_TEXT)
         or (isinstance(plain, tuple) and _items(plain) <= MAX_ITEMS)
+        or (isinstance(plain, _Layout) and _items(plain.args) <= MAX_ITEMS)
     )
     if not small:
         raise NoConstant(node)
@@ -242,6 +269,9 @@ def _value(node: ast.expr, bindings: Mapping[str, Binding]) -> Any:
     elif isinstance(node, ast.Tuple):
         if len(node.elts) <= MAX_ITEMS:
             return tuple(folded(each, bindings) for each in node.elts)
+    elif isinstance(node, ast.Call) and path_of(node.func, bindings) in LAYOUTS and not node.keywords:
+        listed = (ast.Tuple(each.elts, ast.Load()) if isinstance(each, ast.List) else each for each in node.args)
+        return _Layout(path_of(node.func, bindings), tuple(_plain(folded(each, bindings)) for each in listed))
     elif isinstance(node, ast.UnaryOp):
         value = folded(node.operand, bindings)
         if isinstance(_plain(value), int | float) and type(node.op) in SIGNS:
@@ -272,6 +302,7 @@ def _items(value: Any, level: int = 0) -> int:
     plain = _plain(value)
     if level > MAX_TUPLES:
         return MAX_ITEMS + 1
+    plain = plain.args if isinstance(plain, _Layout) else plain
     return 1 + sum(_items(each, level + 1) for each in plain) if isinstance(plain, tuple) else 1
 
 
@@ -323,7 +354,7 @@ def _power_of_2(n: int) -> int:
 
 CONSTANTS: dict[str, Any] = {
     **{f"math.{name}": getattr(math, name) for name in MATH_VALUES},
-    **{f"tl.{name}": _Dtype(f"tl.{name}") for name in DTYPES},
+    **{f"{module}.{name}": _Dtype(f"tl.{name}") for module in ("tl", "gl") for name in DTYPES},
 }
 CALLS: dict[str, Callable[..., Any]] = {
     "int": _number(int),
@@ -333,7 +364,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "abs": _of_numbers(abs),
     "min": _extreme(min),
     "max": _extreme(max),
-    "tl.constexpr": lambda value: _Constexpr(_plain(value)),
+    **dict.fromkeys(("tl.constexpr", "gl.constexpr"), lambda value: _Constexpr(_plain(value))),
     **dict.fromkeys(("triton.cdiv", "tl.cdiv"), _of_numbers(lambda x, y: (x + y - 1) // y)),
     "triton.next_power_of_2": _of_numbers(_power_of_2),
     **{f"math.{name}": _of_numbers(getattr(math, name)) for name in MATH_CALLS},
@@ -346,6 +377,11 @@ def literal(value: Any) -> str:
         return value.name
     if isinstance(value, _Constexpr):
         return f"tl.constexpr({literal(value.value)})"
+    if isinstance(value, _Layout):
+        listed = (
+            f"[{', '.join(map(literal, each))}]" if isinstance(each, tuple) else literal(each) for each in value.args
+        )
+        return f"{value.name}({', '.join(listed)})"
     if isinstance(value, tuple):
         return f"({''.join(literal(each) + ', ' for each in value)})"
     if isinstance(value, float) and not math.isfinite(value):

@@ -32,6 +32,8 @@ from autograder.kernels.language import (
     BUILTINS,
     DTYPES,
     FRONT_END,
+    GLUON_MODULES,
+    GLUON_REFUSED,
     LANGUAGE_REFUSED,
     MESSAGES,
     MODULES,
@@ -40,6 +42,10 @@ from autograder.kernels.language import (
 )
 
 HEADER = "import math\n\nimport triton\nimport triton.language as tl\n"
+GLUON_HEADER = """from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia import hopper
+"""
 MAX_SOURCE = 2 * MAX_CODE  # characters of all cells
 MAX_NODES = 20_000  # of all functions
 HEURISTICS = "triton.heuristics"
@@ -101,7 +107,8 @@ def _cut(cells: tuple[Cell, ...], kernels: tuple[str, ...]) -> Kernels:
         _visit(name, bindings, parts, ())
         if bindings[name].kind != "function":
             raise NotAKernel(f"{name} was launched, but the cells define no @triton.jit function of that name")
-    text, above, left = [HEADER], HEADER.count("\n"), MAX_NODES
+    header = HEADER + (GLUON_HEADER if any(_in_gluon(bindings[name].node, bindings) for name in parts) else "")
+    text, above, left = [header], header.count("\n"), MAX_NODES
     lines: dict[int, tuple[str, int, str]] = {}
     there = {cell: cell.source.split("\n") for cell in {bindings[name].cell for name in parts}}
     for name, node in parts.items():
@@ -136,6 +143,10 @@ def _origins(written: str, node: ast.stmt, name: str) -> Iterator[tuple[int, int
         if isinstance(new, ast.stmt):
             yield new.lineno, old.lineno
             yield from ((d.lineno, o.lineno) for d, o in zip(_decorators(new), _decorators(old), strict=True))
+
+
+def _in_gluon(node: ast.stmt, bindings: Bindings) -> bool:
+    return any(path_of(called(each), bindings) == "gluon.jit" for each in _decorators(node))
 
 
 def _decorators(node: ast.stmt) -> list[ast.expr]:
@@ -189,6 +200,7 @@ class _Writer:
     def __init__(self, node: ast.FunctionDef, bindings: Bindings):
         self.name = node.name
         self.bindings = bindings
+        self.modules = (*MODULES, *GLUON_MODULES) if _in_gluon(node, bindings) else MODULES
         self.needs: set[str] = set()
         self.local: set[str] = set()
 
@@ -209,10 +221,11 @@ class _Writer:
 
     def decorator(self, node: ast.FunctionDef) -> ast.expr:
         paths = {each: path_of(called(each), self.bindings) for each in node.decorator_list}
-        if [path for path in paths.values() if path != HEURISTICS] != ["triton.jit"]:  # what they gave, launches have
-            raise self.refuse("is decorated with something else than @triton.jit: settle on one configuration")
-        decorator = next(each for each, path in paths.items() if path == "triton.jit")
-        jit = _expression("triton.jit", decorator)
+        name = "gluon.jit" if "gluon.jit" in paths.values() else "triton.jit"
+        if [path for path in paths.values() if path != HEURISTICS] != [name]:  # what they gave, launches have
+            raise self.refuse(f"is decorated with something else than @{name}: settle on one configuration")
+        decorator = next(each for each, path in paths.items() if path == name)
+        jit = _expression(name, decorator)
         if not isinstance(decorator, ast.Call):
             return jit
         options = [self.option(each) for each in decorator.keywords]
@@ -256,10 +269,10 @@ class _Writer:
         if isinstance(annotation, ast.Constant):
             return isinstance(annotation.value, str) and annotation.value.split(".")[-1].strip() == "constexpr"
         name = annotation.attr if isinstance(annotation, ast.Attribute) else getattr(annotation, "id", "")
-        return name == "constexpr" or path_of(annotation, self.bindings) == "tl.constexpr"
+        return name == "constexpr" or path_of(annotation, self.bindings) in ("tl.constexpr", "gl.constexpr")
 
     def bind(self, name: str) -> None:
-        if name.startswith("__") or name in FRONT_END or name in MODULES:
+        if name.startswith("__") or name in FRONT_END or name in self.modules:
             raise self.refuse(f"uses {name} for a value of its own: give it another name")
 
     # Statements
@@ -387,9 +400,10 @@ class _Writer:
         if path in ALLOWED:
             return _expression(path, node)
         base, _, name = path.rpartition(".")
-        if base.removeprefix("tl.") in DTYPES and base.startswith("tl.") and name in VALUE_ATTRIBUTES:
+        if base.partition(".")[2] in DTYPES and base.startswith(("tl.", "gl.")) and name in VALUE_ATTRIBUTES:
             return _expression(path, node)
-        why = LANGUAGE_REFUSED.get(path.split(".")[1]) if path.startswith("tl.") else None
+        refused = {"tl": LANGUAGE_REFUSED, "gl": GLUON_REFUSED}.get(path.split(".")[0], {})
+        why = refused.get(path.split(".")[1]) if "." in path else None
         raise self.refuse(f"uses {path}, which the grader does not replay" + (f": it is {why}" if why else ""))
 
     def own_name(self, node: ast.Name) -> ast.Name:

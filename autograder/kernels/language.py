@@ -6,6 +6,7 @@ They change with Triton's version.
 from __future__ import annotations
 
 MODULES = ("triton", "tl", "math")
+GLUON_MODULES = ("gluon", "gl", "hopper")  # of kernels by `gluon.jit` besides
 
 
 def _words(text: str) -> frozenset[str]:
@@ -49,8 +50,46 @@ LANGUAGE_REFUSED = {
 LANGUAGE_MATH = _words("abs ceil cos div_rn erf exp exp2 fdiv floor fma log log2 rsqrt sin sqrt sqrt_rn umulhi")
 MATH_VALUES = _words("pi e tau inf nan")
 MATH_CALLS = _words("ceil exp floor log log10 log2 sqrt")
+# What Gluon offers to kernels besides, and for Hopper.
+GLUON = DTYPES | _words(
+    """BlockedLayout DotOperandLayout NVMMADistributedLayout NVMMASharedLayout SliceLayout SwizzledSharedLayout abs add
+    allocate_shared_memory arange associative_scan assume atomic_add atomic_and atomic_cas atomic_max atomic_min
+    atomic_or atomic_xchg atomic_xor broadcast cast cdiv ceil constexpr convert_layout cos device_assert device_print
+    div_rn erf exp exp2 expand_dims fdiv floor fma full full_like join load log log2 max max_constancy max_contiguous
+    maximum min minimum mul multiple_of num_programs num_warps permute program_id ravel reduce reduce_or reshape rsqrt
+    sin split sqrt sqrt_rn static_assert static_print static_range store sub sum to_tensor umulhi warp_specialize where
+    xor_sum zeros zeros_like"""
+) - _words("pi32_t")
+GLUON_REFUSED = {
+    **dict.fromkeys(_words("amd extra nvidia"), "a module"),
+    **dict.fromkeys(_words("inline_asm_elementwise"), "code of one GPU that nothing here runs"),
+    **dict.fromkeys(_words("bank_conflicts to_linear_layout set_auto_layout"), "for the compiler to say"),
+    **dict.fromkeys(
+        _words("barrier thread_barrier num_ctas dot_fma fp4_to_fp gather histogram map_elementwise"), "not emulated"
+    ),
+    **dict.fromkeys(
+        _words("AutoLayout CoalescedLayout DistributedLinearLayout PaddedSharedLayout SharedLinearLayout"),
+        "a layout that no lesson needs",
+    ),
+    **dict.fromkeys(
+        _words(
+            """base_type base_value block_type distributed_type dtype pointer_type shared_memory_descriptor
+            shared_memory_descriptor_type tensor tuple tuple_type"""
+        ),
+        "a class of the compiler's values",
+    ),
+}
+HOPPER = frozenset(
+    [
+        *_words("fence_async_shared warpgroup_mma warpgroup_mma_init warpgroup_mma_wait"),
+        *(f"mbarrier.{name}" for name in _words("MBarrierLayout arrive expect init invalidate wait")),
+        *(f"tma.{name}" for name in _words("async_copy_global_to_shared async_copy_shared_to_global store_wait")),
+    ]
+)
 ALLOWED = frozenset(
     [
+        *(f"gl.{name}" for name in GLUON),
+        *(f"hopper.{name}" for name in HOPPER),
         *("triton.cdiv", "triton.next_power_of_2", "tl.PropagateNan.ALL", "tl.PropagateNan.NONE"),
         *(f"tl.{name}" for name in LANGUAGE),
         *(f"tl.math.{name}" for name in LANGUAGE_MATH),
@@ -64,8 +103,8 @@ MESSAGES = _words("print tl.device_assert tl.device_print tl.static_assert tl.st
 # What a value inside a kernel (a tensor, a pointer, a descriptor, a type) may be asked for.
 VALUE_ATTRIBUTES = _words(
     """T abs advance argmax argmin associative_scan atomic_add atomic_and atomic_cas atomic_max atomic_min atomic_or
-    atomic_xchg atomic_xor broadcast_to cast ceil cos cumprod cumsum dtype element_ty erf exp exp2 expand_dims flip
-    floor gather is_block is_ptr is_floating is_int load log log2 logical_and logical_or logsumexp max min nbytes numel
-    permute primitive_bitwidth ravel reduce reshape rsqrt scalar scatter shape sigmoid sin softmax sort split sqrt
-    sqrt_rn store sum to trans type value view xor_sum"""
+    atomic_xchg atomic_xor block_shape broadcast_to cast ceil cos cumprod cumsum dtype element_ty erf exp exp2
+    expand_dims flip floor gather index is_block is_floating is_int is_ptr layout load log log2 logical_and
+    logical_or logsumexp max min nbytes numel permute primitive_bitwidth ravel reduce reshape rsqrt scalar
+    scatter shape sigmoid sin slice softmax sort split sqrt sqrt_rn store sum to trans type value view xor_sum"""
 )

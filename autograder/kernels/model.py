@@ -21,6 +21,7 @@ from autograder.kernels import cost_model
 from autograder.kernels.compile import compile_launches
 from autograder.kernels.cost_model import Constants, LaunchTime
 from autograder.kernels.explain import data_of, explained
+from autograder.kernels.extract import GLUON_HEADER
 from autograder.kernels.full_size import FullSize
 from autograder.kernels.record import Recording, kernels_of, record
 from autograder.kernels.replay import Fault, Place, Replayed, replay, replay_request
@@ -149,6 +150,10 @@ def model_call(
     if known is not None and form_of(recording) not in known.forms:
         raise Unchecked(
             f"{', '.join(form_of(recording))} follow one another here, and did in no call whose answer was compared"
+        )
+    if GLUON_HEADER in source:
+        raise KernelFailure(
+            "the kernels are in Gluon, of which no model tells the time: where there is a GPU, their speed is measured"
         )
     compiled = compile_launches(workers, source, recording, device)
     options = full.options if full else {}

@@ -151,6 +151,7 @@ class Descriptor(TypedDict):
     strides: Annotated[list[Size], Field(min_length=1, max_length=5)]
     block_shape: Annotated[list[Annotated[int, Field(ge=1, le=1 << 20)]], Field(min_length=1, max_length=5)]
     padding: Literal["zero", "nan"]
+    gluon: bool
 
 
 class TensorArgument(TypedDict):

@@ -54,7 +54,8 @@ def compile_launches(request: dict[str, Any]) -> list[dict[str, Any]]:
             signature, constants, attributes = specialise(function, launch["args"])
             key = repr((launch["kernel"], signature, constants, attributes, sorted(options.items())))
             if key not in known:
-                source = _numbered_source()(function, signature=signature, constexprs=constants, attrs=attributes)
+                kind = _gluon_source() if function.is_gluon() else _numbered_source()
+                source = kind(function, signature=signature, constexprs=constants, attrs=attributes)
                 given = [name for name, kind in signature.items() if kind != "constexpr"]
                 known[key] = functools.cache(_compile(source, gpu, options, given))
             found.append(known[key])
@@ -84,6 +85,14 @@ def _numbered_source() -> type:
             return module
 
     return Numbered
+
+
+@functools.cache
+def _gluon_source() -> type:
+    """Return a source of a kernel in Gluon, the operations of which are not counted."""
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    return type("Plain", (GluonASTSource,), {"places": None})
 
 
 def _compile(source: Any, gpu: Any, options: dict[str, Any], given: list[str]) -> Callable[[], dict[str, Any]]:
@@ -126,6 +135,17 @@ def _unroll(site: dict[str, Any], found: dict[str, Any]) -> int:
     return max(1, together // max(1, each))
 
 
+def _descriptor_type(dtype: str, descriptor: dict[str, Any]) -> str:
+    block = descriptor["block_shape"]
+    if not descriptor["gluon"]:
+        return f"tensordesc<{dtype}{block}>"
+    import triton.language as tl
+    from triton.experimental.gluon import language as gl
+
+    layout = gl.NVMMASharedLayout.get_default_for(block, tl.core.dtype(_triton_name(dtype)))
+    return f"tensordesc<{dtype}{block},{layout!r}>"
+
+
 def specialise(function: Any, args: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any], dict[tuple, list]]:
     """Return signature, constants and attributes, as a launch on a GPU with these arguments would have them."""
     import triton.language as tl
@@ -137,7 +157,7 @@ def specialise(function: Any, args: dict[str, Any]) -> tuple[dict[str, str], dic
         if "tensor" in arg:
             tensor = arg["tensor"]
             if "descriptor" in arg:
-                signature[name] = f"tensordesc<{tensor['dtype']}{arg['descriptor']['block_shape']}>"
+                signature[name] = _descriptor_type(tensor["dtype"], arg["descriptor"])
                 continue
             signature[name] = "*" + tensor["dtype"]
             size = tl.core.dtype(_triton_name(tensor["dtype"])).primitive_bitwidth // 8 or 1

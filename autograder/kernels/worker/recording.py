@@ -178,17 +178,28 @@ class Recorder:
         value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
         if isinstance(value, torch.Tensor):
             return {"tensor": self._view(value)}
-        if isinstance(value, TensorDescriptor):
+        in_gluon = type(value).__name__ == "TensorDescriptor" and hasattr(value, "layout")
+        if isinstance(value, TensorDescriptor) or in_gluon:
+            if in_gluon and value.layout != _usual_layout(value):
+                raise CannotRecord(f"argument {name} has another layout than NVMMASharedLayout.get_default_for gives")
             if getattr(value, "round_f32_to_tf32", False):  # Triton 3.6 has no such option
                 raise CannotRecord(f"argument {name} rounds to TF32 as it is loaded: round in the kernel")
             sizes = {key: [int(n) for n in getattr(value, key)] for key in ("shape", "strides", "block_shape")}
-            return {"tensor": self._view(value.base), "descriptor": {**sizes, "padding": value.padding}}
+            described = {**sizes, "padding": value.padding, "gluon": in_gluon}
+            return {"tensor": self._view(value.base), "descriptor": described}
         if type(value).__module__ == "triton.language.core" and type(value).__name__ == "dtype":
             return {"dtype": value.name}
         if value is None or isinstance(value, bool | int | float | str):
             return {"constant" if constant else "value": value}
         known = "tensors, tensor descriptors, numbers and constants are supported"
         raise CannotRecord(f"argument {name} is a {type(value).__name__}; {known}")
+
+
+def _usual_layout(descriptor: Any) -> Any:
+    from triton.experimental.gluon import language as gl
+
+    dtype = getattr(gl, str(descriptor.base.dtype).removeprefix("torch."), None)
+    return gl.NVMMASharedLayout.get_default_for(list(descriptor.block_shape), dtype) if dtype else None
 
 
 def _content(tensor: torch.Tensor) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from autograder.kernels.worker.counting import LOOPS, Counter, Drawn, Ran, Secto
 from autograder.kernels.worker.generated import Generated
 from autograder.kernels.worker.recording import NAMED
 from mla_ref.hardware.emulator.access import KINDS
+from mla_ref.hardware.emulator.gluon import Descriptor
 from mla_ref.hardware.emulator.machine import Kernel, Watch
 from mla_ref.hardware.emulator.memory import Blanks, Fills, Memory, Region, blank_nans
 from mla_ref.hardware.emulator.ttir import Block
@@ -397,7 +398,10 @@ class _Launch:
         self.programs = self.grid[0] * self.grid[1] * self.grid[2]
         self.regions, self.values = {}, []
         for number, (name, value) in enumerate(given):
-            if isinstance(value, dict):
+            if isinstance(value, SimpleNamespace):  # of a kernel in Gluon
+                self.regions[number] = storages.region(name, value.base)
+                self.values.append(Descriptor.at(self.regions[number].start, value))
+            elif isinstance(value, dict):
                 self.regions[number] = storages.region(name, value)
                 self.values.append(self.regions[number].start)
             else:

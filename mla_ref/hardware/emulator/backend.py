@@ -235,7 +235,7 @@ def launch(
         tensor = value.base if described else value
         _check_tensor(name, parameter, tensor)
         regions[number] = Region.of(parameter, tensor)
-        values.append(Descriptor.of(value) if described else value.data_ptr())
+        values.append(Descriptor.at(tensor.data_ptr(), value) if described else tensor.data_ptr())
     if math.prod(grid):
         memory = Memory(regions)
         memory.others = tensors
@@ -376,13 +376,15 @@ def register() -> None:
 def compile_kernel(
     function: Any, signature: dict[str, str], constants: dict, attributes: dict, options: dict
 ) -> Kernel:
-    """Return a `@triton.jit` function compiled for arguments of the given types, without running it.
+    """Return a `@triton.jit` or `@gluon.jit` function compiled for arguments of the given types, without running it.
 
     Parameters are as of `triton.compiler.ASTSource`. Raises what the front end raises.
     """
     from triton.compiler import ASTSource, compile
 
     register()
+    if function.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource as ASTSource
     source = ASTSource(function, signature=signature, constexprs=constants, attrs=attributes)
     compiled = compile(source, target=TARGET, options=options)
     return loaded(compiled.asm["generic"].decode(), function.fn.__name__, function.fn.__code__.co_filename)

@@ -124,10 +124,10 @@ class Descriptor:
     fill: float
 
     @classmethod
-    def of(cls, given: Any) -> Descriptor:
-        """Return what a `TensorDescriptor` of Gluon describes."""
+    def at(cls, address: int, given: Any) -> Descriptor:
+        """Return what a `TensorDescriptor` of Gluon says of the tensor at an address."""
         fill = math.nan if getattr(given, "padding", "zero") == "nan" else 0
-        return cls(given.base.data_ptr(), tuple(given.shape), tuple(given.strides), fill)
+        return cls(address, tuple(given.shape), tuple(given.strides), fill)
 
     def block(self, start: Sequence[int], shape: Sequence[int], itemsize: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return of each element of a block its address, and whether it lies in the tensor: ``[1, *shape]``."""
@@ -190,12 +190,16 @@ class Turns:
         self.error: BaseException | None = None
         self.changed = threading.Condition()
 
+    def look(self) -> None:
+        """Raise Abandoned if another partition failed."""
+        if self.error is not None:
+            raise Abandoned
+
     def begin(self, me: int) -> None:
         """Return when it is this one's turn."""
         with self.changed:
             self.changed.wait_for(lambda: self.error is not None or self.now == me)
-        if self.error is not None:
-            raise Abandoned
+        self.look()
 
     def wait(self, me: int, ready: Callable[[], bool], said: Callable[[], str]) -> None:
         """Let others run until something holds. Raises Stuck if nobody can."""

@@ -453,6 +453,7 @@ class Machine:
                     break
             if self.ahead:
                 self.shadow.turn_loop()
+            self.look()
             env[counter] = low + turn * step
             env.update((name, value) for (name, _), value in zip(names, carried, strict=True))
             try:
@@ -462,6 +463,11 @@ class Machine:
             carried = new if turn < least else self.merged(self.active, new, carried)
         self.active = whole
         return carried
+
+    def look(self) -> None:
+        """Stop if another partition of the program failed: a loop may turn for long."""
+        if self.partition is not None and self.partition.turns is not None:
+            self.partition.turns.look()
 
     def few(self, on: torch.Tensor) -> bool:
         """Return whether it pays to go on with some programs alone."""
@@ -541,6 +547,7 @@ class Machine:
                 self.turning -= 1
                 new = inner.repeat(op, [_picked(x, places) for x in carried], mine)
                 return self.rejoined(inner, places, new, found)
+            self.look()
             self.active = None if bool(on.all()) else on
             changes = self.changes
             env.update((name, value) for (name, _), value in zip(before.args, carried, strict=True))

@@ -1,10 +1,21 @@
 """The names that kernels may use, beside what the installed Triton offers."""
 
+import importlib
 import math
 
 import pytest
 
-from autograder.kernels.language import BUILTINS, DTYPES, FRONT_END, LANGUAGE, LANGUAGE_REFUSED, VALUE_ATTRIBUTES
+from autograder.kernels.language import (
+    BUILTINS,
+    DTYPES,
+    FRONT_END,
+    GLUON,
+    GLUON_REFUSED,
+    HOPPER,
+    LANGUAGE,
+    LANGUAGE_REFUSED,
+    VALUE_ATTRIBUTES,
+)
 
 
 def test_all_that_this_triton_offers_is_allowed_or_refused_with_a_reason():
@@ -18,6 +29,19 @@ def test_all_that_this_triton_offers_is_allowed_or_refused_with_a_reason():
     assert not modules & LANGUAGE
 
 
+def test_all_that_this_gluon_offers_is_allowed_or_refused_with_a_reason():
+    gl = pytest.importorskip("triton.experimental.gluon.language", reason="compares with Triton")
+    names = {name for name in dir(gl) if not name.startswith("_")}
+    assert names - GLUON - set(GLUON_REFUSED) == set()
+    assert not GLUON & set(GLUON_REFUSED)
+    assert not {name for name in names if isinstance(getattr(gl, name), type(math))} & GLUON
+    for path in HOPPER:
+        found = importlib.import_module("triton.experimental.gluon.language.nvidia.hopper")
+        for name in path.split("."):
+            found = getattr(found, name)
+        assert callable(found), path
+
+
 def test_what_tritons_front_end_knows_by_itself_is_no_name_of_a_kernel():
     generator = pytest.importorskip("triton.compiler.code_generator", reason="compares with Triton")
     assert set(generator.CodeGenerator.builtin_namespace) <= BUILTINS | FRONT_END
@@ -26,7 +50,8 @@ def test_what_tritons_front_end_knows_by_itself_is_no_name_of_a_kernel():
 def test_no_attribute_of_a_value_leads_to_a_module():
     triton = pytest.importorskip("triton", reason="asks Triton")
     language = pytest.importorskip("triton.language")
-    named = [getattr(language, name) for name in LANGUAGE if hasattr(language, name)]
+    gl = pytest.importorskip("triton.experimental.gluon.language")
+    named = [getattr(each, name) for each in (language, gl) for name in LANGUAGE | GLUON if hasattr(each, name)]
     for value in [
         *named,
         triton.cdiv,

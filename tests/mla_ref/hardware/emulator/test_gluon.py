@@ -1,6 +1,9 @@
 """Kernels in Gluon on a CPU: what they compute, and how their mistakes are named."""
 
 import importlib.util
+import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -121,6 +124,9 @@ MISTAKES = {
 }  # fmt: skip
 
 
+LONG = "    for i in range(1 << 30):\n        column += i\n"
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_handing_on_is_named(tmp_path, mistake):
     old, new, kind, said = MISTAKES[mistake]
@@ -129,3 +135,18 @@ def test_a_mistake_in_handing_on_is_named(tmp_path, mistake):
     with pytest.raises(kind) as raised:
         run(kernel_of(tmp_path, SOURCE.replace(old, new)), 64, 64, K)
     assert said in str(raised.value)
+
+
+def test_an_interrupt_ends_all_partitions(tmp_path):
+    kernel = kernel_of(tmp_path, SOURCE.replace("    mbarrier.wait(done, 0)\n", LONG + "    mbarrier.wait(done, 0)\n"))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT))
+    running = threading.active_count()
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(kernel, 64, 64, 64)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
+    assert threading.active_count() == running
