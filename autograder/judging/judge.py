@@ -37,6 +37,9 @@ FAULTS = {
 }
 
 
+NO_LAUNCH = "no Triton kernel was launched"
+
+
 @dataclass(frozen=True)
 class Failure:
     """Why a case was not passed."""
@@ -216,12 +219,18 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
     if touched:
         return Failure(Outcome.WRONG, f"it changed its argument {', '.join(touched)} in place", case=str(case))
     found = assess(exercise, case.arguments, message.get("result"))
-    if not found:
-        return message.get("terms")
+    terms = message.get("terms")
+    if not found or (terms is not None and terms.reason == NO_LAUNCH):
+        return terms
     if message.get("explained"):
         return message.get("terms") or Failure(Outcome.WRONG, one_line(message["explained"], 1000), case=str(case))
     made = bool(message.get("filled")) or _never_written(exercise, message, found)
     strange = "has NaN in" in found.plain or message.get("filled")
+    if message.get("frozen") and not found.mistake:
+        said = (
+            f"{one_line(message['frozen'], 500)}, and what Python makes of them does not count: use torch's operations"
+        )
+        return Failure(Outcome.WRONG, f"{one_line(found.plain, 500)}: {said}", case=str(case))
     if not exercise.kernel or not strange or (found.mistake and not made):
         return Failure(Outcome.WRONG, one_line(found.reason, 1000), found.mistake, str(case))
     reason = f"{one_line(found.plain, 1000)}: {one_line(_source_of(exercise, case, message, found), 500)}"
@@ -266,7 +275,7 @@ def broken_terms(exercise: Exercise, case: Case, launches: int, owners: Sequence
     """
     reason = ""
     if exercise.kernel and not launches:
-        reason = "no Triton kernel was launched"
+        reason = NO_LAUNCH
     elif exercise.launches is not None and launches > exercise.launches:
         reason = f"{launches} launches, expected {exercise.launches}"
     for name, owner in zip(exercise.returns, owners, strict=False):

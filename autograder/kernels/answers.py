@@ -57,7 +57,8 @@ class Answers:
 
         A message without a program stays if it says why there is none: a bare result does not count. A message with an
         answer holds `result`, `changed`, where NaN in it comes from, `unwritten`, `blank` and `filled` (see
-        `replay.Replayed`), what does not count, `explained`, and terms that are broken all the same, `terms`.
+        `replay.Replayed`), what does not count, `explained`, where Python reads numbers, `frozen`, and terms that are
+        broken all the same, `terms`.
         """
         found = {n: dict(message) for n, message in messages.items() if not {"notes", "result"} & message.keys()}
         failures: dict[int, Failure] = {}
@@ -98,6 +99,7 @@ class Answers:
                     "blank": replayed.blank,
                     "filled": None if replayed.filled is None else list(map(kernels.told, replayed.filled)),
                     "explained": program.reason,
+                    "frozen": program.frozen,
                     "terms": terms,
                 }
                 self.ran |= replayed.places(kernels.source, recording)

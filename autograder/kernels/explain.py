@@ -31,11 +31,15 @@ class Explained:
         Arguments that such operations change in place.
     reason
         What of that reaches a kernel or the result, or that data was read in Python; None if nothing does.
+    frozen
+        Where Python reads floats that come from data: what it makes of them stays what it is on the data of this call.
+        None if it reads none, or if that is a `reason`.
     """
 
     recording: Recording
     reason: str | None = None
     changed: Collection[str] = ()
+    frozen: str | None = None
 
 
 def is_kept(recording: Recording) -> bool:
@@ -192,7 +196,8 @@ def torch_alone(recording: Recording, forbidden: Sequence[str], most: Cost | Non
     """
     storages = recording.storages
     strange = {n for n, storage in enumerate(storages) if _beginning(storage, ()) not in (PLAIN, DATA)}
-    events, reason = [], None
+    from_data = {n for n, storage in enumerate(storages) if "input" in storage}
+    events, reason, frozen = [], None, None
     for event in recording.events:
         runs = event["kind"] == "host" and event["args"] is not None
         name, where = event["op"][0] if event["kind"] == "host" else event["kernel"], event.get("line")
@@ -203,12 +208,20 @@ def torch_alone(recording: Recording, forbidden: Sequence[str], most: Cost | Non
         for number, _ in event.get("writes", ()) if not runs else ():
             strange.add(number)
             reason = reason or f"what `{name.strip('_')}` makes{f' in {where}' if where else ''} does not count"
+        if from_data & {number for number, _ in event.get("reads", ())}:
+            from_data |= {number for number, _ in event["writes"]}
+            if not event["writes"] and not all(map(_is_integer, views_in(event["args"] or ()))):
+                frozen = frozen or f"numbers of a tensor are read in Python{f' in {where}' if where else ''}"
         events.append(event if runs or event["kind"] != "host" else {**event, "args": None})
     if most is not None:
         _check_cost(events, most)
+    strange |= {v["storage"] for v in recording.result if "content" in storages[v["storage"]] and not _is_integer(v)}
     if reason is None and any(view["storage"] in strange for view in recording.result):
-        reason = "the result holds what no operation of torch in this call made, as far as this thread can see"
-    return Explained(replace(recording, events=[e for e in events if e["kind"] == "host"]), reason)
+        reason = (
+            "the result holds what no operation of torch in this call made, as far as this thread can see: what Python "
+            "or NumPy computes from data does not count"
+        )
+    return Explained(replace(recording, events=[e for e in events if e["kind"] == "host"]), reason, frozen=frozen)
 
 
 def _flops(event: Mapping[str, Any]) -> int:

@@ -168,6 +168,8 @@ def _visit(name: str, bindings: Bindings, parts: dict[str, ast.stmt], above: tup
     if isinstance(binding.value, ast.AST):
         raise NotAKernel(f"the constant {name} holds `{_text(binding.value)}`: write it as a number")
     if binding.kind in ("other", "path"):
+        if isinstance(binding.node, ast.FunctionDef):
+            raise NotAKernel(f"{user}, a function without @triton.jit: write @triton.jit above its def")
         said = f"{user}, which is neither a @triton.jit function nor a constant nor an import of Triton"
         if isinstance(binding.node, ast.Import | ast.ImportFrom):
             said += BLOCKS

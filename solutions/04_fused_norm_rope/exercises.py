@@ -216,7 +216,12 @@ RMS = Exercise(
         Part(
             "whole rows, float32",
             1,
-            visible=[dict(rows=3, width=33), dict(rows=3, width=33, scale=20.0), dict(rows=2, width=64)],
+            visible=[
+                dict(rows=3, width=33),
+                dict(rows=3, width=33, scale=20.0),
+                dict(rows=2, width=64),
+                dict(rows=2, width=7168),
+            ],
             hidden=lambda r: [
                 dict(rows=r.randint(1, 5), width=r.randint(20, 300), scale=r.uniform(1, 50)),
                 dict(rows=2, width=r.randint(4100, 7168)),

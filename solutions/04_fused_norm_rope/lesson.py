@@ -726,7 +726,8 @@ flow(
 small = torch.arange(2 * 3 * 6 * 6).view(2, 3, 6, 6)  # [sequences, tokens, heads, columns]
 def solved(puzzle, answer, right):
     """Print whether an answer is right; it is None before you wrote it."""
-    print(f"puzzle {puzzle}:", "still open" if answer is None else "right" if right(answer) else f"not yet: {answer}")
+    found = "still open" if answer is None else "right" if right(torch.as_tensor(answer)) else f"not yet: {answer}"
+    print(f"puzzle {puzzle}: {found}")
 
 
 tiles = {f"program (0, {n}): heads {4 * n} to {4 * n + 3}": torch.zeros(4, 8, dtype=torch.int) for n in range(2)}

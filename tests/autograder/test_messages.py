@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from autograder.course.course import Course
+from autograder.isolation.worker import running
 from autograder.judging import compare
 from autograder.judging.exercise import Exercise, Part, upcast
+from mla_ref.hardware import emulator
 
 from .kernel_course import KERNEL, RIGHT, verdict
 from .tiny_course import DOUBLE
@@ -71,7 +73,13 @@ IN_A_KERNEL = {
     "a block to one address": (STORE, "    tl.store(out_ptr + row, x)\n", ["in line 6", "takes as many addresses"]),
     "a size that is no constant": (LOAD, LOAD.replace("cols, m", "tl.arange(0, D), m"), ["5", "BLOCK: tl.constexpr"]),
 }
+HELPER = "def twice(x):\n    return 2 * x\n"
 IN_THE_LAUNCHER = {
+    "no launch": (
+        "    sum_kernel[(len(x),)](x, out, x.shape[1], x.stride(0), alpha, BLOCK=64)\n",
+        "",
+        ["no Triton kernel was launched"],
+    ),
     "a program too few": ("(len(x),)]", "(len(x) - 1,)]", ["1 of 3 entries: no store wrote 1 of them"]),
     "None": ("alpha, B", "None, B", ["line 6", "None takes part in this"]),
     "a text": ("alpha, B", "'a', B", ["line 6", "a string takes part in this"]),
@@ -91,6 +99,24 @@ def test_a_mistake_around_a_kernel_has_its_sentence(workers, mistake):
     old, new, says = IN_THE_LAUNCHER[mistake]
     assert old in RIGHT
     told(verdict(workers, RIGHT.replace(old, new, 1)).reason, says)
+
+
+def test_a_helper_without_its_decorator_is_called_that(workers):
+    kernel = KERNEL.replace("tl.sum(x.to(tl.float32))", "twice(tl.sum(x.to(tl.float32)))")
+    assert kernel != KERNEL
+    says = ["sum_kernel uses twice, a function without @triton.jit", "write @triton.jit above its def"]
+    told(verdict(workers, RIGHT, HELPER + kernel).reason, says)
+    assert "global variable" not in verdict(workers, RIGHT, "@triton.jit\n" + HELPER + kernel).reason
+
+
+@pytest.mark.parametrize("helper", ["twice(tl.sum(x))", "tl.sum(twice(x))"])
+def test_so_it_is_in_the_notebook(helper):
+    source = "import torch, triton\nimport triton.language as tl\n" + HELPER + KERNEL + RIGHT
+    cell, space = source.replace("tl.sum(x.to(tl.float32))", helper), {"__name__": "cells"}
+    with emulator.emulating(), pytest.raises(Exception) as raised:
+        running.run_cell("own", cell, space)
+        space["row_sum"](torch.ones(3, 20), 1.0)
+    assert "a kernel calls twice, which is no function of kernels" in running.describe_error(raised.value)["message"]
 
 
 def told(reason, says):
@@ -129,6 +155,26 @@ def test_a_mistake_in_python_has_its_sentence(bubble, mistake):
     source, says = IN_PYTHON[mistake]
     reason = verdict_of_double(bubble, source, dataclasses.replace(DOUBLE, forbidden=("cat",), tolerance=1e-4)).reason
     assert all(each in reason for each in says), reason
+
+
+READ = "numbers of a tensor are read in Python in line 2"
+BY_PYTHON = {
+    "numbers": ("def double(x):\n    return torch.zeros_like(x) + 2 * sum(map(float, x.flatten()))", READ),
+    "a list": (
+        "def double(x):\n    return torch.tensor([[2 * float(n) for n in row] for row in x])",
+        "NumPy computes from data",
+    ),
+    "NumPy": ("def double(x):\n    return torch.from_numpy(2 * x.numpy())", "NumPy computes from data"),
+    "a known mistake beside it": ("def double(x):\n    print(float(x.flatten()[0]))\n    return x / 2", "halved"),
+}
+
+
+@pytest.mark.parametrize("way", BY_PYTHON)
+def test_what_python_computes_is_called_that_where_operations_are_run_again(workers, way):
+    source, says = BY_PYTHON[way]
+    found = verdict(workers, source, "", dataclasses.replace(DOUBLE, forbidden=("cat",)))
+    assert not found.score
+    assert says in found.reason, found.reason
 
 
 def lesson(name, exercise):

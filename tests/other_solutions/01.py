@@ -66,6 +66,32 @@ def attention(q, k, v):
         m[:, first:] = new
     return acc / l.unsqueeze(-1), m + torch.log(l)
 
+# %% attention: query by query, a vector times a matrix
+def attention(q, k, v):
+    B, S, H, Dh = q.shape
+    T = k.shape[1]
+    out, lse = torch.empty(B, S, H, Dh), torch.empty(B, S, H)
+    for b in range(B):
+        for s in range(S):
+            for h in range(H):
+                keys, values = k[b, : T - S + s + 1, h], v[b, : T - S + s + 1, h]
+                z = keys @ q[b, s, h] / math.sqrt(Dh)
+                out[b, s, h] = z.softmax(0) @ values
+                lse[b, s, h] = z.logsumexp(0)
+    return out, lse
+
+# %% attention: axes exchanged in place
+def attention(q, k, v):
+    S, T = q.shape[1], k.shape[1]
+    q, k, v = (x.clone().transpose_(1, 2) for x in (q, k, v))
+    z = q @ k.mT
+    z /= math.sqrt(q.shape[-1])
+    z += torch.full((S, T), -math.inf).triu_(T - S + 1).unsqueeze_(0)
+    m = z.amax(-1, keepdim=True)
+    e = z.sub_(m).exp_()
+    l = e.sum(-1, keepdim=True)
+    return (e.div_(l) @ v).transpose_(1, 2), m.add_(l.log_()).squeeze_(-1).transpose_(1, 2)
+
 # %% grouped_attention: the earlier function, on repeated heads
 def grouped_attention(q, k, v):
     n = q.shape[2] // k.shape[2]

@@ -327,10 +327,21 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     said = f"{kind}: {message} {where['source'] if where else ''}"
     sentences = OF_KERNELS if hasattr(error, "node") else SENTENCES
     message = next((sentence for pattern, sentence in sentences if re.search(pattern, said)), message)
+    message = _undecorated(said) or message
     hint = next((hint for pattern, hint in HINTS if re.search(pattern, said)), "") if message in said else ""
     message = (" " if message.endswith("?") else ": ").join(filter(None, (message.removesuffix("."), hint)))
     found = {"type": kind, "message": message[:2000], "where": where}
     return found | ({"kernel": error.kernel} if hasattr(error, "kernel") else {})
+
+
+def _undecorated(said: str) -> str:
+    """Return a sentence on a function of a cell that a kernel calls without its being one of Triton's, if it is one."""
+    match = re.search(r"Unsupported function referenced: <function (?:\w+\.)*(\w+)|global variable (\w+) from", said)
+    name = match and (match[1] or match[2])
+    own = (entry[2] for file, entry in list(linecache.cache.items()) if is_students(file) and len(entry) > 2)
+    if not name or not any(line.startswith(f"def {name}(") for lines in own for line in lines):
+        return ""
+    return f"a kernel calls {name}, which is no function of kernels: write @triton.jit above its def"
 
 
 def _compilation_error(error: BaseException) -> tuple[str, str, dict[str, Any] | None]:

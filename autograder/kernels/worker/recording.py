@@ -24,6 +24,10 @@ from mla_ref.hardware.emulator.memory import Blanks
 
 LARGEST_CONSTANT = 1 << 20  # bytes of a tensor that was there before the call
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
+# What changes how a tensor looks at its memory, and nothing else; torch's product of a vector and a matrix ends so
+RESHAPING = frozenset(
+    ["as_strided_", "detach_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"]
+)
 DTYPES = {
     torch.float64: "fp64",
     torch.float32: "fp32",
@@ -98,6 +102,8 @@ class Recorder:
         name, given, made = func.overloadpacket.__name__, tensors_in([*args, *kwargs.values()]), tensors_in(out)
         before = {t.untyped_storage()._cdata for t in given}
         mutable = func._schema.is_mutable
+        if name in RESHAPING:
+            return
         self._look_after(name, given, made, mutable)
         fresh = [t for t in made if t.untyped_storage()._cdata not in before]
         if not mutable and ((made and not fresh) or name in EMPTY):
