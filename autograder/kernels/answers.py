@@ -18,13 +18,15 @@ from autograder.judging.judge import Failure, broken_terms
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome
 from autograder.kernels import record
+from autograder.kernels.compile import compile_launches
 from autograder.kernels.explain import KEPT, Explained, Forbidden, data_of, explained, is_kept, torch_alone
-from autograder.kernels.extract import Kernels
+from autograder.kernels.extract import GLUON_HEADER, Kernels
 from autograder.kernels.record import Recording
 from autograder.kernels.replay import Fault, Place, replay_request, replays
 from autograder.kernels.worker.recording import NAMED
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached
 
+GLUON_DEVICE = "h100"  # what kernels in Gluon are for: there they must compile, and fit
 ORDER = (
     "the result depends on the order in which programs run, or threads take their turns, and a GPU keeps none: in "
     "another order it is wrong"
@@ -77,6 +79,9 @@ class Answers:
             kernels = Kernels("", {})
             if self.exercise.kernel:
                 kernels = record.kernels_of(self.program, *(each.recording for each in programs.values()))
+                if GLUON_HEADER in kernels.source:
+                    calls = [event for each in programs.values() for event in each.recording.events]
+                    compile_launches(self.workers, kernels.source, Recording(calls, [], []), GLUON_DEVICE)
             requests = [replay_request(each.recording, cases[n].arguments) for n, each in programs.items()]
             done = replays(self.workers, kernels.source, requests, self.exercise.limits.seconds)
         except (KernelFailure, LimitReached) as error:

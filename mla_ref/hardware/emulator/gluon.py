@@ -83,9 +83,13 @@ class View:
 
 @dataclass(eq=False)
 class Barrier:
-    """An mbarrier: arrivals and bytes that its phase still waits for, and what each phase that ended makes known."""
+    """An mbarrier: arrivals and bytes that its phase still waits for, and what each phase that ended makes known.
+
+    ``made`` says who initialised it, and at which tick.
+    """
 
     name: str
+    made: tuple[Hashable, int]
     count: int
     left: int
     bytes: int = 0
@@ -363,6 +367,11 @@ def _barrier(machine: Machine, op: Op, view: View) -> Barrier:
     found = mine(machine).barriers.get(_place(view))
     if found is None:
         machine.fail(faults.Undefined, op, f"the barrier {view.name} has not been initialised: mbarrier.init")
+    agent, tick = found.made
+    if mine(machine).clock.get(agent, 0) < tick:
+        machine.fail(
+            faults.Race, op, f"another partition initialises {view.name}, and nothing says that it has done so"
+        )
     return found
 
 
@@ -371,8 +380,8 @@ def _place(view: View) -> tuple[int, int]:
 
 
 def init_barrier(machine: Machine, op: Op, args: list[Any], env: Any) -> None:
-    count = op.attrs["count"]
-    mine(machine).barriers[_place(args[0])] = Barrier(args[0].name, count, count)
+    me, count = mine(machine), op.attrs["count"]
+    me.barriers[_place(args[0])] = Barrier(args[0].name, (me.number, me.clock[me.number]), count, count)
 
 
 def invalidate_barrier(machine: Machine, op: Op, args: list[Any], env: Any) -> None:
@@ -544,6 +553,16 @@ def checked(rule: Any, machine: Machine, op: Op, args: list[Any], env: Any) -> A
 
 
 # Partitions
+
+
+def finish(machine: Machine) -> None:
+    """Fail if a program ends while a copy by TMA still writes its shared memory, or a store by TMA still reads it."""
+    known = mine(machine).clock
+    for of, each in ((allocation, each) for allocation in machine.allocations for each in allocation.log):
+        if isinstance(each.agent, tuple) and each.what in (COPY, STORE) and each.tick > known.get(each.agent, 0):
+            does, wait = ("writes", "a wait for its barrier") if each.writes else ("reads", "tma.store_wait(0)")
+            said = f"the program ends while this still {does} {of.name}, which is then another's: it takes {wait}"
+            machine.fail(faults.Race, each.op, f"{said} before; program {machine.program(0)}")
 
 
 def specialize(machine: Machine, op: Op, args: list[Any], env: dict[str, Any]) -> list[Any]:

@@ -306,6 +306,8 @@ class Machine:
             if self.watch is not None:
                 self.watch.begin(self)
             self.call(self.kernel.module.main, args)
+            if self.partition is not None:
+                gluon.finish(self)
             if self.watch is not None:
                 self.watch.end(self)
         except faults.KernelFault:

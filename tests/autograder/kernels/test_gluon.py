@@ -87,6 +87,12 @@ WRONG = {
     "a deadlock": ("(i // 2 & 1) ^ 1)", "i // 2 & 1)", "every partition that has not ended waits"),
     "a tail beyond K": ("blocks):\n        place", "blocks - 1):\n        place", ""),
     "another layout": ("get_default_for([64, 64], gl.b", "get_default_for([64, 32], gl.b", "has another layout than"),
+    "too much shared memory": (
+        "[2, 64, 64], a_desc.layout",
+        "[40, 64, 64], a_desc.layout",
+        "product: it needs 344 KiB of shared memory",
+    ),
+    "what the tensor cores do not take": ("[16, 64, 16]", "[16, 48, 16]", "compiling ended without an answer"),
     "assembly": ("acc = gl.zeros", "acc = gl.inline_asm_elementwise", "uses gl.inline_asm_elementwise"),
     "a module": ("acc = gl.zeros", "acc = gl.amd.zeros", "uses gl.amd.zeros"),
 }

@@ -109,6 +109,20 @@ MISTAKES = {
         "    mbarrier.wait(done, 0)\n", "",
         emulator.Undefined, "a store by TMA reads c, where nothing has been written yet",
     ),
+    "the program ends before its store": (
+        "    tma.store_wait(0)\n", "",
+        emulator.Race, "the program ends while this still reads c, which is then another's: it takes tma.store_wait(0)",
+    ),
+    "a copy that nobody waits for": (
+        "for i in range(blocks):\n        place = i % 2\n        mbarrier.wait(full",
+        "for i in range(blocks - 1):\n        place = i % 2\n        mbarrier.wait(full",
+        emulator.Race, "the program ends while this still writes a, which is then another's: it takes a wait for its",
+    ),
+    "another partition initialises a barrier": (
+        "    acc = gl.zeros([64, 64], gl.float32, ACC)\n",
+        "    mbarrier.init(free.index(1), count=1)\n    acc = gl.zeros([64, 64], gl.float32, ACC)\n",
+        emulator.Race, "another partition initialises free[1], and nothing says that it has done so",
+    ),
     "a barrier has not been initialised": (
         "    mbarrier.init(done, count=1)\n", "",
         emulator.Undefined, "the barrier done has not been initialised",
