@@ -288,16 +288,6 @@ def transpose(machine: Machine, op: Op, args: list[Any], env: Any) -> View:
     return View(view.of, view.values.permute(order), view.box, tuple(view.axes[n] for n in order))
 
 
-def reshape(machine: Machine, op: Op, args: list[Any], env: Any) -> View:
-    """Return another shape of a part, which counts as touched whole where any of it is."""
-    view, shape = args[0], op.outs[0].shape
-    if not view.values.is_contiguous():
-        machine.fail(faults.Unsupported, op, "a reshape of a part of shared memory that is not contiguous")
-    whole = tuple(n for n, _ in enumerate(view.box))[: len(shape)]
-    axes = whole + whole[-1:] * (len(shape) - len(whole))
-    return View(view.of, view.values.view(shape), view.box, axes)
-
-
 def load(machine: Machine, op: Op, args: list[Any], env: Any) -> torch.Tensor:
     touch(machine, op, args[0], False, "a load", generic=True)
     return args[0].values.clone()[None]
@@ -641,7 +631,6 @@ RULES: dict[str, Callable] = {
     "ttg.local_load": load,
     "ttg.local_store": store,
     "ttg.memdesc_index": index,
-    "ttg.memdesc_reshape": reshape,
     "ttg.memdesc_subslice": subslice,
     "ttg.memdesc_trans": transpose,
     "ttg.warp_specialize": specialize,
