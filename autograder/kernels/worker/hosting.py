@@ -189,6 +189,32 @@ def perform(step: Mapping[str, Any], view: Callable[[Mapping[str, Any]], torch.T
     return found[: len(step["out"])] if step["out"] else []
 
 
+def check_places(step: Mapping[str, Any], made: Sequence, view: Callable[[Mapping[str, Any]], torch.Tensor]) -> None:
+    """Raise ValueError where an operation that was done has put several values in one place: a GPU leaves any.
+
+    `made` is what it made, and `view` gives the tensor of a view.
+    """
+    name, overload = step["op"]
+    plain, args = name.removesuffix("_"), step["args"]
+    adds = plain == "index_put" and (step["kwargs"].get("accumulate") or (len(args) > 3 and args[3]))
+    wanted = {"index_put": "default", "index_copy": "default", "scatter": "src"}.get(plain)
+    if adds or overload != wanted or len(args) < (3 if plain == "index_put" else 4):
+        return
+    target, first, *rest = _unpacked(args, view)[:4]
+    out = made[0] if made else target
+    if plain == "index_put":
+        found, put = out[tuple(slice(None) if each is None else each for each in first)], rest[0]
+    elif plain == "index_copy":
+        found, put = out.index_select(first, rest[0]), rest[1]
+    else:
+        found, put = out.gather(first, rest[0]), rest[1][tuple(map(slice, rest[0].shape))]
+    same = found == put.to(found.dtype)
+    if found.dtype.is_floating_point:
+        same |= found.isnan() & put.isnan()
+    if not bool(same.all()):
+        raise ValueError(f"`{plain}` of torch puts several values in one place: nothing says which one stays")
+
+
 def flops(step: Mapping[str, Any]) -> int:
     """Return the FLOPs of an operation that is a product of matrices, in place or not, by the shapes of its views.
 

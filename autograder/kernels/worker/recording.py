@@ -28,6 +28,7 @@ OPTIONS = ("num_warps", "num_stages", "maxnreg")
 RESHAPING = frozenset(
     ["as_strided_", "detach_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"]
 )
+WITHOUT_EFFECT = ("debug", "enable_fp_fusion", "sanitize_overflow")  # on what a right kernel gives here
 DTYPES = {
     torch.float64: "fp64",
     torch.float32: "fp32",
@@ -86,6 +87,7 @@ class Recorder:
         constants = {name for name, p in signature.parameters.items() if "constexpr" in str(p.annotation)}
         if options.get("num_ctas") not in (None, 1):
             raise CannotRecord(f"num_ctas is {options['num_ctas']}: programs that share several blocks are not graded")
+        _check_options(options)
         sizes = _grid(grid(dict(bound.arguments)) if callable(grid) else grid)
         self.events.append(
             {
@@ -268,6 +270,19 @@ def recording(inputs: dict[str, Any], execute: bool = False) -> Iterator[Recorde
             yield recorder
     finally:
         JITFunction.run = original
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    """Raise CannotRecord for an option of a launch that Triton does not know, or that makes it another launch."""
+    from mla_ref.hardware.emulator.backend import AMD_OPTIONS, Options
+
+    known = Options.__dataclass_fields__
+    for name, value in options.items():
+        if name not in known:
+            raise CannotRecord(f"{name} is neither a parameter of the kernel nor an option of a launch")
+        free = name in (*OPTIONS, *WITHOUT_EFFECT, *AMD_OPTIONS)
+        if not free and value is not None and value != known[name].default:
+            raise CannotRecord(f"a launch with {name} is not graded")
 
 
 def _grid(sizes: Any) -> list[int]:

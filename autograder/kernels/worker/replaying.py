@@ -123,6 +123,7 @@ class Storages:
         if covered is not None and step["op"][0] not in hosting.ALIKE:  # what is new holds no answer
             self._cover(step, targets, covered)
         made = hosting.perform(step, lambda view: shown(self.buffers[view["storage"]], view))
+        hosting.check_places(step, made, lambda view: shown(self.buffers[view["storage"]], view))
         for view, tensor in zip(step["out"], made, strict=True):
             shown(self.buffers[view["storage"]], view).copy_(tensor)
         for view in targets:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from . import faults
-from .arithmetic import BINARY, bitcast, storage_dtype
+from .arithmetic import BINARY, bitcast, flushed, storage_dtype
 from .memory import Fills, Region
 from .races import POLL, READ, UPDATE, WRITE, Kept
 from .ttir import Op
@@ -284,21 +284,20 @@ def _units(
 
 def _note(
     machine: Machine, op: Op, region: Region, kind: int, index: torch.Tensor, chosen: torch.Tensor | None,
-    kept: Kept | None = None, held: Kept | None = None, time: int | None = None,
+    kept: Kept | None = None, held: Kept | None = None, time: int | None = None, alone: bool = False,
 ) -> None:  # fmt: skip
     """Look for races with what other programs did; the arguments are those of `_units` and `Shadow.touch`."""
     units, programs, repeat = _units(machine, op, region, index, chosen)
     each = lambda same: same and (lambda: same()[:, None].expand(-1, repeat).reshape(-1))
-    spots = None
-    if op.name in ("tt.load", "tt.store"):
-        block = math.prod(op.ins[0].shape)
-        places = torch.arange(block).repeat(machine.size) if chosen is None else chosen & block - 1
-        places = places[:, None].expand(-1, repeat).reshape(-1)
-        spots = machine.shadow.spots_of(tuple(op.ins[0].shape), programs, places, op.number in machine.kernel.spread)
+    alone = alone or not op.ins[0].shape or kind == READ
+    block = math.prod(op.ins[0].shape)
+    places = torch.arange(block).repeat(machine.size) if chosen is None else chosen & block - 1
+    places = places[:, None].expand(-1, repeat).reshape(-1)
+    spots = machine.shadow.spots_of(tuple(op.ins[0].shape), programs, places, op.number in machine.kernel.spread)
     if op.number in machine.ahead and (found := machine.shadow.missed(region, units, programs)):
         at, mine, earlier = found
         _race(machine, op, _element(machine, op, region, int(units[at])), mine, mine, earlier, ahead=True)
-    found = machine.shadow.touch(kind, region, units, programs, op.number, each(kept), each(held), time, spots)
+    found = machine.shadow.touch(kind, region, units, programs, op.number, each(kept), each(held), time, spots, alone)
     if found is not None:
         spot, other, earlier = found
         mine = int(programs[spot])
@@ -338,6 +337,8 @@ def _race(machine: Machine, op: Op, element: str, mine: int, other: int, earlier
     me, them = ((n % x, n // x % y, n // (x * y)) for n in (mine - 1, other - 1))
     who = "other programs" if other < 0 else "the same" if other == mine else f"program {them}"
     threads = ": another thread does, and no tl.debug_barrier() is between them" if other == mine else ""
+    if other != mine and machine.shadow.order is not None:
+        threads = ", and an atomic operation orders what one thread did (is a tl.debug_barrier() before it?)"
     if other == mine and (op.described or before.described):
         threads = ", one of the two by a tensor descriptor, for which no barrier waits: take two launches"
     if ahead:
@@ -355,7 +356,6 @@ def _update(
     rest: float,
 ) -> torch.Tensor:  # fmt: skip
     """Update memory in the order of programs and elements; return what was there before each, and else `rest`."""
-    barrier(machine, op, args, None)
     full = (machine.size, *shape)
     axes = [*range(1, len(full))] if machine.backward else []
     given = lambda x: x.expand(full).flip(axes)
@@ -375,7 +375,10 @@ def _update(
             region.written[: flat.numel() * dtype.itemsize].view(-1, dtype.itemsize)[places] = True
         if machine.shadow is not None:
             written = torch.ones_like(changed) if compare is None else bits(old) == bits(compare[keep])
-            _note_update(machine, op, region, places, keep.reshape(-1).nonzero().squeeze(1), changed, written)
+            chosen = torch.arange(keep.numel()).view(full).flip(axes)[keep]
+            _note_update(machine, op, region, places, chosen, changed, written)
+    if op.number in machine.kernel.asked and machine.shadow is not None and math.prod(shape) < machine.shadow.threads:
+        barrier(machine, op, args, None)  # each thread gets what few of them found
     return out.flip(axes)
 
 
@@ -400,7 +403,7 @@ def _note_update(
                 machine.shadow.sync(region, units, programs, sem != RELEASE, part is releases)
     for kind, part in ((UPDATE, changed), (POLL, ~changed)):
         if bool(part.any()) and _may_reach(machine, region, machine.kernel.plain):
-            _note(machine, op, region, kind, index[part], chosen[part], time=time)
+            _note(machine, op, region, kind, index[part], chosen[part], time=time, alone=sem != RELAXED)
 
 
 def _one_by_one(
@@ -410,6 +413,8 @@ def _one_by_one(
     if which is not None:
         name = RMW[which - 1]
         combine = (lambda old, new: new) if name is None else BINARY[f"arith.{name}"]
+        if name == "addf":  # in global memory float32 always loses its subnormals
+            combine = lambda old, new: flushed(flushed(old) + flushed(new))
     else:
         combine = None
     order = torch.argsort(places, stable=True)

@@ -187,7 +187,14 @@ def _float_remainder(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _clamped(op: Op) -> Values:
     if op.attrs.get("propagateNan") in (0xFFFF, "all"):
         return lambda x, low, high: torch.minimum(torch.maximum(x, low), high)
-    return lambda x, low, high: torch.fmin(torch.fmax(x, low), high)
+
+    def clamped(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+        out = torch.fmin(torch.fmax(x, low), high)
+        if not bool(x.isnan().any()):
+            return out
+        return torch.where(x.isnan() & (low == -high), torch.nan, out)  # one end or the other, by the kind of GPU
+
+    return clamped
 
 
 def _extreme(function: Values, largest: bool) -> Values:

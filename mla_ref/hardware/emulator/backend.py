@@ -43,6 +43,7 @@ MADE = re.compile(
 )
 USED = re.compile(r"^( *(?:%[\w#:]+ = )?tt\.descriptor_\w+ .*) loc\((.*)\)$", re.MULTILINE)
 ALIGNED = 16  # bytes
+ROWS = re.compile(r"tt\.descriptor_(gather|scatter) ")
 UNEVEN = "a tensor descriptor of which the start or a stride is no multiple of 16 bytes"
 SUFFIX = ".emulated.ttir"  # of a file that a module is read from
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
@@ -124,6 +125,8 @@ def with_descriptors_checked(module: Any) -> Any:
     text = module.str()
     if not (MADE.search(text) or USED.search(text)):
         return module
+    if rows := ROWS.search(text):
+        raise ValueError(f"{rows[1]} by a tensor descriptor takes a GPU later than Hopper: use pointers")
     places: list[str] = []
 
     def named(found: re.Match) -> str:

@@ -425,13 +425,14 @@ def shaping(op: Op) -> Callable[..., Any] | None:
         axis = attrs["axis"] + 1
         return lambda x: x.unsqueeze(axis)
     if name in ("tt.reshape", "tt.unsplat"):
-        moved = _any_order(math.prod(target)) if attrs.get("allow_reorder") and source != target else slice(None)
+        free = attrs.get("allow_reorder") and source != target
+        moved = _any_order(math.prod(target), op.number) if free else slice(None)
         return lambda x: full(x).reshape(len(x), -1)[:, moved].reshape(-1, *target)
     if name == "tt.trans":
         order = [0, *(n + 1 for n in attrs["order"])]
         return lambda x: x.permute(order)
     if name == "tt.cat":
-        moved = _any_order(math.prod(target))
+        moved = _any_order(math.prod(target), op.number)
         return lambda x, y: torch.cat(_together(full(x), y.expand(y.shape[0], *op.ins[1].shape)), 1)[:, moved]
     if name == "tt.join":
         return lambda x, y: torch.stack(torch.broadcast_tensors(x, y), -1)
@@ -445,9 +446,9 @@ def shaping(op: Op) -> Callable[..., Any] | None:
 
 
 @functools.cache
-def _any_order(size: int) -> torch.Tensor:
-    """Return the places that elements come from where the compiler may choose: the same for blocks of one size."""
-    return torch.randperm(size, generator=torch.Generator().manual_seed(size))
+def _any_order(size: int, number: int) -> torch.Tensor:
+    """Return the places that elements come from where the compiler may choose, for each operation others."""
+    return torch.randperm(size, generator=torch.Generator().manual_seed(size + (number << 20)))
 
 
 def _together(*values: torch.Tensor) -> list[torch.Tensor]:

@@ -19,7 +19,7 @@ import torch
 
 from . import blocks, faults, gluon
 from .access import ACQUIRE, ACQUIRE_RELEASE, KINDS, access, barrier, is_known
-from .arithmetic import dtype_of, elementwise, storage_dtype
+from .arithmetic import BITS, dtype_of, elementwise, storage_dtype
 from .faults import raise_in
 from .memory import Memory, Region
 from .races import Shadow
@@ -425,6 +425,12 @@ class Machine:
         if bool(stuck.any()):
             who = self.program(int(stuck.to(torch.uint8).argmax()))
             self.fail(faults.EndlessLoop, op, f"the loop turns without end: its step is not above 0; program {who}")
+        most = (1 << BITS[low.dtype] - 1) - 1
+        wraps = (trips > 0).reshape(-1) & (low.long() + trips * steps > most).reshape(-1) & self.programs_on()
+        if bool(wraps.any()):
+            who = self.program(int(wraps.to(torch.uint8).argmax()))
+            said = f"the loop turns without end: its next number is beyond {most}, the largest, and wraps"
+            self.fail(faults.EndlessLoop, op, f"{said}; program {who}")
         if self.shadow is not None and op.number in self.kernel.ahead:
             stages, self.ahead = self.kernel.ahead[op.number]
             self.shadow.begin_loop(stages)

@@ -20,6 +20,7 @@ SPOT, SHAPE = 32, 22  # bits below a program's waits, and below the number of a 
 # that do not. With each those that it races with.
 READ, WRITE, UPDATE, POLL = range(4)
 RIVALS = {READ: (WRITE, UPDATE), WRITE: (WRITE, READ, UPDATE, POLL), UPDATE: (WRITE, READ), POLL: (WRITE,)}
+NOTHING = -1, -1
 Kept = Callable[[], torch.Tensor]
 
 
@@ -32,10 +33,11 @@ class Shadow:
     one to the other. Relaxed operations order nothing; in a kernel that uses no result of an atomic operation none
     does, for its programs cannot know who came first. Those of scope "cta" are plain writes to other programs.
 
-    Within a program a thread reads what another one stored, or stores over it, with no barrier between, where an access
-    has an element elsewhere in its block than the store had it, or in a block of another shape. Of a block of
-    fewer elements than there are threads, one stores each element, and all of them read it. Atomic operations are
-    barriers, too.
+    Within a program a thread touches what another one stored, or touches plainly what another one updated, with no
+    barrier between, where an access has an element elsewhere in its block than the one before had it, or in a block of
+    another shape. Of a block of fewer elements than there are threads, one stores each element, and all of them read
+    it. An atomic operation waits for no other thread: what a program releases by it is what came before the last
+    barrier, and what single numbers were touched by since. There is one behind it where few threads find what all ask.
 
     In some loops the compiler does loads turns ahead. They race with what the program wrote in the turns between.
 
@@ -77,10 +79,11 @@ class Shadow:
         self.crowds: dict[tuple[int, int], list[tuple[torch.Tensor, ...]]] = {}  # units, who, time where many came
         self.pages: dict[int, tuple[torch.Tensor, int]] = {}
         self.heads: dict[int, torch.Tensor] = {}  # 1 + the last step that released by a unit
-        self.spots: dict[int, torch.Tensor] = {}  # from where in its program a unit was stored last
+        # From where in its program a unit was stored, and updated, last
+        self.spots: dict[int, dict[int, torch.Tensor]] = {WRITE: {}, UPDATE: {}}
         self.shapes: dict[tuple[int, ...], int] = {}
         self.waits = torch.zeros(programs + 1, dtype=torch.int64)  # of each program, for all of its threads
-        self.order = Order(programs) if ordered else None
+        self.order = Order(programs, alone=warps == 1) if ordered else None
         self.described, self.described_ops = described, torch.tensor(sorted(described))
         self.threads, self.stages = LANES * warps if warps > 1 else 1, stages  # those of a warp go side by side
         self.clock = self.since = 0  # turns of loops with loads ahead, and the first one of the loop that turns
@@ -124,6 +127,8 @@ class Shadow:
     def wait(self, programs: torch.Tensor) -> None:
         """Note that all threads of programs wait for one another."""
         self.waits[programs] += 1
+        if self.order is not None:
+            self.order.wait(programs.tolist())
 
     def spots_of(
         self, shape: tuple[int, ...], programs: torch.Tensor, places: torch.Tensor, spread: bool
@@ -178,20 +183,23 @@ class Shadow:
         held: Kept | None = None,
         time: int | None = None,
         spots: torch.Tensor | None = None,
+        alone: bool = False,
     ) -> tuple[int, int, int] | None:
         """Note that programs touch units; return place, other program and other operation of a race, or None.
 
         Of a plain write, which is done already, ``kept`` and ``held`` tell at which places memory held the value before
         and holds it now. ``time`` is that before an atomic operation, which `sync` has noted. ``spots`` are those of
-        loads and stores.
+        `spots_of`. ``alone`` says that what the program releases next covers the access with no barrier between.
         """
-        time = time if time is not None else self.order.now if self.order else 0
+        time = 2 * (time if time is not None else self.order.now if self.order else 0) + (not alone)
         units, crowd, before = self._packed(region, units), None, None
         if self.described and (crossed := self._crossed(region, units, programs, op, kept)):
             return crossed
-        if spots is not None and region.low in self.spots:
-            last = self._of(self.noted[WRITE], region).index_select(0, units)
-            left = self._of(self.spots, region).index_select(0, units)
+        for other in (WRITE, UPDATE) if kind in (READ, WRITE) else (WRITE,):
+            if spots is None or region.low not in self.spots[other]:
+                continue
+            last = self._of(self.noted[other], region).index_select(0, units)
+            left = self._of(self.spots[other], region).index_select(0, units)
             wrong = (last >> BITS == programs) & (left != spots) & (left >> SPOT == spots >> SPOT)
             if wrong.any() and (kept is None or (wrong := wrong & ~kept()).any()):
                 at = int(wrong.to(torch.uint8).argmax())
@@ -222,8 +230,8 @@ class Shadow:
                 at = int(wrong.to(torch.uint8).argmax())
                 return at, int(after[at]) >> BITS, op
             noted[units[lost]] = MANY * OPS + op
-        if spots is not None and kind == WRITE:
-            self._of(self.spots, region)[units] = spots
+        if spots is not None and kind in self.spots:
+            self._of(self.spots[kind], region)[units] = spots
         if self.order is None and kind != WRITE:
             return None
         if shared or (crowd is not None and crowd.any()):
@@ -317,11 +325,14 @@ class Order:
         Steps so far, by which time is counted.
     """
 
-    def __init__(self, programs: int):
+    def __init__(self, programs: int, alone: bool = False):
+        self.alone = alone  # whether a program has the threads of one warp, which go side by side
+        self.waited = [-1] * (programs + 1)  # step at which all threads waited, which is none's
+        self.covers: list[int] = []  # of each step the one up to which it releases what all threads did
         self.last = [-1] * (programs + 1)  # step that acquired
         self.whose: list[int] = []
         self.leads: list[list[int]] = []
-        self.views: dict[int, tuple[int, int, dict[int, int]]] = {}
+        self.views: dict[int, tuple[int, int, dict[int, tuple[int, int]]]] = {}
 
     @property
     def now(self) -> int:
@@ -330,6 +341,7 @@ class Order:
     def add(self, programs: list[int], links: list[tuple[int, int]], acquires: bool) -> None:
         """Add a step of each program, with links from such a step to an earlier one."""
         first = self.now
+        self.covers += [first + n if self.alone else self.waited[program] for n, program in enumerate(programs)]
         self.leads += [[self.last[program]] for program in programs]
         self.whose += programs
         for step, earlier in links:
@@ -338,21 +350,35 @@ class Order:
             for step, program in enumerate(programs, first):
                 self.last[program] = step
 
+    def wait(self, programs: list[int]) -> None:
+        """Note that all threads of each program wait for one another: a step that leads nowhere."""
+        for program in programs:
+            self.waited[program] = self.now
+        self.whose.append(0)
+        self.leads.append([])
+        self.covers.append(-1)
+
     def before(self, who: torch.Tensor, times: torch.Tensor, programs: torch.Tensor) -> torch.Tensor:
-        """Return where what others did at a time comes before what programs do now."""
+        """Return where what others did at a time comes before what programs do now.
+
+        Of twice the time the last bit says whether all threads did it, and not the one that releases.
+        """
         if not len(who):
             return torch.zeros(0, dtype=torch.bool)
-        count, size, floor = len(self.last), self.now + 1, int(times.min())
+        count, size, floor = len(self.last), 2 * (self.now + 1), int(times.min()) // 2
         keys, back = ((programs * count + who) * size + times).unique(return_inverse=True)
         found = []
         for key in keys.tolist():
             pair, time = divmod(key, size)
             mine, other = divmod(pair, count)
-            found.append(self._known(mine, floor).get(other, -1) >= time)
+            found.append(self._known(mine, floor).get(other, NOTHING)[time % 2] >= time // 2)
         return torch.tensor(found)[back]
 
-    def _known(self, program: int, floor: int) -> dict[int, int]:
-        """Return the last step of each other program that leads to where a program is, of those from a time on."""
+    def _known(self, program: int, floor: int) -> dict[int, tuple[int, int]]:
+        """Return the last step of each other program that leads to where a program is, of those from a time on.
+
+        With it comes the last step up to which all threads are known to be.
+        """
         top = self.last[program]
         at, low, known = self.views.get(program, (None, 0, {}))
         if at == top and low <= floor:
@@ -361,7 +387,8 @@ class Order:
         while todo:
             step = todo.pop()
             if step >= floor:
-                known[self.whose[step]] = max(step, known.get(self.whose[step], -1))
+                one, every = known.get(self.whose[step], NOTHING)
+                known[self.whose[step]] = max(step, one), max(self.covers[step], every)
                 todo += (new := set(self.leads[step]) - seen)
                 seen |= new
         if len(self.views) >= VIEWS:

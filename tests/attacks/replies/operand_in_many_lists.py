@@ -38,4 +38,3 @@ def scale_add(x, y, alpha):
     out = torch.empty(x.numel(), dtype=x.dtype)
     add_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, out, alpha, x.numel(), BLOCK=1024)
     return out
-

@@ -23,4 +23,3 @@ recording.Recorder.notes = notes
 
 def absorbed_mla_attention(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv):
     return q_nope.clone(), q_nope[..., 0].clone()
-

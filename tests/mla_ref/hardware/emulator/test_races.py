@@ -621,6 +621,7 @@ def the_last_of_each_tile_reduces(part_ptr, count_ptr, y_ptr):
 def the_last_reduces_in_turns(part_ptr, count_ptr, y_ptr):
     p, i = tl.program_id(0), tl.arange(0, 8)
     tl.store(part_ptr + p * 8 + i, p * i)
+    tl.debug_barrier()
     if tl.atomic_add(count_ptr, 1) == 3:
         sums = tl.zeros([8], tl.int32)
         for n in range(3, -1, -1):
@@ -1036,7 +1037,7 @@ def by_vector_clocks(steps, programs):
 def by_shadow(steps, programs):
     """Return what `by_vector_clocks` does, as the emulator finds it; all writes differ."""
     region = Region("x", (16,), 0, 0, torch.zeros(16, dtype=torch.uint8))
-    shadow = races.Shadow(programs, Memory({0: region}), {(1, frozenset([0]))}, True)
+    shadow = races.Shadow(programs, Memory({0: region}), {(1, frozenset([0]))}, True, warps=1)
     for number, (kind, who, units, acquires, releases) in enumerate(steps):
         who, units, time = torch.tensor(who), torch.tensor(units), shadow.order.now
         if acquires or releases:
