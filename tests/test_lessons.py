@@ -142,7 +142,7 @@ def test_the_sample_class_gets_the_verdicts_it_should(name, grader, tmp_path):
         except SubmissionError as problem:
             notebook = placeholder(lesson, problem)
         found.append(Graded(each.student, name, list(grader.verdicts(lesson, notebook).values())))
-    assert compare(COURSE, name, students, found) == []
+    assert "\n".join(compare(COURSE, name, students, found)) == ""
     shown = {(verdict.exercise, verdict.mistake) for result in found for verdict in result.verdicts}
     named = {(each.name, mistake.name) for each in COURSE.exercises(name) for mistake in each.mistakes}
     assert named - shown == set(), "mistakes that no sample submission makes"
