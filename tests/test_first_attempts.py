@@ -15,6 +15,16 @@ SOFTMAX = ("torch.softmax(scores, dim=-1)", "scores.exp() / scores.exp().sum(-1,
 ATTEMPTS = {
     "the count is not stored": ("KVCache", [("        self.used = total\n", "")], "the new length is not stored"),
     "the error is returned": ("KVCache", [("raise ValueError", "return ValueError")], "write raise in place of return"),
+    "the cache beside the result": (
+        "CachedAttention",
+        [("return out.flatten(2) @ self.w_o.T", "return out.flatten(2) @ self.w_o.T, self.cache")],
+        "it returns a value of type KVCache, expected y and nothing else",
+    ),
+    "the lse beside the result": (
+        "CachedAttention",
+        [("out, _ =", "out, lse ="), ("return out.flatten(2) @ self.w_o.T", "return out.flatten(2) @ self.w_o.T, lse")],
+        "call 1 of forward is a tuple, expected a tensor",
+    ),
     "the weights overflow, lesson 01": ("attention", [SOFTMAX], "exp overflows"),
     "the weights overflow, lesson 02": ("naive_mla_attention", [SOFTMAX], "exp overflows"),
     "the weights overflow, lesson 03": ("latent_attention", [SOFTMAX], "exp overflows"),
