@@ -15,6 +15,8 @@ SOFTMAX = ("torch.softmax(scores, dim=-1)", "scores.exp() / scores.exp().sum(-1,
 ATTEMPTS = {
     "the count is not stored": ("KVCache", [("        self.used = total\n", "")], "the new length is not stored"),
     "the error is returned": ("KVCache", [("raise ValueError", "return ValueError")], "write raise in place of return"),
+    "a ratio rounded down": ("predict_latent_cache", [("expanded / latent", "expanded // latent")], "one, rounded: le"),
+    "half precision": ("attention", [("return out, lse", "return out.half(), lse")], "which rounds as much"),
     "the cache beside the result": (
         "CachedAttention",
         [("return out.flatten(2) @ self.w_o.T", "return out.flatten(2) @ self.w_o.T, self.cache")],

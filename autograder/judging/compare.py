@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -180,7 +180,16 @@ def _number(result: Any, expected: float | bool, name: str, tolerance: float) ->
     reason = f"{name} is {_short(result)}, which is not the right number"
     if factor := _thousands(result, expected, tolerance):
         reason += f"; it is {factor} the right one: look at the unit"
+    elif _rounded(result, expected):
+        reason += "; it is the right one, rounded: leave it as it is"
     return Difference(reason, error=error, where=name)
+
+
+def _rounded(result: float, expected: float) -> bool:
+    """Whether a number is the expected one rounded, or rounded down. A 0 may be that by chance."""
+    if not result or not math.isfinite(expected):
+        return False
+    return result in (math.floor(expected), *(round(expected, digits) for digits in range(4)))
 
 
 def _thousands(result: float, expected: float, tolerance: float) -> str | None:
@@ -209,12 +218,15 @@ def _tensor(result: Any, expected: torch.Tensor, name: str, tolerance: float) ->
             if wrong
             else None
         )
-    result, expected = result.double(), expected.double()
+    dtype, result, expected = result.dtype, result.double(), expected.double()
     if strange := _not_finite(result, expected, name):
         return strange
     finite = expected.isfinite()
     result, expected = result.where(finite, 0.0), expected.where(finite, 0.0)
-    return _error(result, expected, name, tolerance)
+    found = _error(result, expected, name, tolerance)
+    if found and tolerance < torch.finfo(dtype).eps and found.error <= torch.finfo(dtype).eps:
+        return replace(found, reason=f"{found.reason}; it is {str(dtype).removeprefix('torch.')}, which rounds as much")
+    return found
 
 
 def _not_finite(result: torch.Tensor, expected: torch.Tensor, name: str) -> Difference | None:
