@@ -141,20 +141,23 @@ WRONG_SIGN = Mistake(
 # --- causal attention -------------------------------------------------------------------------------------------------
 
 
-def causal(scores: Tensor, shift: int | None = None) -> Tensor:
-    """Return scores [B, S, H, T] with −inf where a query may not look.
+def causal(scores: Tensor, shift: int | None = None, inverted: bool = False) -> Tensor:
+    """Return scores [B, S, H, T] with −inf where a query may not look; `inverted`, where it may.
 
     Query s sees the positions up to s + `shift`. By default that is T − S: the queries are the last tokens.
     """
     S, T = scores.shape[1], scores.shape[-1]
     future = torch.arange(T) > torch.arange(S)[:, None] + (T - S if shift is None else shift)
-    return scores.masked_fill(future[:, None, :], -INF)
+    return scores.masked_fill((future ^ inverted)[:, None, :], -INF)
 
 
-def mask_mistakes(attention: Oracle, query: str, key: str) -> tuple[Mistake, Mistake, Mistake]:
-    """Return mistakes of the causal mask. `attention` takes a `shift`; `query` and `key` name its [B, S, …], [B, T, …].
+WEIGHTS = "the weights of one query and head sum to 1"
 
-    They are: no mask, a mask aligned top-left, a mask that hides a query's own token.
+
+def mask_mistakes(attention: Oracle, query: str, key: str) -> tuple[Mistake, ...]:
+    """Return mistakes of the causal mask. `query` and `key` name the arguments [B, S, …] and [B, T, …].
+
+    `attention` takes a `shift` and whether the mask is `inverted`, as `causal` does, and the `axis` of the softmax.
     """
 
     def shifted(by: Callable[[int, int], int]) -> Oracle:
@@ -172,9 +175,33 @@ def mask_mistakes(attention: Oracle, query: str, key: str) -> tuple[Mistake, Mis
             "the causal mask hides a query's own token: position T−S+s itself is seen",
             shifted(lambda S, T: T - S - 1),
         ),
+        Mistake(
+            "next token seen",
+            "the causal mask is one place too far right: position T−S+s is the last that query s sees",
+            shifted(lambda S, T: T - S + 1),
+        ),
+        Mistake(
+            "mask inverted",
+            "the causal mask is inverted: it hides what a query may see, and the last one sees nothing",
+            lambda **a: attention(**a, inverted=True),
+        ),
+        Mistake(
+            "lse before the mask",
+            "lse counts the scores of hidden tokens: take it after the mask",
+            lambda **a: (attention(**a)[0], attention(**a, shift=a[key].shape[1])[1]),
+        ),
+        *(
+            Mistake(
+                f"softmax over the {along}",
+                f"the softmax runs over the {along}, expected over the keys: {WEIGHTS}",
+                lambda axis=axis, **a: (attention(**a, axis=axis)[0], None),
+            )
+            for axis, along in ((2, "heads"), (1, "queries"))
+        ),
     )
 
 
+CROSSED = "query and key hold their two parts in different orders: join them in one order in both"
 HIDDEN = -10000.0  # what is taken for −∞
 NOT_HIDDEN = "hidden scores are set to −10000, and the scores that are seen may be lower: set the hidden ones to −inf"
 

@@ -91,6 +91,12 @@ def find_cell(notebook: Notebook, cell_id: str) -> dict[str, Any]:
     return next(cell for cell in notebook["cells"] if cell["id"] == cell_id)
 
 
+def slip(student: str, about: str, exercise: str, changes: Mapping[str, str], verdict: Expected) -> Submission:
+    """Return a submission with one wrong answer: the solution with each key of `changes` replaced by its value."""
+    patches = tuple(replace(exercise, old, new) for old, new in changes.items())
+    return Submission(student, about, patches, {exercise: verdict})
+
+
 # What students of lessons with kernels should get
 
 

@@ -92,22 +92,16 @@ def _qkv(
     return {"q": q, "k": k, "v": randn(g, B, T, heads, Dh)}
 
 
-def _scores(q, k, scale=None, shift=None):
-    """Scores [B, S, H, T], causal with the diagonal at `shift`; -inf where a query may not look."""
+def _scores(q, k, scale=None, **mask):
+    """Scores [B, S, H, T] behind a causal `mask`; -inf where a query may not look."""
     scores = torch.einsum("bshd,bthd->bsht", q, k)
-    return causal(scores * (q.shape[-1] ** -0.5 if scale is None else scale), shift)
+    return causal(scores * (q.shape[-1] ** -0.5 if scale is None else scale), **mask)
 
 
-def _attention(q, k, v, **wrong):
-    """Attention. The keywords make the named mistakes."""
+def _attention(q, k, v, axis=-1, **wrong):
+    """Attention. The keywords make the named mistakes; the weights sum to 1 along `axis`."""
     scores = _scores(q, k, **wrong)
-    lse = scores.logsumexp(-1)
-    return torch.einsum("bsht,bthd->bshd", (scores - lse[..., None]).exp(), v), lse
-
-
-def _wrong_axis(q, k, v, axis):
-    """The weights of the right scores, normalised over another axis than the keys'."""
-    return torch.einsum("bsht,bthd->bshd", _scores(q, k).softmax(axis), v), None
+    return torch.einsum("bsht,bthd->bshd", scores.softmax(axis), v), scores.logsumexp(-1)
 
 
 def _future_at(q, k, v, score):
@@ -176,27 +170,22 @@ ATTENTION = Exercise(
         ),
         *mask_mistakes(_attention, "q", "k"),
         Mistake(
-            "next token seen",
-            "the causal mask is one place too far right: position T−S+s is the last that query s sees",
-            lambda **a: _attention(**a, shift=a["k"].shape[1] - a["q"].shape[1] + 1),
-        ),
-        Mistake(
             "future scored 0",
             "hidden scores are set to 0, and exp(0) is 1, a weight like any other: set them to −inf",
             lambda **a: _future_at(**a, score=0.0),
         ),
         Mistake("future scored −10000", NOT_HIDDEN, lambda **a: _future_at(**a, score=HIDDEN)),
-        Mistake(
-            "softmax over the heads",
-            "the softmax runs over the heads, expected over the keys: the weights of one query and head sum to 1",
-            lambda **a: _wrong_axis(**a, axis=2),
-        ),
-        Mistake(
-            "softmax over the queries",
-            "the softmax runs over the queries, expected over the keys: the weights of one query and head sum to 1",
-            lambda **a: _wrong_axis(**a, axis=1),
-        ),
         base_2_mistake(_attention),
+        Mistake(
+            "lse not scaled",
+            "out is right, but lse is that of the scores before they are scaled: scale first",
+            lambda **a: (_attention(**a)[0], _attention(**a, scale=1.0)[1]),
+        ),
+        Mistake(
+            "keys for values",
+            "out is the weighted sum of the keys, expected of the values",
+            lambda **a: _attention(**a | {"v": a["k"]}),
+        ),
         Mistake(
             "maximum not added back",
             "lse lacks the row's maximum: after log(sum(exp(score − maximum))), add the maximum back",

@@ -2,7 +2,7 @@
 
 import re
 
-from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, unfinished
+from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, slip, unfinished
 from autograder.judging.verdict import Outcome
 
 from .troublesome import TROUBLESOME
@@ -516,6 +516,34 @@ class KVCache:
             "attention": Expected(0, says="runs over the queries"),
             "KVCache": Expected(0, says="the new length is not stored"),
         },
+    ),
+    slip(
+        "abe",
+        "a log-sum-exp of all tokens",
+        "attention",
+        {"logsumexp(scores,": 'logsumexp(torch.einsum("bshd,bthd->bsht", q, k) / math.sqrt(q.shape[-1]),'},
+        Expected(2, PARTIAL, "take it after the mask"),
+    ),
+    slip(
+        "bea",
+        "a mask the wrong way round",
+        "attention",
+        {"(T) > ": "(T) <= "},
+        Expected(0, says="mask is inverted"),
+    ),
+    slip(
+        "cem",
+        "a log-sum-exp of scores that are not scaled",
+        "attention",
+        {"logsumexp(scores,": "logsumexp(scores * math.sqrt(q.shape[-1]),"},
+        Expected(0, says="before they are scaled"),
+    ),
+    slip(
+        "dana",
+        "keys for values",
+        "attention",
+        {"dim=-1), v)": "dim=-1), k)"},
+        Expected(0, says="weighted sum of the keys"),
     ),
     Submission(
         "hana",

@@ -16,6 +16,7 @@ from mla_ref.rope import apply_rope
 
 from ..drawing import EPS, angles, as_given, mla_operands, norm_rows, sink, turning
 from ..oracles import (
+    CROSSED,
     HALF_ROTATION,
     HIDDEN,
     NOT_HIDDEN,
@@ -435,26 +436,29 @@ def _expanded(
     *,
     width=None,
     rope=True,
-    shift=None,
+    axis=-1,
     exchange=False,
     values_from_uk=False,
     overflow=None,
     hidden=None,
-    crossed=False,
+    crossed=None,
+    unscaled=None,
+    **mask,
 ):
-    """Attention in float64. The keywords make the named mistakes. `width` is what the scale is the root of."""
+    """Attention in float64. The keywords make the named mistakes. `width` is what the scale is the root of.
+
+    `crossed` is "query" or "key", of which the parts are joined the other way round. `unscaled` is "nope" or "rope".
+    """
     if (exchange or values_from_uk) and w_uk.shape != w_uv.shape:
         return NOTHING, NOTHING
     w_uk, w_uv = (w_uv, w_uk) if exchange else (w_uk, w_uk if values_from_uk else w_uv)
-    scores = torch.einsum("bshd,hdr,btr->bsht", q_nope, w_uk, c_kv)
-    if rope:
-        scores = scores + torch.einsum("bshd,btd->bsht", q_rope, k_rope)
-    if crossed:
-        keys = torch.einsum("hdr,btr->bthd", w_uk, c_kv)
-        keys = torch.cat((keys, k_rope[:, :, None].expand(*keys.shape[:3], -1)), -1)
-        scores = torch.einsum("bshd,bthd->bsht", torch.cat((q_rope, q_nope), -1), keys)
-    scores = scores / math.sqrt(q_nope.shape[-1] + q_rope.shape[-1] if width is None else width)
-    scores = causal(scores, shift)
+    root = math.sqrt(q_nope.shape[-1] + q_rope.shape[-1] if width is None else width)
+    k_nope = torch.einsum("hdr,btr->bthd", w_uk, c_kv)
+    queries = [q_nope * (root if unscaled == "nope" else 1), q_rope * rope * (root if unscaled == "rope" else 1)]
+    keys = [k_nope, k_rope[:, :, None].expand(*k_nope.shape[:3], -1)]
+    queries, keys = queries[:: -1 if crossed == "query" else 1], keys[:: -1 if crossed == "key" else 1]
+    scores = torch.einsum("bshd,bthd->bsht", torch.cat(queries, -1), torch.cat(keys, -1)) / root
+    scores = causal(scores, **mask)
     scores = scores if hidden is None else scores.masked_fill(scores.isinf(), hidden)
     values = torch.einsum("btr,hvr->bthv", c_kv, w_uv)
     if overflow:
@@ -462,8 +466,7 @@ def _expanded(
         weights, lse = scores.exp(), scores.exp().sum(-1).log()
         weights = weights / weights.sum(-1)[..., None] if overflow == "quotient" else (scores - lse[..., None]).exp()
         return torch.einsum("bsht,bthv->bshv", weights, values), lse
-    lse = torch.logsumexp(scores, dim=-1)
-    return torch.einsum("bsht,bthv->bshv", (scores - lse[..., None]).exp(), values), lse
+    return torch.einsum("bsht,bthv->bshv", scores.softmax(axis), values), torch.logsumexp(scores, dim=-1)
 
 
 _attention_slip = slips(_expanded)
@@ -530,10 +533,14 @@ ATTENTION = Exercise(
             "the values come from w_uk: the keys without position were taken for values, expected w_uv",
             values_from_uk=True,
         ),
-        _attention_slip(
-            "parts crossed",
-            "the query is q_rope beside q_nope and the key k_nope beside k_rope: put the parts in one order in both",
-            crossed=True,
+        *(_attention_slip("parts crossed", CROSSED, crossed=which) for which in ("query", "key")),
+        *(
+            _attention_slip(
+                f"{part} part not scaled",
+                f"only one of the two terms is scaled, and q_{part}·k_{part} is not: divide their sum",
+                unscaled=part,
+            )
+            for part in ("nope", "rope")
         ),
         *mask_mistakes(_expanded, "q_nope", "c_kv"),
         _attention_slip("future scored −10000", NOT_HIDDEN, hidden=HIDDEN),
