@@ -83,6 +83,10 @@ def norm_mistakes(norm: Oracle) -> dict[str, Mistake]:
         x = x[..., : len(weight)]
         return x / (x.square().mean(-1, keepdim=True).sqrt() + eps) * weight
 
+    def times_root(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
+        x = x[..., : len(weight)]
+        return x * (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+
     found = (
         Mistake(
             "mean subtracted",
@@ -93,6 +97,11 @@ def norm_mistakes(norm: Oracle) -> dict[str, Mistake]:
             "no weight",
             "the result is not multiplied by weight",
             lambda x, weight, eps=EPS: norm(x, torch.ones_like(weight), eps),
+        ),
+        Mistake(
+            "times the root",
+            "the rows are multiplied by the root of the mean square, expected divided by it: rsqrt is 1 / sqrt",
+            times_root,
         ),
         Mistake("no eps", "eps is missing: expected √(mean square + eps)", lambda x, weight, **_: norm(x, weight, 0.0)),
         Mistake("eps outside", "eps is added to the root, expected inside it: √(mean square + eps)", eps_outside),
@@ -127,15 +136,35 @@ def overwritten(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.stack((a, a * sin + b * cos), -1).flatten(-2)
 
 
-HALF_ROTATION = Mistake(
-    "half rotation",
-    "element i is paired with i + Dr/2: expected neighbours, (0, 1), (2, 3), …",
-    lambda x, cos, sin: apply_rope(x, cos, sin, interleaved=False),
-)
-WRONG_SIGN = Mistake(
-    "wrong sign",
-    "the pairs turn backwards: expected (a·cos − b·sin, a·sin + b·cos)",
-    lambda x, cos, sin: rotated(x, cos, -sin),
+def _pairs(first: Tensor, second: Tensor) -> Tensor:
+    """Pairs of the one's first elements and the other's second ones."""
+    return torch.stack((first[..., 0::2], second[..., 1::2]), -1).flatten(-2)
+
+
+TURN = "expected (a·cos − b·sin, a·sin + b·cos)"
+TURN_MISTAKES = (
+    Mistake(
+        "half rotation",
+        "element i is paired with i + Dr/2: expected neighbours, (0, 1), (2, 3), …",
+        lambda x, cos, sin: apply_rope(x, cos, sin, interleaved=False),
+    ),
+    Mistake(
+        "halves taken for pairs",
+        "element i is paired with i + Dr/2 and stored beside it: the pairs are neighbours in x too, (0, 1), …",
+        lambda x, cos, sin: rotated(x.unflatten(-1, (2, -1)).mT.flatten(-2), cos, sin),
+    ),
+    Mistake("wrong sign", f"the pairs turn backwards: {TURN}", lambda x, cos, sin: rotated(x, cos, -sin)),
+    Mistake("cos and sin exchanged", f"cos and sin are exchanged: {TURN}", lambda x, cos, sin: rotated(x, sin, cos)),
+    Mistake(
+        "sign of the first",
+        f"the first of each pair is a·cos + b·sin: {TURN}",
+        lambda x, cos, sin: _pairs(rotated(x, cos, -sin), rotated(x, cos, sin)),
+    ),
+    Mistake(
+        "sign of the second",
+        f"the second of each pair is a·sin − b·cos: {TURN}",
+        lambda x, cos, sin: _pairs(rotated(x, cos, sin), -rotated(x, cos, -sin)),
+    ),
 )
 
 # --- causal attention -------------------------------------------------------------------------------------------------

@@ -305,7 +305,7 @@ def _cache(init, steps, *, limit=0, clip=False, fill=False, count_first=False, c
 
     `limit` moves the largest length that is accepted, `clip` drops what does not fit, `fill` keeps what fits of a chunk
     that is refused, `count_first` counts tokens that are then refused, `counted` is whether tokens are counted at all,
-    `returned` is "filled", "new" or "storage".
+    `returned` is "filled", "new", "storage", or of what is filled "exchanged" or "values" alone.
     """
     batch, capacity, heads, width = init
     if not counted:
@@ -333,6 +333,9 @@ def _cache(init, steps, *, limit=0, clip=False, fill=False, count_first=False, c
         tail = torch.zeros(batch, capacity - length, heads, width, dtype=torch.float64)
         storage = tuple(torch.cat((x, tail), 1) for x in kept)
         results = [storage if isinstance(result, tuple) else result for result in results]
+    if returned in ("exchanged", "values"):
+        first = 1 if returned == "values" else 0
+        results = [(each[1], each[first]) if isinstance(each, tuple) else each for each in results]
     return results
 
 
@@ -419,6 +422,16 @@ KV_CACHE = Exercise(
             returned="storage",
         ),
         _cache_slip(
+            "keys and values exchanged",
+            "keys and values are exchanged: append takes and returns the keys first",
+            returned="exchanged",
+        ),
+        _cache_slip(
+            "one storage",
+            "keys and values share one storage: the values are written over the keys",
+            returned="values",
+        ),
+        _cache_slip(
             "last place refused",
             "a chunk that fills the cache exactly is refused: length + S == capacity still fits",
             limit=-1,
@@ -471,10 +484,13 @@ def _layer(init, steps):
     return list((out.flatten(2) @ w_o.mT).split([chunk.shape[1] for chunk in chunks], 1))
 
 
-def _layer_wrong(init, steps, *, cached=True, plain=(), mixed=False, project=True):
+def _layer_wrong(
+    init, steps, *, cached=True, plain=(), mixed=False, project=True, exchanged=False, split_last=False, joined=True
+):
     """The layer step by step, or nothing where a mistake cannot be made. The keywords make the named mistakes.
 
-    `plain` numbers the weights (0 to 3) that are multiplied by without being transposed.
+    `plain` numbers the weights (0 to 3) that are multiplied by without being transposed. With `split_last`, and without
+    `joined`, the heads of a token lie in one another and not one after the other.
     """
     *weights, head_dim, batch, _ = init
     if any(weights[n].shape[0] != weights[n].shape[1] for n in plain):
@@ -484,6 +500,8 @@ def _layer_wrong(init, steps, *, cached=True, plain=(), mixed=False, project=Tru
     def split(y):
         if mixed:
             return y.reshape(batch, -1, y.shape[1], head_dim).transpose(1, 2)
+        if split_last:
+            return y.unflatten(-1, (head_dim, -1)).mT
         return y.unflatten(-1, (-1, head_dim))
 
     keys, values, results = [], [], []
@@ -491,8 +509,10 @@ def _layer_wrong(init, steps, *, cached=True, plain=(), mixed=False, project=Tru
         keys.append(split(x @ w_k.mT))
         values.append(split(x @ w_v.mT))
         first = 0 if cached else -1
-        out, _ = sdpa(split(x @ w_q.mT), torch.cat(keys[first:], 1), torch.cat(values[first:], 1))
-        results.append(out.flatten(2) @ w_o.mT if project else out.flatten(2))
+        held = [torch.cat(each[first:], 1) for each in (keys, values)]
+        out, _ = sdpa(split(x @ w_q.mT), *held[:: -1 if exchanged else 1])
+        out = (out if joined else out.mT).flatten(2)
+        results.append(out @ w_o.mT if project else out)
     return results
 
 
@@ -545,6 +565,21 @@ CACHED_ATTENTION = Exercise(
             "tokens and heads mixed",
             "the projection is split as [B, heads, S, Dh], which mixes tokens and heads: it lies as [B, S, heads·Dh]",
             mixed=True,
+        ),
+        _layer_slip(
+            "projection split as [Dh, heads]",
+            "the projection is split as [Dh, heads], expected [heads, Dh]: it holds one head after the other",
+            split_last=True,
+        ),
+        _layer_slip(
+            "heads joined as [Dh, heads]",
+            "the heads are joined as [Dh, heads], expected one after the other, [heads, Dh]: out.flatten(2)",
+            joined=False,
+        ),
+        _layer_slip(
+            "keys and values exchanged",
+            "keys and values are exchanged: append and grouped_attention take the keys first",
+            exchanged=True,
         ),
         _layer_slip(
             "no output projection", "y is the heads side by side: the output projection w_o is missing", project=False

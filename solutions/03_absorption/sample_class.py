@@ -452,7 +452,7 @@ def latent_attention(q_latent, q_rope, c_kv, k_rope, scale):
                     '    scores = torch.einsum("bshe,bte->bsht", q, k)\n'
                 )
             },
-            Expected(0, says="in one order in both"),
+            "in one order in both",
         )
         for student, query, key in (("yara", "[::-1]", ""), ("yuri", "", "[::-1]"))
     ),
@@ -461,49 +461,51 @@ def latent_attention(q_latent, q_rope, c_kv, k_rope, scale):
         "scales q_rope · k_rope alone",
         "latent_attention",
         {"q_rope, k_rope)": "q_rope, k_rope) * scale", SCALED: "scores"},
-        Expected(0, says="only q_rope·k_rope is multiplied"),
+        "only q_rope·k_rope is multiplied",
     ),
     slip(
         "zora",
         "returns heads first",
         "absorb_output",
         {"bshv": "bhsv"},
-        Expected(0, says="the result is [B, H, S, Dv]"),
+        "the result is [B, H, S, Dv]",
     ),
     slip(
         "abe",
         "a log-sum-exp of all tokens",
         "latent_attention",
         LSE_EARLY,
-        Expected(2, Outcome.PARTIAL, "take it after the mask"),
+        "take it after the mask",
+        2,
     ),
     slip(
         "bea",
         "a mask the wrong way round",
         "latent_attention",
         {"(T) > ": "(T) <= "},
-        Expected(0, says="mask is inverted"),
+        "mask is inverted",
     ),
     slip(
         "cem",
         "sees the next token",
         "latent_attention",
         {"(T - S)": "(T - S + 1)"},
-        Expected(2, Outcome.PARTIAL, "one place too far right"),
+        "one place too far right",
+        2,
     ),
     slip(
         "dana",
         "a softmax over the heads",
         "latent_attention",
         {"softmax(scores, dim=-1)": "softmax(scores, dim=2)"},
-        Expected(0, says="runs over the heads"),
+        "runs over the heads",
     ),
     slip(
         "egon",
         "a softmax over the queries",
         "latent_attention",
         {"softmax(scores, dim=-1)": "softmax(scores, dim=1)"},
-        Expected(0, says="runs over the queries"),
+        "runs over the queries",
     ),
     Submission(
         "xaver",
