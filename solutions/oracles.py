@@ -83,6 +83,10 @@ def norm_mistakes(norm: Oracle) -> dict[str, Mistake]:
         x = x[..., : len(weight)]
         return x / (x.square().mean(-1, keepdim=True).sqrt() + eps) * weight
 
+    def times_root(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
+        x = x[..., : len(weight)]
+        return x * (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+
     found = (
         Mistake(
             "mean subtracted",
@@ -93,6 +97,11 @@ def norm_mistakes(norm: Oracle) -> dict[str, Mistake]:
             "no weight",
             "the result is not multiplied by weight",
             lambda x, weight, eps=EPS: norm(x, torch.ones_like(weight), eps),
+        ),
+        Mistake(
+            "times the root",
+            "the rows are multiplied by the root of the mean square, expected divided by it: rsqrt is 1 / sqrt",
+            times_root,
         ),
         Mistake("no eps", "eps is missing: expected √(mean square + eps)", lambda x, weight, **_: norm(x, weight, 0.0)),
         Mistake("eps outside", "eps is added to the root, expected inside it: √(mean square + eps)", eps_outside),
@@ -127,34 +136,57 @@ def overwritten(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.stack((a, a * sin + b * cos), -1).flatten(-2)
 
 
-HALF_ROTATION = Mistake(
-    "half rotation",
-    "element i is paired with i + Dr/2: expected neighbours, (0, 1), (2, 3), …",
-    lambda x, cos, sin: apply_rope(x, cos, sin, interleaved=False),
-)
-WRONG_SIGN = Mistake(
-    "wrong sign",
-    "the pairs turn backwards: expected (a·cos − b·sin, a·sin + b·cos)",
-    lambda x, cos, sin: rotated(x, cos, -sin),
+def _pairs(first: Tensor, second: Tensor) -> Tensor:
+    """Pairs of the one's first elements and the other's second ones."""
+    return torch.stack((first[..., 0::2], second[..., 1::2]), -1).flatten(-2)
+
+
+TURN = "expected (a·cos − b·sin, a·sin + b·cos)"
+TURN_MISTAKES = (
+    Mistake(
+        "half rotation",
+        "element i is paired with i + Dr/2: expected neighbours, (0, 1), (2, 3), …",
+        lambda x, cos, sin: apply_rope(x, cos, sin, interleaved=False),
+    ),
+    Mistake(
+        "halves taken for pairs",
+        "element i is paired with i + Dr/2 and stored beside it: the pairs are neighbours in x too, (0, 1), …",
+        lambda x, cos, sin: rotated(x.unflatten(-1, (2, -1)).mT.flatten(-2), cos, sin),
+    ),
+    Mistake("wrong sign", f"the pairs turn backwards: {TURN}", lambda x, cos, sin: rotated(x, cos, -sin)),
+    Mistake("cos and sin exchanged", f"cos and sin are exchanged: {TURN}", lambda x, cos, sin: rotated(x, sin, cos)),
+    Mistake(
+        "sign of the first",
+        f"the first of each pair is a·cos + b·sin: {TURN}",
+        lambda x, cos, sin: _pairs(rotated(x, cos, -sin), rotated(x, cos, sin)),
+    ),
+    Mistake(
+        "sign of the second",
+        f"the second of each pair is a·sin − b·cos: {TURN}",
+        lambda x, cos, sin: _pairs(rotated(x, cos, sin), -rotated(x, cos, -sin)),
+    ),
 )
 
 # --- causal attention -------------------------------------------------------------------------------------------------
 
 
-def causal(scores: Tensor, shift: int | None = None) -> Tensor:
-    """Return scores [B, S, H, T] with −inf where a query may not look.
+def causal(scores: Tensor, shift: int | None = None, inverted: bool = False) -> Tensor:
+    """Return scores [B, S, H, T] with −inf where a query may not look; `inverted`, where it may.
 
     Query s sees the positions up to s + `shift`. By default that is T − S: the queries are the last tokens.
     """
     S, T = scores.shape[1], scores.shape[-1]
     future = torch.arange(T) > torch.arange(S)[:, None] + (T - S if shift is None else shift)
-    return scores.masked_fill(future[:, None, :], -INF)
+    return scores.masked_fill((future ^ inverted)[:, None, :], -INF)
 
 
-def mask_mistakes(attention: Oracle, query: str, key: str) -> tuple[Mistake, Mistake, Mistake]:
-    """Return mistakes of the causal mask. `attention` takes a `shift`; `query` and `key` name its [B, S, …], [B, T, …].
+WEIGHTS = "the weights of one query and head sum to 1"
 
-    They are: no mask, a mask aligned top-left, a mask that hides a query's own token.
+
+def mask_mistakes(attention: Oracle, query: str, key: str) -> tuple[Mistake, ...]:
+    """Return mistakes of the causal mask. `query` and `key` name the arguments [B, S, …] and [B, T, …].
+
+    `attention` takes a `shift` and whether the mask is `inverted`, as `causal` does, and the `axis` of the softmax.
     """
 
     def shifted(by: Callable[[int, int], int]) -> Oracle:
@@ -172,9 +204,33 @@ def mask_mistakes(attention: Oracle, query: str, key: str) -> tuple[Mistake, Mis
             "the causal mask hides a query's own token: position T−S+s itself is seen",
             shifted(lambda S, T: T - S - 1),
         ),
+        Mistake(
+            "next token seen",
+            "the causal mask is one place too far right: position T−S+s is the last that query s sees",
+            shifted(lambda S, T: T - S + 1),
+        ),
+        Mistake(
+            "mask inverted",
+            "the causal mask is inverted: it hides what a query may see, and the last one sees nothing",
+            lambda **a: attention(**a, inverted=True),
+        ),
+        Mistake(
+            "lse before the mask",
+            "lse counts the scores of hidden tokens: take it after the mask",
+            lambda **a: (attention(**a)[0], attention(**a, shift=a[key].shape[1])[1]),
+        ),
+        *(
+            Mistake(
+                f"softmax over the {along}",
+                f"the softmax runs over the {along}, expected over the keys: {WEIGHTS}",
+                lambda axis=axis, **a: (attention(**a, axis=axis)[0], None),
+            )
+            for axis, along in ((2, "heads"), (1, "queries"))
+        ),
     )
 
 
+CROSSED = "query and key hold their two parts in different orders: join them in one order in both"
 HIDDEN = -10000.0  # what is taken for −∞
 NOT_HIDDEN = "hidden scores are set to −10000, and the scores that are seen may be lower: set the hidden ones to −inf"
 

@@ -15,6 +15,18 @@ SOFTMAX = ("torch.softmax(scores, dim=-1)", "scores.exp() / scores.exp().sum(-1,
 ATTEMPTS = {
     "the count is not stored": ("KVCache", [("        self.used = total\n", "")], "the new length is not stored"),
     "the error is returned": ("KVCache", [("raise ValueError", "return ValueError")], "write raise in place of return"),
+    "a ratio rounded down": ("predict_latent_cache", [("expanded / latent", "expanded // latent")], "one, rounded: le"),
+    "half precision": ("attention", [("return out, lse", "return out.half(), lse")], "which rounds as much"),
+    "the cache beside the result": (
+        "CachedAttention",
+        [("return out.flatten(2) @ self.w_o.T", "return out.flatten(2) @ self.w_o.T, self.cache")],
+        "it returns a value of type KVCache, expected y and nothing else",
+    ),
+    "the lse beside the result": (
+        "CachedAttention",
+        [("out, _ =", "out, lse ="), ("return out.flatten(2) @ self.w_o.T", "return out.flatten(2) @ self.w_o.T, lse")],
+        "call 1 of forward is a tuple, expected a tensor",
+    ),
     "the weights overflow, lesson 01": ("attention", [SOFTMAX], "exp overflows"),
     "the weights overflow, lesson 02": ("naive_mla_attention", [SOFTMAX], "exp overflows"),
     "the weights overflow, lesson 03": ("latent_attention", [SOFTMAX], "exp overflows"),

@@ -19,6 +19,7 @@ from autograder.judging.verdict import Outcome
 
 Notebook = dict[str, Any]
 Patch = Callable[[Notebook], "Notebook | bytes | None"]
+Told = Callable[[str, str, float], Mapping[str, "Expected"]]
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,17 @@ def not_right(exercise: str, says: str, score: float = 0, outcome: Outcome = Out
 def says(exercise: str, words: str, score: float = 0) -> Mapping[str, Expected]:
     """Return what a wrong answer gets where no kernel is asked for."""
     return {exercise: Expected(score, Outcome.PARTIAL if score else Outcome.WRONG, words)}
+
+
+def slip(
+    student: str, about: str, exercise: str, changes: Mapping[str, str], words: str, score: float = 0, told: Told = says
+) -> Submission:
+    """Return a submission with one wrong answer: the solution with each key of `changes` replaced by its value.
+
+    It gets what `told` returns: `says`, or where a kernel is asked for `not_right`.
+    """
+    patches = tuple(replace(exercise, old, new) for old, new in changes.items())
+    return Submission(student, about, patches, told(exercise, words, score))
 
 
 def slow(exercise: str, score: float = 0, says: str = "of the floor") -> Mapping[str, Expected]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -84,10 +84,10 @@ def _numbers(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value != 0
 
 
-def _calls(steps: Sequence[Sequence[Any]]) -> tuple[str, ...]:
+def _calls(steps: Sequence[Sequence[Any]]) -> list[str]:
     """Return what to call the results of a session: each by its method, as the student counts that one's calls."""
     methods = [method for method, _ in steps]
-    return tuple(f"call {methods[: n + 1].count(method)} of {method}" for n, method in enumerate(methods))
+    return [f"call {methods[: n + 1].count(method)} of {method}" for n, method in enumerate(methods)]
 
 
 def _other_dtype(exercise: Exercise, arguments: Arguments, result: Any) -> Difference | None:
@@ -103,16 +103,16 @@ def _other_dtype(exercise: Exercise, arguments: Arguments, result: Any) -> Diffe
     return None
 
 
-def difference(result: Any, expected: Any, names: tuple[str, ...], tolerance: float) -> Difference | None:
+def difference(result: Any, expected: Any, names: Sequence[str], tolerance: float) -> Difference | None:
     """Return the first difference between two nested values of the same form. Where None is expected, anything goes.
 
-    `names` are those of the values, or one for all of them.
+    `names` are those of the values, or one for all of them. A list of names is one of calls, which may be a single one.
     """
-    if isinstance(expected, list) and len(expected) == len(names) > 1:
-        return _sequence(result, expected, list(names), tolerance, f"{len(names)} values")
+    if isinstance(expected, list) and len(expected) == len(names) > (0 if isinstance(names, list) else 1):
+        return _sequence(result, expected, names, tolerance, _count(len(names)))
     if isinstance(expected, tuple):
         if len(names) == len(expected):
-            return _sequence(result, expected, list(names), tolerance, f"{len(names)} values ({', '.join(names)})")
+            return _sequence(result, expected, names, tolerance, f"{_count(len(names))} ({', '.join(names)})")
         return _sequence(result, expected, [f"value {i}" for i in range(len(expected))], tolerance, "a tuple")
     return _value(result, expected, names[0] if names else "the result", tolerance)
 
@@ -136,12 +136,12 @@ def _value(result: Any, expected: Any, name: str, tolerance: float) -> Differenc
         form = "{}[{}]" if isinstance(expected, list) else "{}, value {}"
         first = 0 if isinstance(expected, list) else 1
         names = [form.format(name, i) for i in range(first, first + len(expected))]
-        return _sequence(result, expected, names, tolerance, f"{len(expected)} values")
+        return _sequence(result, expected, names, tolerance, _count(len(expected)), name)
     if isinstance(expected, str):
         if result == expected:
             return None
         if expected == REFUSED:
-            reason = f"{name} should have raised ValueError and returned {_kind(result)}"
+            reason = f"{name} should have raised ValueError, but returned {_kind(result)}"
             return Difference(reason, error=math.inf, where=name)
         return Difference(f"{name} is {_short(result)}, expected {expected!r}", where=name, error=math.inf)
     if expected is None:
@@ -149,11 +149,15 @@ def _value(result: Any, expected: Any, name: str, tolerance: float) -> Differenc
     return _number(result, expected, name, tolerance)
 
 
-def _sequence(result: Any, expected: Any, names: list[str], tolerance: float, form: str) -> Difference | None:
+def _sequence(
+    result: Any, expected: Any, names: Sequence[str], tolerance: float, form: str, whole: str = ""
+) -> Difference | None:
+    """Compare value by value. `whole` is the name of the sequence where it is not all that the function returned."""
     if not isinstance(result, list | tuple):
-        return Difference(f"the function returned {_kind(result)}, expected {form}")
+        return Difference(f"{f'{whole} is' if whole else 'the function returned'} {_kind(result)}, expected {form}")
     if len(result) != len(expected):
-        return Difference(f"the function returned {len(result)} values, expected {form}")
+        has = f"{whole} has" if whole else "the function returned"
+        return Difference(f"{has} {_count(len(result))}, expected {form}")
     for value, wanted, name in zip(result, expected, names, strict=True):
         if found := _value(value, wanted, name, tolerance):
             return found
@@ -176,7 +180,16 @@ def _number(result: Any, expected: float | bool, name: str, tolerance: float) ->
     reason = f"{name} is {_short(result)}, which is not the right number"
     if factor := _thousands(result, expected, tolerance):
         reason += f"; it is {factor} the right one: look at the unit"
+    elif _rounded(result, expected):
+        reason += "; it is the right one, rounded: leave it as it is"
     return Difference(reason, error=error, where=name)
+
+
+def _rounded(result: float, expected: float) -> bool:
+    """Whether a number is the expected one rounded, or rounded down. A 0 may be that by chance."""
+    if not result or not math.isfinite(expected):
+        return False
+    return result in (math.floor(expected), *(round(expected, digits) for digits in range(4)))
 
 
 def _thousands(result: float, expected: float, tolerance: float) -> str | None:
@@ -205,12 +218,15 @@ def _tensor(result: Any, expected: torch.Tensor, name: str, tolerance: float) ->
             if wrong
             else None
         )
-    result, expected = result.double(), expected.double()
+    dtype, result, expected = result.dtype, result.double(), expected.double()
     if strange := _not_finite(result, expected, name):
         return strange
     finite = expected.isfinite()
     result, expected = result.where(finite, 0.0), expected.where(finite, 0.0)
-    return _error(result, expected, name, tolerance)
+    found = _error(result, expected, name, tolerance)
+    if found and tolerance < torch.finfo(dtype).eps and found.error <= torch.finfo(dtype).eps:
+        return replace(found, reason=f"{found.reason}; it is {str(dtype).removeprefix('torch.')}, which rounds as much")
+    return found
 
 
 def _not_finite(result: torch.Tensor, expected: torch.Tensor, name: str) -> Difference | None:
@@ -262,6 +278,10 @@ def _pattern(result: torch.Tensor, expected: torch.Tensor, bad: torch.Tensor, to
             noun, verb = ("index", "is") if len(indices) == 1 else ("indices", "are")
             return f"only {noun} {listed} of axis {axis} (size {len(wrong)}) {verb} wrong"
     return None
+
+
+def _count(number: int) -> str:
+    return "1 value" if number == 1 else f"{number} values"
 
 
 def _kind(value: Any) -> str:

@@ -212,8 +212,9 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
     if "error" in message:
         return replace(_refused_wrongly(exercise, case, _read_error(exercise, message["error"])), case=str(case))
     if "unsupported" in message:
-        names = ", ".join(exercise.returns)
-        reason = f"the result is {quoted(message['unsupported'], 200)}, expected {names}"
+        found, wanted = quoted(message["unsupported"], 200), ", ".join(exercise.returns)
+        wanted += " and nothing else" if found.startswith("a value of type") else ""
+        reason = f"it returns {found}, expected {'tensors and numbers' if 'the result' in wanted else wanted}"
         return Failure(Outcome.WRONG, reason, case=str(case))
     touched = sorted(set(message.get("changed", [])).intersection(case.arguments).difference(exercise.may_change))
     if touched:

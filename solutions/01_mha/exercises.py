@@ -92,22 +92,16 @@ def _qkv(
     return {"q": q, "k": k, "v": randn(g, B, T, heads, Dh)}
 
 
-def _scores(q, k, scale=None, shift=None):
-    """Scores [B, S, H, T], causal with the diagonal at `shift`; -inf where a query may not look."""
+def _scores(q, k, scale=None, **mask):
+    """Scores [B, S, H, T] behind a causal `mask`; -inf where a query may not look."""
     scores = torch.einsum("bshd,bthd->bsht", q, k)
-    return causal(scores * (q.shape[-1] ** -0.5 if scale is None else scale), shift)
+    return causal(scores * (q.shape[-1] ** -0.5 if scale is None else scale), **mask)
 
 
-def _attention(q, k, v, **wrong):
-    """Attention. The keywords make the named mistakes."""
+def _attention(q, k, v, axis=-1, **wrong):
+    """Attention. The keywords make the named mistakes; the weights sum to 1 along `axis`."""
     scores = _scores(q, k, **wrong)
-    lse = scores.logsumexp(-1)
-    return torch.einsum("bsht,bthd->bshd", (scores - lse[..., None]).exp(), v), lse
-
-
-def _wrong_axis(q, k, v, axis):
-    """The weights of the right scores, normalised over another axis than the keys'."""
-    return torch.einsum("bsht,bthd->bshd", _scores(q, k).softmax(axis), v), None
+    return torch.einsum("bsht,bthd->bshd", scores.softmax(axis), v), scores.logsumexp(-1)
 
 
 def _future_at(q, k, v, score):
@@ -176,27 +170,22 @@ ATTENTION = Exercise(
         ),
         *mask_mistakes(_attention, "q", "k"),
         Mistake(
-            "next token seen",
-            "the causal mask is one place too far right: position T−S+s is the last that query s sees",
-            lambda **a: _attention(**a, shift=a["k"].shape[1] - a["q"].shape[1] + 1),
-        ),
-        Mistake(
             "future scored 0",
             "hidden scores are set to 0, and exp(0) is 1, a weight like any other: set them to −inf",
             lambda **a: _future_at(**a, score=0.0),
         ),
         Mistake("future scored −10000", NOT_HIDDEN, lambda **a: _future_at(**a, score=HIDDEN)),
-        Mistake(
-            "softmax over the heads",
-            "the softmax runs over the heads, expected over the keys: the weights of one query and head sum to 1",
-            lambda **a: _wrong_axis(**a, axis=2),
-        ),
-        Mistake(
-            "softmax over the queries",
-            "the softmax runs over the queries, expected over the keys: the weights of one query and head sum to 1",
-            lambda **a: _wrong_axis(**a, axis=1),
-        ),
         base_2_mistake(_attention),
+        Mistake(
+            "lse not scaled",
+            "out is right, but lse is that of the scores before they are scaled: scale first",
+            lambda **a: (_attention(**a)[0], _attention(**a, scale=1.0)[1]),
+        ),
+        Mistake(
+            "keys for values",
+            "out is the weighted sum of the keys, expected of the values",
+            lambda **a: _attention(**a | {"v": a["k"]}),
+        ),
         Mistake(
             "maximum not added back",
             "lse lacks the row's maximum: after log(sum(exp(score − maximum))), add the maximum back",
@@ -316,7 +305,7 @@ def _cache(init, steps, *, limit=0, clip=False, fill=False, count_first=False, c
 
     `limit` moves the largest length that is accepted, `clip` drops what does not fit, `fill` keeps what fits of a chunk
     that is refused, `count_first` counts tokens that are then refused, `counted` is whether tokens are counted at all,
-    `returned` is "filled", "new" or "storage".
+    `returned` is "filled", "new", "storage", or of what is filled "exchanged" or "values" alone.
     """
     batch, capacity, heads, width = init
     if not counted:
@@ -344,6 +333,9 @@ def _cache(init, steps, *, limit=0, clip=False, fill=False, count_first=False, c
         tail = torch.zeros(batch, capacity - length, heads, width, dtype=torch.float64)
         storage = tuple(torch.cat((x, tail), 1) for x in kept)
         results = [storage if isinstance(result, tuple) else result for result in results]
+    if returned in ("exchanged", "values"):
+        first = 1 if returned == "values" else 0
+        results = [(each[1], each[first]) if isinstance(each, tuple) else each for each in results]
     return results
 
 
@@ -430,6 +422,16 @@ KV_CACHE = Exercise(
             returned="storage",
         ),
         _cache_slip(
+            "keys and values exchanged",
+            "keys and values are exchanged: append takes and returns the keys first",
+            returned="exchanged",
+        ),
+        _cache_slip(
+            "one storage",
+            "keys and values share one storage: the values are written over the keys",
+            returned="values",
+        ),
+        _cache_slip(
             "last place refused",
             "a chunk that fills the cache exactly is refused: length + S == capacity still fits",
             limit=-1,
@@ -482,10 +484,13 @@ def _layer(init, steps):
     return list((out.flatten(2) @ w_o.mT).split([chunk.shape[1] for chunk in chunks], 1))
 
 
-def _layer_wrong(init, steps, *, cached=True, plain=(), mixed=False, project=True):
+def _layer_wrong(
+    init, steps, *, cached=True, plain=(), mixed=False, project=True, exchanged=False, split_last=False, joined=True
+):
     """The layer step by step, or nothing where a mistake cannot be made. The keywords make the named mistakes.
 
-    `plain` numbers the weights (0 to 3) that are multiplied by without being transposed.
+    `plain` numbers the weights (0 to 3) that are multiplied by without being transposed. With `split_last`, and without
+    `joined`, the heads of a token lie in one another and not one after the other.
     """
     *weights, head_dim, batch, _ = init
     if any(weights[n].shape[0] != weights[n].shape[1] for n in plain):
@@ -495,6 +500,8 @@ def _layer_wrong(init, steps, *, cached=True, plain=(), mixed=False, project=Tru
     def split(y):
         if mixed:
             return y.reshape(batch, -1, y.shape[1], head_dim).transpose(1, 2)
+        if split_last:
+            return y.unflatten(-1, (head_dim, -1)).mT
         return y.unflatten(-1, (-1, head_dim))
 
     keys, values, results = [], [], []
@@ -502,8 +509,10 @@ def _layer_wrong(init, steps, *, cached=True, plain=(), mixed=False, project=Tru
         keys.append(split(x @ w_k.mT))
         values.append(split(x @ w_v.mT))
         first = 0 if cached else -1
-        out, _ = sdpa(split(x @ w_q.mT), torch.cat(keys[first:], 1), torch.cat(values[first:], 1))
-        results.append(out.flatten(2) @ w_o.mT if project else out.flatten(2))
+        held = [torch.cat(each[first:], 1) for each in (keys, values)]
+        out, _ = sdpa(split(x @ w_q.mT), *held[:: -1 if exchanged else 1])
+        out = (out if joined else out.mT).flatten(2)
+        results.append(out @ w_o.mT if project else out)
     return results
 
 
@@ -556,6 +565,21 @@ CACHED_ATTENTION = Exercise(
             "tokens and heads mixed",
             "the projection is split as [B, heads, S, Dh], which mixes tokens and heads: it lies as [B, S, heads·Dh]",
             mixed=True,
+        ),
+        _layer_slip(
+            "projection split as [Dh, heads]",
+            "the projection is split as [Dh, heads], expected [heads, Dh]: it holds one head after the other",
+            split_last=True,
+        ),
+        _layer_slip(
+            "heads joined as [Dh, heads]",
+            "the heads are joined as [Dh, heads], expected one after the other, [heads, Dh]: out.flatten(2)",
+            joined=False,
+        ),
+        _layer_slip(
+            "keys and values exchanged",
+            "keys and values are exchanged: append and grouped_attention take the keys first",
+            exchanged=True,
         ),
         _layer_slip(
             "no output projection", "y is the heads side by side: the output projection w_o is missing", project=False

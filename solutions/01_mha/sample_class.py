@@ -2,7 +2,7 @@
 
 import re
 
-from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, unfinished
+from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, slip, unfinished
 from autograder.judging.verdict import Outcome
 
 from .troublesome import TROUBLESOME
@@ -516,6 +516,70 @@ class KVCache:
             "attention": Expected(0, says="runs over the queries"),
             "KVCache": Expected(0, says="the new length is not stored"),
         },
+    ),
+    slip(
+        "abe",
+        "a log-sum-exp of all tokens",
+        "attention",
+        {"logsumexp(scores,": 'logsumexp(torch.einsum("bshd,bthd->bsht", q, k) / math.sqrt(q.shape[-1]),'},
+        "take it after the mask",
+        2,
+    ),
+    slip(
+        "bea",
+        "a mask the wrong way round",
+        "attention",
+        {"(T) > ": "(T) <= "},
+        "mask is inverted",
+    ),
+    slip(
+        "cem",
+        "a log-sum-exp of scores that are not scaled",
+        "attention",
+        {"logsumexp(scores,": "logsumexp(scores * math.sqrt(q.shape[-1]),"},
+        "before they are scaled",
+    ),
+    slip(
+        "dana",
+        "keys for values",
+        "attention",
+        {"dim=-1), v)": "dim=-1), k)"},
+        "weighted sum of the keys",
+    ),
+    slip(
+        "egon",
+        "returns values and keys",
+        "KVCache",
+        {"self.k[:, :total], self.v[:, :total]": "self.v[:, :total], self.k[:, :total]"},
+        "keys and values are exchanged",
+    ),
+    slip(
+        "finn",
+        "one storage for keys and values",
+        "KVCache",
+        {"        self.used = 0": "        self.v = self.k\n        self.used = 0"},
+        "share one storage",
+    ),
+    slip(
+        "greta",
+        "splits a projection the wrong way round",
+        "CachedAttention",
+        {"(-1, self.head_dim))": "(self.head_dim, -1)).mT"},
+        "split as [Dh, heads]",
+    ),
+    slip(
+        "hugo",
+        "joins the heads the wrong way round",
+        "CachedAttention",
+        {"out.flatten(2)": "out.mT.flatten(2)"},
+        "joined as [Dh, heads]",
+    ),
+    slip(
+        "ida",
+        "appends values and keys",
+        "CachedAttention",
+        {"append(k, v)": "append(v, k)"},
+        "keys and values are exchanged",
     ),
     Submission(
         "hana",

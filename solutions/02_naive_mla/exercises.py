@@ -16,10 +16,10 @@ from mla_ref.rope import apply_rope
 
 from ..drawing import EPS, angles, as_given, mla_operands, norm_rows, sink, turning
 from ..oracles import (
-    HALF_ROTATION,
+    CROSSED,
     HIDDEN,
     NOT_HIDDEN,
-    WRONG_SIGN,
+    TURN_MISTAKES,
     altered,
     base_2_mistake,
     causal,
@@ -223,6 +223,7 @@ RMS = Exercise(
         _norm_slips["eps outside"],
         _norm_slips["no eps"],
         _norm_slips["eps fixed"],
+        _norm_slips["times the root"],
         Mistake(
             "float16 squares",
             "the squares overflow float16 (beyond 256² = 65536): convert x to float32 before squaring",
@@ -281,8 +282,7 @@ ROTATE = Exercise(
     oracle=rotated,
     returns=("y",),
     mistakes=(
-        HALF_ROTATION,
-        WRONG_SIGN,
+        *TURN_MISTAKES,
         Mistake(
             "halves layout",
             "the pairs are turned rightly but laid out as two halves: put each pair back where it was",
@@ -435,26 +435,29 @@ def _expanded(
     *,
     width=None,
     rope=True,
-    shift=None,
+    axis=-1,
     exchange=False,
     values_from_uk=False,
     overflow=None,
     hidden=None,
-    crossed=False,
+    crossed=None,
+    unscaled=None,
+    **mask,
 ):
-    """Attention in float64. The keywords make the named mistakes. `width` is what the scale is the root of."""
+    """Attention in float64. The keywords make the named mistakes. `width` is what the scale is the root of.
+
+    `crossed` is "query" or "key", of which the parts are joined the other way round. `unscaled` is "nope" or "rope".
+    """
     if (exchange or values_from_uk) and w_uk.shape != w_uv.shape:
         return NOTHING, NOTHING
     w_uk, w_uv = (w_uv, w_uk) if exchange else (w_uk, w_uk if values_from_uk else w_uv)
-    scores = torch.einsum("bshd,hdr,btr->bsht", q_nope, w_uk, c_kv)
-    if rope:
-        scores = scores + torch.einsum("bshd,btd->bsht", q_rope, k_rope)
-    if crossed:
-        keys = torch.einsum("hdr,btr->bthd", w_uk, c_kv)
-        keys = torch.cat((keys, k_rope[:, :, None].expand(*keys.shape[:3], -1)), -1)
-        scores = torch.einsum("bshd,bthd->bsht", torch.cat((q_rope, q_nope), -1), keys)
-    scores = scores / math.sqrt(q_nope.shape[-1] + q_rope.shape[-1] if width is None else width)
-    scores = causal(scores, shift)
+    root = math.sqrt(q_nope.shape[-1] + q_rope.shape[-1] if width is None else width)
+    k_nope = torch.einsum("hdr,btr->bthd", w_uk, c_kv)
+    queries = [q_nope * (root if unscaled == "nope" else 1), q_rope * rope * (root if unscaled == "rope" else 1)]
+    keys = [k_nope, k_rope[:, :, None].expand(*k_nope.shape[:3], -1)]
+    queries, keys = queries[:: -1 if crossed == "query" else 1], keys[:: -1 if crossed == "key" else 1]
+    scores = torch.einsum("bshd,bthd->bsht", torch.cat(queries, -1), torch.cat(keys, -1)) / root
+    scores = causal(scores, **mask)
     scores = scores if hidden is None else scores.masked_fill(scores.isinf(), hidden)
     values = torch.einsum("btr,hvr->bthv", c_kv, w_uv)
     if overflow:
@@ -462,8 +465,7 @@ def _expanded(
         weights, lse = scores.exp(), scores.exp().sum(-1).log()
         weights = weights / weights.sum(-1)[..., None] if overflow == "quotient" else (scores - lse[..., None]).exp()
         return torch.einsum("bsht,bthv->bshv", weights, values), lse
-    lse = torch.logsumexp(scores, dim=-1)
-    return torch.einsum("bsht,bthv->bshv", (scores - lse[..., None]).exp(), values), lse
+    return torch.einsum("bsht,bthv->bshv", scores.softmax(axis), values), torch.logsumexp(scores, dim=-1)
 
 
 _attention_slip = slips(_expanded)
@@ -530,10 +532,14 @@ ATTENTION = Exercise(
             "the values come from w_uk: the keys without position were taken for values, expected w_uv",
             values_from_uk=True,
         ),
-        _attention_slip(
-            "parts crossed",
-            "the query is q_rope beside q_nope and the key k_nope beside k_rope: put the parts in one order in both",
-            crossed=True,
+        *(_attention_slip("parts crossed", CROSSED, crossed=which) for which in ("query", "key")),
+        *(
+            _attention_slip(
+                f"{part} part not scaled",
+                f"only one of the two terms is scaled, and q_{part}·k_{part} is not: divide their sum",
+                unscaled=part,
+            )
+            for part in ("nope", "rope")
         ),
         *mask_mistakes(_expanded, "q_nope", "c_kv"),
         _attention_slip("future scored −10000", NOT_HIDDEN, hidden=HIDDEN),
@@ -611,9 +617,13 @@ def _step(
     again: bool = False,
     attend: int | None = None,
     write: bool = True,
+    joined: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One decode step. The new token is rotated for position `angle`, and sees `attend` rows."""
-    angle = min(position if angle is None else angle, len(cos) - 1)
+    """One decode step. The new token is rotated for position `angle`, and sees `attend` rows.
+
+    The heads are `joined` one after the other, or else each number with that of the other heads.
+    """
+    angle = min(position if angle is None else angle, len(cos) - 1) % len(cos)
     attend = position + 1 if attend is None else attend
     here = cos[angle : angle + 1], sin[angle : angle + 1]
     q = torch.einsum("bsr,hdr->bshd", rms_norm(h @ weights["w_dq"].T, weights["q_norm"], EPS), weights["w_uq"])
@@ -624,14 +634,24 @@ def _step(
     c[:, position], k[:, position] = c_new[:, 0], k_new[:, 0]
     seen = apply_rope(k, cos, sin) if again else k
     out, _ = absorb(q_nope, q_rope, c[:, :attend], seen[:, :attend], weights["w_uk"], weights["w_uv"], causal=False)
-    return (out.flatten(2) @ weights["w_o"].T, c, k) if write else (out.flatten(2) @ weights["w_o"].T, c_cache, k_cache)
+    u = (out if joined else out.mT).flatten(2) @ weights["w_o"].T
+    return (u, c, k) if write else (u, c_cache, k_cache)
 
 
-def _written_late(**a: Any) -> tuple[None, Tensor, None]:
-    """The latent is one row too far. Output and key match anything, as the key may be rotated for that row too."""
-    position, late = a["position"], a["c_cache"].clone()
-    late[:, position + 1 : position + 2] = _step(**a)[1][:, position : position + 1]
-    return None, late, None
+def _written(by: int, **a: Any) -> tuple[None, Tensor, None]:
+    """The latent is `by` rows too far. Output and key match anything, as the key may be rotated for that row too."""
+    row, there = a["position"] + by, a["c_cache"].clone()
+    if row < there.shape[1]:  # one row before the first is the last
+        there[:, row] = _step(**a)[1][:, a["position"]]
+    return None, there, None
+
+
+def _of_sequence_0(key: bool = False, all_rows: bool = True, **a: Any) -> tuple[None, Tensor | None, Tensor | None]:
+    """The row of sequence 0 in all sequences, or in its own alone. Output and the other cache match anything."""
+    right, before = _step(**a)[1 + key], a["k_cache" if key else "c_cache"]
+    there, row = before.clone(), right[0, a["position"]]
+    there[slice(None) if all_rows else 0, a["position"]] = row
+    return (None, None, there) if key else (None, there, None)
 
 
 _step_slip = slips(_step)
@@ -672,6 +692,16 @@ DECODE = Exercise(
         _step_slip(
             "rotated at 0", "the new token is rotated for position 0: take the row `position` of cos and sin", angle=0
         ),
+        Mistake(
+            "rotated one early",
+            "the new token is rotated for position - 1: with `position` tokens cached it stands at `position`",
+            lambda **a: _step(**a, angle=a["position"] - 1),
+        ),
+        Mistake(
+            "rotated for the last row",
+            "the new token is rotated for the last row of cos and sin: take the row `position`",
+            lambda **a: _step(**a, angle=len(a["cos"]) - 1),
+        ),
         _step_slip(
             "rotated again", "the cached keys are rotated a second time: they went into the cache rotated", again=True
         ),
@@ -681,7 +711,35 @@ DECODE = Exercise(
         Mistake(
             "written one row late",
             "the new token is written to row position + 1: rows 0 to position - 1 are filled, the next is `position`",
-            _written_late,
+            lambda **a: _written(1, **a),
+        ),
+        Mistake(
+            "written one row early",
+            "the new token is written to row position - 1, over the last cached one: the next free row is `position`",
+            lambda **a: _written(-1, **a),
+        ),
+        Mistake(
+            "latent not written",
+            "c_cache comes back without the new token's latent: both caches get row `position`",
+            lambda **a: (None, a["c_cache"], _step(**a)[2]),
+        ),
+        *(
+            Mistake(
+                "row of sequence 0",
+                "all sequences get the row of sequence 0: each sequence has a token, and a row, of its own",
+                lambda key=key, **a: _of_sequence_0(key, **a),
+            )
+            for key in (False, True)
+        ),
+        Mistake(
+            "sequence 0 alone",
+            "only sequence 0 is written: row `position` of every sequence gets its own token",
+            lambda **a: _of_sequence_0(all_rows=False, **a),
+        ),
+        _step_slip(
+            "heads not one after the other",
+            "the heads are joined as [Dv, H], expected one after the other, [H, Dv]: out.flatten(2)",
+            joined=False,
         ),
         Mistake(
             "key not written",

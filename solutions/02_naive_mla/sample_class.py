@@ -1,6 +1,6 @@
 """The sample class of lesson 02: every named mistake of its exercises is shown by someone."""
 
-from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, unfinished
+from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, slip, unfinished
 from autograder.judging.verdict import Outcome
 
 RMS = "    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps)\n"
@@ -12,6 +12,8 @@ LSE = "    lse = torch.logsumexp(scores, dim=-1)\n"
 WEIGHTS = "torch.softmax(scores, dim=-1)"
 WRITE = "    c_cache[:, now] = c_new\n    k_cache[:, now] = k_new\n"
 FILLED = "    c_kv, k_rope = c_cache[:, : position + 1], k_cache[:, : position + 1]\n"
+
+LSE_EARLY = {"    future =": LSE + "    future =", "v)\n" + LSE: "v)\n"}
 
 SUBMISSIONS = (
     Submission("ada", "the solution as it stands"),
@@ -424,19 +426,138 @@ def rms_normalize(x, weight, eps=1e-6):
             "naive_mla_attention": Expected(4, Outcome.PARTIAL, "set to −10000"),
         },
     ),
-    Submission(
-        "yara",
-        "the parts of queries and keys in another order",
-        patches=(
-            replace(
-                "naive_mla_attention",
-                ROPE_SCORES,
-                "    q = torch.cat((q_rope, q_nope), -1)\n"
-                "    shared = k_rope[:, :, None].expand(*k_nope.shape[:3], -1)\n"
-                '    scores = torch.einsum("bshd,bthd->bsht", q, torch.cat((k_nope, shared), -1))\n',
-            ),
-        ),
-        expect={"naive_mla_attention": Expected(0, says="in one order in both")},
+    *(
+        slip(
+            student,
+            "the parts of queries and keys in another order",
+            "naive_mla_attention",
+            {
+                ROPE_SCORES: "    q, shared = (q_nope, q_rope), k_rope[:, :, None].expand(*k_nope.shape[:3], -1)\n"
+                f"    q, k = torch.cat(q{query}, -1), torch.cat((k_nope, shared){key}, -1)\n"
+                '    scores = torch.einsum("bshd,bthd->bsht", q, k)\n'
+            },
+            "in one order in both",
+        )
+        for student, query, key in (("yara", "[::-1]", ""), ("yuri", "", "[::-1]"))
+    ),
+    *(
+        slip(f"{exercise[0]}{n}", about, exercise, changes, words)
+        for n, (exercise, about, changes, words) in enumerate(
+            (
+                ("rms_normalize", "sqrt for rsqrt", {"torch.rsqrt": "torch.sqrt"}, "rsqrt is 1 / sqrt"),
+                (
+                    "rotate_pairs",
+                    "exchanges cos and sin",
+                    {"cos, sin = cos": "sin, cos = cos"},
+                    "cos and sin are exchanged",
+                ),
+                (
+                    "rotate_pairs",
+                    "takes halves for pairs",
+                    {"x[..., 0::2], x[..., 1::2]": "x.chunk(2, dim=-1)"},
+                    "and stored beside it",
+                ),
+                ("rotate_pairs", "a plus for a minus", {"cos - b": "cos + b"}, "the first of each pair is"),
+                ("rotate_pairs", "a minus for a plus", {"sin + b": "sin - b"}, "the second of each pair is"),
+                (
+                    "mla_decode_step",
+                    "the row before",
+                    {"(cos[now], sin[now])": "(cos[[position - 1]], sin[[position - 1]])"},
+                    "rotated for position - 1",
+                ),
+                (
+                    "mla_decode_step",
+                    "the last row",
+                    {"(cos[now], sin[now])": "(cos[-1:], sin[-1:])"},
+                    "rotated for the last row",
+                ),
+                (
+                    "mla_decode_step",
+                    "writes a row early",
+                    {"c_cache[:, now]": "c_cache[:, [position - 1]]", "k_cache[:, now]": "k_cache[:, [position - 1]]"},
+                    "written to row position - 1",
+                ),
+                (
+                    "mla_decode_step",
+                    "does not write the latent",
+                    {"    c_cache[:, now] = c_new\n": ""},
+                    "without the new token's latent",
+                ),
+                ("mla_decode_step", "joins wrongly", {"out.flatten(2)": "out.mT.flatten(2)"}, "joined as [Dv, H]"),
+            )
+        )
+    ),
+    slip(
+        "otto",
+        "the latent of sequence 0 for all",
+        "mla_decode_step",
+        {"c_cache[:, now] = c_new": "c_cache[:, now] = c_new[:1]"},
+        "get the row of sequence 0",
+    ),
+    slip(
+        "paula",
+        "the key of sequence 0 for all",
+        "mla_decode_step",
+        {"k_cache[:, now] = k_new": "k_cache[:, now] = k_new[:1]"},
+        "get the row of sequence 0",
+    ),
+    slip(
+        "quinn",
+        "writes to sequence 0 alone",
+        "mla_decode_step",
+        {"c_cache[:, now] = c_new": "c_cache[0, now] = c_new[0]"},
+        "only sequence 0 is written",
+    ),
+    slip(
+        "zoe",
+        "scales the RoPE term alone",
+        "naive_mla_attention",
+        {f"q_rope, k_rope)\n    scores = scores / {SCALE}": f"q_rope, k_rope) / {SCALE}"},
+        "and q_nope·k_nope is not",
+    ),
+    slip(
+        "zora",
+        "scales the other term alone",
+        "naive_mla_attention",
+        {f"    scores = scores / {SCALE}\n": "", "q_nope, k_nope)": f"q_nope, k_nope) / {SCALE}"},
+        "and q_rope·k_rope is not",
+    ),
+    slip(
+        "abe",
+        "a log-sum-exp of all tokens",
+        "naive_mla_attention",
+        LSE_EARLY,
+        "take it after the mask",
+        2,
+    ),
+    slip(
+        "bea",
+        "a mask the wrong way round",
+        "naive_mla_attention",
+        {"(T) > ": "(T) <= "},
+        "mask is inverted",
+    ),
+    slip(
+        "cem",
+        "sees the next token",
+        "naive_mla_attention",
+        {"(T - S)": "(T - S + 1)"},
+        "one place too far right",
+        2,
+    ),
+    slip(
+        "dana",
+        "a softmax over the heads",
+        "naive_mla_attention",
+        {"softmax(scores, dim=-1)": "softmax(scores, dim=2)"},
+        "runs over the heads",
+    ),
+    slip(
+        "egon",
+        "a softmax over the queries",
+        "naive_mla_attention",
+        {"softmax(scores, dim=-1)": "softmax(scores, dim=1)"},
+        "runs over the queries",
     ),
 )
 DEMO = ("ada", "eli")

@@ -20,7 +20,7 @@ from mla_ref.roofline import (
 )
 
 from ..drawing import V3, as_given, config, latent_operands, mla_operands, sink, widths
-from ..oracles import HIDDEN, NOT_HIDDEN, base_2_mistake, causal, mask_mistakes, slips
+from ..oracles import CROSSED, HIDDEN, NOT_HIDDEN, base_2_mistake, causal, mask_mistakes, slips
 
 LITE = V3 | dict(H=16)
 
@@ -247,6 +247,11 @@ ABSORB_OUTPUT = Exercise(
             lambda out_latent, w_uv: _by_position(out_latent, w_uv.mT),
         ),
         Mistake(
+            "not transposed back",
+            "the result is [B, H, S, Dv]: transpose heads and positions back, to [B, S, H, Dv]",
+            lambda out_latent, w_uv: _per_head(out_latent, w_uv.mT).transpose(1, 2),
+        ),
+        Mistake(
             "summed over heads",
             "the heads are added up: that is W_O's work, later; here h stays an index of the result, [B, S, H, Dv]",
             lambda out_latent, w_uv: _per_head(out_latent, w_uv.mT).sum(2),
@@ -284,20 +289,26 @@ def _latent(
     scale,
     *,
     rope=True,
-    rope_scale=None,
+    unscaled=None,
+    crossed=None,
     rope_value=False,
-    shift=None,
+    axis=-1,
     lse_scale=1.0,
     stable=True,
     hidden=-math.inf,
+    **mask,
 ):
-    """Multi-query attention over keys of R+Dr in float64. The keywords make the named mistakes."""
+    """Multi-query attention over keys of R+Dr in float64. The keywords make the named mistakes.
+
+    `unscaled` is "latent" or "rope". `crossed` is "query" or "key", of which the parts are joined the other way round.
+    """
     S = q_latent.shape[1]
-    rope_scale = scale if rope_scale is None else rope_scale
-    query = torch.cat((q_latent * scale, q_rope * (rope_scale if rope else 0.0)), -1)
-    key = torch.cat((c_kv, k_rope), -1)
+    latent_scale, rope_scale = (1.0 if unscaled == part else scale for part in ("latent", "rope"))
+    query = [q_latent * latent_scale, q_rope * (rope_scale if rope else 0.0)]
+    query = torch.cat(query[:: -1 if crossed == "query" else 1], -1)
+    key = torch.cat((k_rope, c_kv) if crossed == "key" else (c_kv, k_rope), -1)
     scores = query.flatten(1, 2) @ key.mT  # [B, S*H, T]
-    scores = causal(scores.unflatten(1, (S, -1)), shift)
+    scores = causal(scores.unflatten(1, (S, -1)), **mask)
     scores = scores.masked_fill(scores.isinf(), hidden)
     value = key if rope_value else c_kv
     if not stable:
@@ -305,7 +316,7 @@ def _latent(
         total = weights.sum(-1, keepdim=True)
         out = (weights / total).flatten(1, 2) @ value.float()
         return out.unflatten(1, (S, -1)), total.squeeze(-1).log()
-    out = scores.softmax(-1).flatten(1, 2) @ value
+    out = scores.softmax(axis).flatten(1, 2) @ value
     return out.unflatten(1, (S, -1)), (scores * lse_scale).logsumexp(-1)
 
 
@@ -369,8 +380,14 @@ LATENT_ATTENTION = Exercise(
         _latent_slip(
             "RoPE term not scaled",
             "only the latent term is multiplied by `scale`: scale the sum of both terms",
-            rope_scale=1.0,
+            unscaled="rope",
         ),
+        _latent_slip(
+            "latent term not scaled",
+            "only q_rope·k_rope is multiplied by `scale`: scale the sum of both terms",
+            unscaled="latent",
+        ),
+        *(_latent_slip("parts crossed", CROSSED, crossed=which) for which in ("query", "key")),
         _latent_slip(
             "value with k_rope",
             "out_latent is R+Dr wide, with the average of k_rope at its end: the value is c_kv alone, R wide",

@@ -1,6 +1,6 @@
 """The sample class of lesson 03."""
 
-from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, unfinished
+from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, slip, unfinished
 from autograder.judging.verdict import Outcome
 
 ABSORB = '"absorb_macs": H * (R + Dr + R)'
@@ -9,6 +9,12 @@ NAIVE_WORDS = '"naive_words": H * (Dn + Dr + Dv)'
 SCALED = "(scores * scale)"
 SCALE = "1 / math.sqrt(q_nope.shape[-1] + q_rope.shape[-1])"
 RETURN = 'return torch.einsum("bsht,btr->bshr", weights, c_kv), lse'
+
+LSE = "    lse = torch.logsumexp(scores, dim=-1)\n"
+LSE_EARLY = {
+    "    scores = (": LSE.replace("scores", "scores * scale") + "    scores = (",
+    "-math.inf)\n" + LSE: "-math.inf)\n",
+}
 
 SUBMISSIONS = (
     Submission("ada", "the solution as it stands"),
@@ -433,6 +439,73 @@ def latent_attention(q_latent, q_rope, c_kv, k_rope, scale):
         "a syntax error in one cell; what builds on it is judged with the right one",
         patches=(replace("absorb_query", "def absorb_query(q_nope, w_uk):", "def absorb_query(q_nope, w_uk)"),),
         expect={"absorb_query": Expected(0, Outcome.ERROR, "SyntaxError in line 1")},
+    ),
+    *(
+        slip(
+            student,
+            "the parts of queries and keys in another order",
+            "latent_attention",
+            {
+                '    scores = torch.einsum("bshr,btr->bsht", q_latent, c_kv)\n'
+                '    scores = scores + torch.einsum("bshe,bte->bsht", q_rope, k_rope)\n': (
+                    f"    q, k = torch.cat((q_latent, q_rope){query}, -1), torch.cat((c_kv, k_rope){key}, -1)\n"
+                    '    scores = torch.einsum("bshe,bte->bsht", q, k)\n'
+                )
+            },
+            "in one order in both",
+        )
+        for student, query, key in (("yara", "[::-1]", ""), ("yuri", "", "[::-1]"))
+    ),
+    slip(
+        "zoe",
+        "scales q_rope · k_rope alone",
+        "latent_attention",
+        {"q_rope, k_rope)": "q_rope, k_rope) * scale", SCALED: "scores"},
+        "only q_rope·k_rope is multiplied",
+    ),
+    slip(
+        "zora",
+        "returns heads first",
+        "absorb_output",
+        {"bshv": "bhsv"},
+        "the result is [B, H, S, Dv]",
+    ),
+    slip(
+        "abe",
+        "a log-sum-exp of all tokens",
+        "latent_attention",
+        LSE_EARLY,
+        "take it after the mask",
+        2,
+    ),
+    slip(
+        "bea",
+        "a mask the wrong way round",
+        "latent_attention",
+        {"(T) > ": "(T) <= "},
+        "mask is inverted",
+    ),
+    slip(
+        "cem",
+        "sees the next token",
+        "latent_attention",
+        {"(T - S)": "(T - S + 1)"},
+        "one place too far right",
+        2,
+    ),
+    slip(
+        "dana",
+        "a softmax over the heads",
+        "latent_attention",
+        {"softmax(scores, dim=-1)": "softmax(scores, dim=2)"},
+        "runs over the heads",
+    ),
+    slip(
+        "egon",
+        "a softmax over the queries",
+        "latent_attention",
+        {"softmax(scores, dim=-1)": "softmax(scores, dim=1)"},
+        "runs over the queries",
     ),
     Submission(
         "xaver",

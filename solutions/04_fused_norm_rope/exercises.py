@@ -14,8 +14,7 @@ from mla_ref.hardware.cost import Cost
 
 from ..drawing import BF16, EPS, FLOAT, HALF, angles, as_given, norm_rows, turning
 from ..oracles import (
-    HALF_ROTATION,
-    WRONG_SIGN,
+    TURN_MISTAKES,
     altered,
     halves_layout,
     norm_mistakes,
@@ -280,6 +279,8 @@ RMS = Exercise(
         _norm_slips["no weight"],
         _norm_slips["no eps"],
         _norm_slips["eps outside"],
+        _norm_slips["eps fixed"],
+        _norm_slips["times the root"],
         Mistake(
             "row stride",
             "rows are read D elements apart: in x they are W = x.shape[1] apart, D = len(weight) of which count",
@@ -371,8 +372,7 @@ ROPE = Exercise(
     oracle=rotated,
     like=("x",),
     mistakes=(
-        HALF_ROTATION,
-        WRONG_SIGN,
+        *TURN_MISTAKES,
         Mistake(
             "halves layout",
             "the pairs are turned rightly but stored as two halves: put each pair back where it was",
@@ -472,7 +472,7 @@ QUERY_KEY = Exercise(
             "every key turns by the angle of token 0: row s of cos and sin belongs to token s, of query and key",
             _both(rotated, _first_angle),
         ),
-        *(replace(each, oracle=_both(each.oracle)) for each in (HALF_ROTATION, WRONG_SIGN)),
+        *(replace(each, oracle=_both(each.oracle)) for each in TURN_MISTAKES),
     ),
     kernel=True,
     launches=1,

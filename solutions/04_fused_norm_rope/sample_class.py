@@ -1,8 +1,16 @@
 """The sample class of lesson 04: right in several styles, slow, wrong, and dishonest; every named mistake is shown."""
 
-from collections.abc import Mapping
-
-from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, unfinished
+from autograder.course.sample import (
+    Submission,
+    add_cell,
+    not_right,
+    replace,
+    rewrite,
+    says,
+    slip,
+    slow,
+    unfinished,
+)
 from autograder.judging.verdict import Outcome
 
 RSTD = "    rstd = tl.rsqrt(tl.sum(x * x) / D + eps)\n"
@@ -38,25 +46,6 @@ STORED_AS_HALVES = EVERY_OTHER.replace(
     "out_ptr + row_start + 2 * column + 1", "out_ptr + row_start + P + column"
 ).replace("out_ptr + row_start + 2 * column", "out_ptr + row_start + column")
 KEY = "        turn_block(k_ptr, k_out_ptr, token * 2 * P + offs_d, offs_d < 2 * P, cos, sin, 1, BLOCK_P)\n"
-
-
-def not_right(exercise: str, says: str, score: float = 0, outcome: Outcome = Outcome.WRONG) -> Mapping[str, Expected]:
-    """Return what a wrong answer gets: its verdict, and none of the points for speed."""
-    outcome = Outcome.PARTIAL if score else outcome
-    return {
-        exercise: Expected(score, outcome, says),
-        f"{exercise}:speed": Expected(0, outcome, "once the answer is right"),
-    }
-
-
-def slow(exercise: str, score: float = 0, says: str = "of the floor") -> Mapping[str, Expected]:
-    """Return what a right answer gets that reaches the lower bar, or none."""
-    return {f"{exercise}:speed": Expected(score, Outcome.PARTIAL if score else Outcome.SLOW, says)}
-
-
-def says(exercise: str, words: str) -> Mapping[str, Expected]:
-    """Return what a wrong prediction gets."""
-    return {exercise: Expected(0, says=words)}
 
 
 SUBMISSIONS = (
@@ -297,6 +286,30 @@ def rope_query_key(q_rope, k_rope, cos, sin):
             **not_right("rope_query_key", "paired with i + Dr/2"),
         },
     ),
+    *(
+        slip(f"{student}_{size}", about, exercise, {old: new.format(size)}, words, told=not_right)
+        for exercise, size in (("apply_rope", "BLOCK_H"), ("rope_query_key", "ROWS"))
+        for student, about, old, new, words in (
+            (
+                "abe",
+                "exchanges cos and sin",
+                "a, b = tl.split(",
+                "cos, sin = sin, cos\n    a, b = tl.split(",
+                "exchanged",
+            ),
+            (
+                "bea",
+                "takes halves for pairs",
+                f"tl.reshape(x, ({size}, BLOCK_P, 2))",
+                "tl.trans(tl.reshape(x, ({}, 2, BLOCK_P)), 0, 2, 1)",
+                "and stored beside it",
+            ),
+            ("cem", "a plus for a minus", "cos - b", "cos + b", "the first of each pair is"),
+            ("dana", "a minus for a plus", "sin + b", "sin - b", "the second of each pair is"),
+        )
+    ),
+    slip("egon", "sqrt for rsqrt", "rms_norm", {"tl.rsqrt": "tl.sqrt"}, "rsqrt is 1 / sqrt", told=not_right),
+    slip("finn", "an eps of his own", "rms_norm", {"+ eps": "+ 1e-6"}, "take the argument", 3, told=not_right),
     Submission(
         "hana",
         "hands in unfinished cells",

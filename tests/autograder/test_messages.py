@@ -205,6 +205,15 @@ def scaled(name, exercise, factor, key):
     return found, given, found.oracle(**given) | {key: found.oracle(**given)[key] * factor}
 
 
+def session_of_one(result):
+    """The result of a session of one call."""
+    exercise = Exercise(
+        "Layer", "", (Part("all", 1, [{}]),),
+        lambda g: {"init": [], "steps": [["forward", []]]}, lambda init, steps: [(1, 2)], driver="session",
+    )  # fmt: skip
+    return exercise, exercise.inputs(None), [result]
+
+
 def session(results):
     """The results of a session of two methods."""
     exercise = Exercise(
@@ -244,6 +253,8 @@ ANSWERS = {
     ),
     "the third of five": (lambda: session([0, "ValueError", 2, 3, 3]), "call 2 of total is 2"),
     "one that should raise": (lambda: session([0, 1, 1, 3, 3]), "call 1 of add should have raised ValueError"),
+    "a call that returns nothing": (lambda: session_of_one(None), "call 1 of forward is None, expected 2 values"),
+    "the only call": (lambda: session_of_one((1, 3)), "call 1 of forward, value 2 is 3"),
 }
 
 

@@ -71,7 +71,7 @@ def test_an_empty_row_has_an_lse_of_minus_infinity_and_nothing_else():
         ([1.0, 1.0], torch.ones(2), "a list, expected a tensor"),
         (None, torch.ones(2), "None, expected a tensor"),
         (torch.ones(2), (torch.ones(2), torch.ones(2)), "expected 2 values (out, lse)"),
-        ((torch.ones(2),), (torch.ones(2), torch.ones(2)), "1 values, expected 2 values"),
+        ((torch.ones(2),), (torch.ones(2), torch.ones(2)), "returned 1 value, expected 2 values"),
         ((torch.ones(2), torch.zeros(2)), (torch.ones(2), torch.ones(2)), "lse has a relative error"),
         ({"a": 1}, {"a": 1, "b": 2}, "no entry 'b'; it has a"),
         ({"a": 1, "b": 3}, {"a": 1, "b": 2}, "['b'] is 3"),
@@ -82,7 +82,12 @@ def test_an_empty_row_has_an_lse_of_minus_infinity_and_nothing_else():
         (10**4000, 1.0, "13288 bits"),
         ("1.0", 1.0, "a str, expected a number"),
         ([1, 2, 4], [1, 2, 3], "out[2] is 4"),
-        ("none", "ValueError", "should have raised ValueError"),
+        ("none", "ValueError", "out should have raised ValueError, but returned a str"),
+        (71.1, 71.1111, "the right one, rounded: leave it as it is"),
+        (71, 71.9, "the right one, rounded: leave it as it is"),
+        (torch.full((3,), 1 / 3).half(), torch.full((3,), 1 / 3), "; it is float16, which rounds as much"),
+        ({"a": None}, {"a": [1, 2]}, "out['a'] is None, expected 2 values"),
+        ({"a": [1]}, {"a": [1, 2]}, "out['a'] has 1 value, expected 2 values"),
         ("ValueError", 5, "raised ValueError"),
         ("ValueError", torch.ones(2), "raised ValueError"),
     ],
@@ -110,6 +115,13 @@ def test_a_wrong_answer_is_told_what_is_wrong(result, expected, says):
 def test_a_right_answer_may_come_in_another_dress(result, expected):
     names = ("out", "lse") if isinstance(expected, tuple) else ("out",)
     assert said(result, expected, names) is None
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"), [(70, 71.9), (0, 0.4), (torch.full((3,), 0.33).half(), torch.full((3,), 1 / 3))]
+)
+def test_what_rounding_does_not_explain_is_not_said_to_be_rounded(result, expected):
+    assert "round" not in said(result, expected)
 
 
 def test_a_constant_factor_is_named():
