@@ -60,6 +60,16 @@ ATTEMPTS = {
         [("mask=offs_n < T)", "mask=(offs_n < T) & (seen > 0))")],
         "no store wrote 128 of them",
     ),
+    "a running maximum from 0": (
+        "long_softmax",
+        [('m_i, l_i = float("-inf"), 0.0', "m_i, l_i = 0.0, 0.0")],
+        "a maximum that begins at 0",
+    ),
+    "a maximum of 0 or more": (
+        "masked_softmax",
+        [("m_i = tl.max(x)", "m_i = tl.maximum(tl.max(x), 0.0)")],
+        "a maximum that begins at 0",
+    ),
     "no warp for a short row": (
         "masked_softmax",
         [("min(max(block // 1024, 1), 16)", "block // 1024")],
