@@ -100,6 +100,38 @@ ATTEMPTS = {
         [("self.free_pages += self.tables.pop", "self.tables.pop")],
         "their pages stay taken for ever",
     ),
+    "pages that a refused append loses, counted by tables": (
+        "BasicPagedCache",
+        [
+            ("return len(self.c_kv) - len(self.free_pages)", "return sum(map(len, self.tables.values()))"),
+            ("        if needed > len(self.free_pages):\n            raise ValueError(f", "        taken = []\n"),
+            ('"{needed} pages needed, {len(self.free_pages)} free")\n', ""),
+            (
+                "        pages += [self.free_pages.pop() for _ in range(needed)]\n",
+                "        for _ in range(needed):\n"
+                "            if not self.free_pages:\n"
+                "                raise ValueError\n"
+                "            taken.append(self.free_pages.pop())\n"
+                "        pages += taken\n",
+            ),
+        ],
+        "an append that is refused kept pages that it had taken",
+    ),
+    "pages for the new tokens alone": (
+        "BasicPagedCache",
+        [("-(-(length + len(c_kv)) // self.page_size) - len(pages)", "-(-len(c_kv) // self.page_size)")],
+        "append takes pages for its new tokens alone",
+    ),
+    "an entry left by a refusal": (
+        "BasicPagedCache",
+        [
+            ("needed} pages needed, ", "self.tables.setdefault(sequence, [])}"),
+            ("if not self.lengths.get(sequence)", "if sequence not in self.tables"),
+            ("        needed =", "        if not len(c_kv):\n            return\n        needed ="),
+            ("        del self.lengths[sequence]", "        self.lengths.pop(sequence, 0)"),
+        ],
+        "whose only append was refused",
+    ),
     "bytes of tokens for those of pages": (
         "predict_pages",
         [('"page_bytes": slots', '"page_bytes": sum(lengths)')],
