@@ -80,6 +80,48 @@ ATTEMPTS = {
         [("m_i + tl.log(l_i)", "m_i + tl.log2(l_i)")],
         "a maximum that is natural",
     ),
+    "a maximum from 0, latent_decode": (
+        "latent_decode",
+        [('tl.full([BLOCK_H], float("-inf"), tl.float32)', "tl.zeros([BLOCK_H], tl.float32)")],
+        "let the maximum begin at −inf",
+    ),
+    "a maximum from 0, split_decode": (
+        "split_decode",
+        [('tl.full([BLOCK_H], float("-inf"), tl.float32)', "tl.zeros([BLOCK_H], tl.float32)")],
+        "let the maximum begin at −inf",
+    ),
+    "a maximum from 0, folded_decode": (
+        "folded_decode",
+        [('tl.full([BLOCK_M], float("-inf"), tl.float32)', "tl.zeros([BLOCK_M], tl.float32)")],
+        "let the maximum begin at −inf",
+    ),
+    "a maximum from 0, paged_decode": (
+        "paged_decode",
+        [('tl.full([BLOCK_H], float("-inf"), tl.float32)', "tl.zeros([BLOCK_H], tl.float32)")],
+        "let the maximum begin at −inf",
+    ),
+    "exp2 for exp": ("latent_decode", [("tl.exp(", "tl.exp2(")], "multiply the scores by log2"),
+    "exp2 and log2 for exp and log": (
+        "latent_decode",
+        [("tl.exp(", "tl.exp2("), ("tl.log(", "tl.log2(")],
+        "multiply the scores by log2",
+    ),
+    "the largest score for lse": ("latent_decode", [("m_i + tl.log(l_i)", "m_i")], "lse is the largest score"),
+    "scores behind a split": (
+        "split_decode",
+        [("offs_n[None, :] < end, qk", "offs_n[None, :] < length, qk")],
+        "set the scores of offs_n >= end",
+    ),
+    "scores are not masked in a split": (
+        "split_decode",
+        [('tl.where(offs_n[None, :] < end, qk, float("-inf"))', "qk")],
+        "set the scores of offs_n >= end",
+    ),
+    "the sum's logarithm for lse": (
+        "combine_splits",
+        [("m_i + tl.log(l_i)", "tl.log(l_i)")],
+        "add the maximum that was subtracted",
+    ),
     "half of the scores are scaled": (
         "latent_decode",
         [("tl.dot(q_rope, tl.trans(k_rope), qk) * scale", "qk + tl.dot(q_rope, tl.trans(k_rope)) * scale")],
