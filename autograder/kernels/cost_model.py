@@ -442,9 +442,12 @@ def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2, si
             most = sizes[number] if 0 <= number < len(sizes) else math.inf
             target[number] = min(target.get(number, 0.0) + size, float(most))
     moved, _ = l2.bytes_moved(reads, writes)
+    read, written = sum(reads.values()), sum(writes.values())
+    if not read:  # a fill: what it leaves in the cache goes to memory while the next launch runs
+        moved = max(moved, written)
     share = k.host_product if event.get("flops") else 1.0
     parts = {"DRAM": moved / (share * k.dram * device.dram_bandwidth), "waiting": k.start + k.dram_wait}
-    if not event.get("flops") and sum(reads.values()) != sum(writes.values()):
+    if read and read != written and not event.get("flops"):
         parts["instructions"] = _elements(event) / (k.host * device.sms * device.sm.clock)
     if event.get("flops"):
         parts["matrix units"] = event["flops"] / (k.tensor * device.rate())
