@@ -53,6 +53,24 @@ ATTEMPTS = {
     ),
     "TF32 in a product": ("scaled_matmul", [(', input_precision="ieee"', "")], "multiplied in TF32"),
     "TF32 in scores": ("attention_score", [(', input_precision="ieee"', "")], "multiplied in TF32"),
+    "a sum of products, of which Triton makes a tl.dot": (
+        "scaled_matmul",
+        [
+            ('acc = tl.dot(x, y, acc, input_precision="ieee")', "acc += tl.sum(x[:, :, None] * y[None], axis=1)"),
+            ("triton.next_power_of_2(size), 16), 128)", "16, 16), 16)"),
+        ],
+        "of tl.sum over a product of two blocks Triton makes a tl.dot",
+    ),
+    "a sum of products in 16 bits": (
+        "latent_decode",
+        [
+            (
+                "tl.dot(q_latent, tl.trans(c_kv))",
+                "tl.sum(q_latent[:, :, None] * tl.trans(c_kv)[None], axis=1).to(tl.float32)",
+            )
+        ],
+        "tl.sum over a product of two blocks of 16 bits: take tl.dot",
+    ),
     "no decorator": ("scale_add", [("@triton.jit\n", "")], "is @triton.jit missing"),
     "one block of heads": ("apply_rope", [("triton.cdiv(H, block_h)", "1")], "no store wrote"),
     "weights of rows that see nothing are not stored": (

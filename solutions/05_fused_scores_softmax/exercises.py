@@ -159,7 +159,10 @@ def _cut(x: Tensor) -> Tensor:
     return (x.float().view(torch.int32) & ~0x1FFF).view(torch.float32).to(x.dtype)
 
 
-IN_TF32 = 'float32 operands are multiplied in TF32, with 10 bits of mantissa: give tl.dot input_precision="ieee"'
+IN_TF32 = (
+    'float32 operands are multiplied in TF32, with 10 bits of mantissa: give tl.dot input_precision="ieee" (of tl.sum '
+    "over a product of two blocks Triton makes a tl.dot without it)"
+)
 FLOAT16_SUM = "the sums overflow float16 (65504) before they are scaled: accumulate in tl.float32, scale, then store"
 
 MATMUL = Exercise(
