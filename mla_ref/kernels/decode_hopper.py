@@ -42,7 +42,10 @@ from .decode_tma import LOG2_E
 TILE = Tile(64, 64, 4, 1)
 R, DR = 512, 64
 MOST_ROWS_OF_TMA = 16  # up to here its smaller block of rows wastes less
-LEAST_PROGRAMS = 4  # with fewer, most of the time is for splits of a few blocks, which it starts and merges sooner
+LEAST_PROGRAMS = 4  # with fewer, each sequence is split evenly by its most tokens: no plan is made first
+LEAST_PAIRS = 8  # of blocks of tokens in such a sequence; in fewer there is little to split
+# Microseconds on an H200 (`benchmarks/hopper_splits.py`) of a pair of blocks, and of merging a row of one more split.
+PAIR_US, MERGE_US = 2.8, 0.001
 MOST_PLANNED = 2048  # sequences; more keep all multiprocessors busy, each as one part
 
 
@@ -63,7 +66,7 @@ def latent_attention_hopper(
 
     :func:`mla_ref.kernels.latent_attention_tma` still does what this kernel is not made for: other GPUs, float32 and
     FP8, other widths than 512 and 64, at most 16 rows S·H, scales that are not positive; and, unless ``num_splits`` is
-    given, a few sequences at once.
+    given, a few short sequences.
     """
     decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, None, scale, causal, paged=False)
     return _run(decode, out, lse, num_splits)
@@ -93,9 +96,13 @@ def paged_latent_attention_hopper(
 
 
 def _run(decode, out, lse, num_splits):
-    few = decode.B * ceil_div(decode.S * decode.H, TILE.block_m) < LEAST_PROGRAMS
-    if not takes(decode) or (few and num_splits is None):
+    programs, pairs = decode.B * ceil_div(decode.S * decode.H, TILE.block_m), ceil_div(decode.T, 2 * TILE.block_n)
+    few = num_splits is None and programs < LEAST_PROGRAMS
+    if not takes(decode) or (few and pairs < LEAST_PAIRS):
         return decode_tma.run_fitting(decode, out, lse, num_splits)
+    if few:
+        rows, places = decode.B * decode.S * decode.H, limits(decode.q_latent.device).multiprocessors
+        num_splits = _even_splits(pairs, rows, programs, places)
     shape, q = (decode.B, decode.S, decode.H, decode.R), decode.q_latent
     out = result_for(out, "out", shape, (q.dtype,), q.device)
     lse = result_for(lse, "lse", shape[:3], (torch.float32,), q.device)
@@ -105,6 +112,19 @@ def _run(decode, out, lse, num_splits):
         with on_device_of(q):
             _launch(decode, out, lse, num_splits)
     return out, lse
+
+
+def _even_splits(pairs: int, rows: int, programs: int, multiprocessors: int) -> int:
+    """Return the number of splits of each sequence that takes least: fewer pairs in a split, or fewer splits to merge.
+
+    ``programs`` are those of one split; in each wave of them a multiprocessor has one.
+    """
+
+    def cost(splits: int) -> float:
+        waves = ceil_div(splits * programs, multiprocessors)
+        return PAIR_US * ceil_div(pairs, splits) * waves + MERGE_US * splits * rows
+
+    return min((ceil_div(pairs, each) for each in range(1, pairs + 1)), key=cost)
 
 
 def fits(decode: Decode) -> bool:

@@ -1,6 +1,7 @@
 """The kernels in Gluon: that they compile everywhere without spilling, what they compute on a Hopper GPU."""
 
 import itertools
+import json
 import os
 import random
 import re
@@ -330,3 +331,23 @@ def test_what_lies_behind_a_sequence_does_not_count(length):
     k[length:], v[length:] = float("nan"), float("nan")
     beside, _ = ragged_attention(q, k, v, cu, cu)
     assert torch.equal(alone, beside[:length])
+
+
+@here
+@pytest.mark.parametrize(("H", "lengths"), [(128, [1500]), (64, [1100, 0, 7])])
+def test_a_few_long_sequences_are_split_evenly(H, lengths, monkeypatch):
+    """The number of splits comes from the most tokens, which the host knows, and not from the lengths."""
+    splits, launch = [], decode_hopper._launch
+    monkeypatch.setattr(decode_hopper, "_launch", lambda *given: (splits.append(given[-1]), launch(*given)))
+    case = paged_case(seq_lens=lengths, num_queries=1, num_heads=H, dtype=torch.bfloat16, device=DEVICE)
+    case.check(*paged_latent_attention_hopper(**case.inputs))
+    assert len(splits) == 1
+    assert 1 < splits[0] <= 12
+
+
+def test_the_number_of_splits_is_near_the_best_that_was_measured():
+    record = json.loads((ROOT / "benchmarks" / "hopper_splits_h200.json").read_text())
+    for each in record["decode"]:
+        times = {name: call["cold_us"] for name, call in each["calls"].items()}
+        if "chosen" in times:
+            assert times["chosen"] < 1.06 * min(times.values()), each
