@@ -41,7 +41,8 @@ from .decode_tma import LOG2_E
 
 TILE = Tile(64, 64, 4, 1)
 R, DR = 512, 64
-MOST_ROWS_OF_TMA = 16  # up to here its smaller block of rows wastes less
+MOST_ROWS_OF_TMA = 16  # up to here its smaller block of rows wastes less, unless sequences and batch are so long:
+LONG, MUCH = 4096, 1 << 18  # tokens of a sequence, and of the batch
 LEAST_PROGRAMS = 4  # with fewer, each sequence is split evenly by its most tokens: no plan is made first
 LEAST_PAIRS = 8  # of blocks of tokens in such a sequence; in fewer there is little to split
 # Microseconds on an H200 (`benchmarks/hopper_splits.py`) of a pair of blocks, and of merging a row of one more split.
@@ -65,8 +66,8 @@ def latent_attention_hopper(
     """Compute :func:`mla_ref.kernels.latent_attention`, same arguments, faster on an H100 or H200.
 
     :func:`mla_ref.kernels.latent_attention_tma` still does what this kernel is not made for: other GPUs, float32 and
-    FP8, other widths than 512 and 64, at most 16 rows S·H, scales that are not positive; and, unless ``num_splits`` is
-    given, a few short sequences.
+    FP8, other widths than 512 and 64, scales that are not positive, at most 16 rows S·H unless there is room for many
+    long sequences; and, unless ``num_splits`` is given, a few short sequences.
     """
     decode = check_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, None, scale, causal, paged=False)
     return _run(decode, out, lse, num_splits)
@@ -138,7 +139,7 @@ def takes(decode: Decode) -> bool:
         not emulator.interpreted()
         and limits(decode.q_latent.device).capability == (9, 0)
         and (decode.R, decode.Dr) == (R, DR)
-        and decode.S * decode.H > MOST_ROWS_OF_TMA
+        and (decode.S * decode.H > MOST_ROWS_OF_TMA or (decode.T >= LONG and decode.B * decode.T >= MUCH))
         and decode.scale > 0
         and decode.scales is None
         and decode.q_latent.element_size() == 2

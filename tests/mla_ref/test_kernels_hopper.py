@@ -345,7 +345,18 @@ def test_a_few_long_sequences_are_split_evenly(H, lengths, monkeypatch):
     assert 1 < splits[0] <= 12
 
 
-def test_the_number_of_splits_is_near_the_best_that_was_measured():
+@here
+@pytest.mark.parametrize(("S", "H"), [(1, 16), (2, 4)])
+def test_few_rows_of_many_long_sequences(S, H, monkeypatch):
+    case = paged_case(seq_lens=[700, 0, 130, 64], num_queries=S, num_heads=H, dtype=torch.bfloat16, device=DEVICE)
+    assert not fits(case)
+    monkeypatch.setattr(decode_hopper, "LONG", 512)
+    monkeypatch.setattr(decode_hopper, "MUCH", 2048)
+    assert fits(case)
+    case.check(*paged_latent_attention_hopper(**case.inputs))
+
+
+def test_the_choices_are_near_the_best_that_was_measured():
     record = json.loads((ROOT / "benchmarks" / "hopper_splits_h200.json").read_text())
     for each in record["decode"]:
         times = {name: call["cold_us"] for name, call in each["calls"].items()}
