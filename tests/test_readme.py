@@ -48,6 +48,14 @@ def test_one_command_puts_results_into_it(results, monkeypatch, tmp_path):
         results.main(["--write"])
 
 
+def test_the_page_on_hopper_has_what_is_on_record(results):
+    import hopper_report
+
+    page = hopper_report.PAGE.read_text()
+    assert hopper_report.filled(page) == page
+    assert page.count("| reached |") + page.count("| missed |") == 13
+
+
 def test_a_peer_that_is_added_to_a_record_gets_its_place(results, monkeypatch):
     load = results.load
 
