@@ -66,6 +66,8 @@ ATTEMPTS = {
     "TF32 in a product": ("scaled_matmul", [(', input_precision="ieee"', "")], "multiplied in TF32"),
     "TF32 in scores": ("attention_score", [(', input_precision="ieee"', "")], "multiplied in TF32"),
     "no decorator": ("scale_add", [("@triton.jit\n", "")], "is @triton.jit missing"),
+    "a mean": ("rms_norm", [("tl.sum(x * x) / D", "tl.mean(x * x)")], r"'mean': tl.sum\(x\) / n is the mean"),
+    "NumPy in a kernel": ("scale_add", [("alpha * x", "np.exp(x)")], "a kernel has its functions from tl"),
     "one block of heads": ("apply_rope", [("triton.cdiv(H, block_h)", "1")], "no store wrote"),
     "weights of rows that see nothing are not stored": (
         "masked_softmax",
