@@ -63,11 +63,9 @@ def calls() -> dict[str, Callable[[], Any]]:
     return found
 
 
-def run() -> None:
+def run(named: dict[str, Callable[[], Any]]) -> None:
     """Make the calls that are counted: what the profiler starts."""
-    torch.manual_seed(0)
-    torch.set_grad_enabled(False)
-    for name, call in calls().items():
+    for name, call in named.items():
         for _ in range(3):
             call()
         torch.cuda.synchronize()
@@ -79,24 +77,29 @@ def run() -> None:
         torch.cuda.nvtx.range_pop()
 
 
-def main() -> None:
-    """Count; write the record."""
+def counted(script: str) -> list[dict[str, Any]]:
+    """Return what is counted of each kernel of the calls that `script --run` makes, by `run`. Exits without ncu."""
     command = ["ncu", "--csv", "--page", "details", "--clock-control", "none", "--profile-from-start", "off", "--nvtx"]
     command += [each for section in SECTIONS for each in ("--section", section)]
-    command += ["--metrics", TENSOR, sys.executable, __file__, "--run"]
+    command += ["--metrics", TENSOR, sys.executable, script, "--run"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     text = done.stdout[done.stdout.find('"ID"') :]
     if not text.startswith('"ID"'):
         sys.exit(f"ncu counted nothing:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    counted: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for row in csv.DictReader(io.StringIO(text)):
         if row["Metric Name"] in NAMES:
             called = next(value for key, value in row.items() if "Push/Pop_Range" in key)
             start = {"call": called.split(">:")[1].split(":none")[0], "kernel": row["Kernel Name"][:80]}
             figure = float(row["Metric Value"].replace(",", ""))
-            counted.setdefault(row["ID"], start)[NAMES[row["Metric Name"]]] = figure
-    print(record.write(f"counters_{record.gpu()}", {"kernels": list(counted.values())}, ("triton",)))
+            found.setdefault(row["ID"], start)[NAMES[row["Metric Name"]]] = figure
+    return list(found.values())
 
 
 if __name__ == "__main__":
-    run() if "--run" in sys.argv else main()
+    torch.manual_seed(0)
+    torch.set_grad_enabled(False)
+    if "--run" in sys.argv:
+        run(calls())
+    else:
+        print(record.write(f"counters_{record.gpu()}", {"kernels": counted(__file__)}, ("triton",)))

@@ -73,6 +73,11 @@ def all_nan_where_empty(out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     return nan_where_empty(out, lse)[0], lse.masked_fill(lse == -INF, math.nan)
 
 
+def lse_where_empty(value: float) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Return the change of lse to a value in the rows that see nothing."""
+    return lambda out, lse: (out, lse.masked_fill(lse == -INF, value))
+
+
 # --- RMSNorm ----------------------------------------------------------------------------------------------------------
 
 
@@ -350,9 +355,14 @@ def maximum_not_kept(block: int) -> Oracle:
 
 
 def empty_mistakes(name: str, oracle: Oracle, outputs: str = "out 0 and lse −inf") -> tuple[Mistake, ...]:
-    """Return the mistakes of a NaN for what is empty, in out alone or in lse too; ``name`` begins the message."""
+    """Return the mistakes of a NaN for what is empty, in out alone or in lse too, and of an lse of 0.
+
+    ``name`` begins the message.
+    """
     said = f"{name} gives NaN, by 0/0 or by −inf − (−inf): expected {outputs}"
-    return tuple(Mistake("empty", said, after(oracle, change)) for change in (nan_where_empty, all_nan_where_empty))
+    from_0 = f"{name} has an lse of 0, expected −inf: let the maximum begin at −inf, not at 0"
+    changes = {nan_where_empty: said, all_nan_where_empty: said, lse_where_empty(0): from_0}
+    return tuple(Mistake("empty", message, after(oracle, change)) for change, message in changes.items())
 
 
 def eager_decode(

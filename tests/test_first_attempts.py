@@ -65,6 +65,24 @@ ATTEMPTS = {
     ),
     "TF32 in a product": ("scaled_matmul", [(', input_precision="ieee"', "")], "multiplied in TF32"),
     "TF32 in scores": ("attention_score", [(', input_precision="ieee"', "")], "multiplied in TF32"),
+    "a sum of products, of which Triton makes a tl.dot": (
+        "scaled_matmul",
+        [
+            ('acc = tl.dot(x, y, acc, input_precision="ieee")', "acc += tl.sum(x[:, :, None] * y[None], axis=1)"),
+            ("triton.next_power_of_2(size), 16), 128)", "16, 16), 16)"),
+        ],
+        "of tl.sum over a product of two blocks Triton makes a tl.dot",
+    ),
+    "a sum of products in 16 bits": (
+        "latent_decode",
+        [
+            (
+                "tl.dot(q_latent, tl.trans(c_kv))",
+                "tl.sum(q_latent[:, :, None] * tl.trans(c_kv)[None], axis=1).to(tl.float32)",
+            )
+        ],
+        "tl.sum over a product of two blocks of 16 bits: take tl.dot",
+    ),
     "no decorator": ("scale_add", [("@triton.jit\n", "")], "is @triton.jit missing"),
     "a mean": ("rms_norm", [("tl.sum(x * x) / D", "tl.mean(x * x)")], r"'mean': tl.sum\(x\) / n is the mean"),
     "NumPy in a kernel": ("scale_add", [("alpha * x", "np.exp(x)")], "a kernel has its functions from tl"),
@@ -73,6 +91,16 @@ ATTEMPTS = {
         "masked_softmax",
         [("mask=offs_n < T)", "mask=(offs_n < T) & (seen > 0))")],
         "no store wrote 128 of them",
+    ),
+    "a running maximum from 0": (
+        "long_softmax",
+        [('m_i, l_i = float("-inf"), 0.0', "m_i, l_i = 0.0, 0.0")],
+        "a maximum that begins at 0",
+    ),
+    "a maximum of 0 or more": (
+        "masked_softmax",
+        [("m_i = tl.max(x)", "m_i = tl.maximum(tl.max(x), 0.0)")],
+        "a maximum that begins at 0",
     ),
     "no warp for a short row": (
         "masked_softmax",
@@ -83,6 +111,48 @@ ATTEMPTS = {
         "latent_decode",
         [("m_i + tl.log(l_i)", "m_i + tl.log2(l_i)")],
         "a maximum that is natural",
+    ),
+    "a maximum from 0, latent_decode": (
+        "latent_decode",
+        [('tl.full([BLOCK_H], float("-inf"), tl.float32)', "tl.zeros([BLOCK_H], tl.float32)")],
+        "let the maximum begin at −inf",
+    ),
+    "a maximum from 0, split_decode": (
+        "split_decode",
+        [('tl.full([BLOCK_H], float("-inf"), tl.float32)', "tl.zeros([BLOCK_H], tl.float32)")],
+        "let the maximum begin at −inf",
+    ),
+    "a maximum from 0, folded_decode": (
+        "folded_decode",
+        [('tl.full([BLOCK_M], float("-inf"), tl.float32)', "tl.zeros([BLOCK_M], tl.float32)")],
+        "let the maximum begin at −inf",
+    ),
+    "a maximum from 0, paged_decode": (
+        "paged_decode",
+        [('tl.full([BLOCK_H], float("-inf"), tl.float32)', "tl.zeros([BLOCK_H], tl.float32)")],
+        "let the maximum begin at −inf",
+    ),
+    "exp2 for exp": ("latent_decode", [("tl.exp(", "tl.exp2(")], "multiply the scores by log2"),
+    "exp2 and log2 for exp and log": (
+        "latent_decode",
+        [("tl.exp(", "tl.exp2("), ("tl.log(", "tl.log2(")],
+        "multiply the scores by log2",
+    ),
+    "the largest score for lse": ("latent_decode", [("m_i + tl.log(l_i)", "m_i")], "lse is the largest score"),
+    "scores behind a split": (
+        "split_decode",
+        [("offs_n[None, :] < end, qk", "offs_n[None, :] < length, qk")],
+        "set the scores of offs_n >= end",
+    ),
+    "scores are not masked in a split": (
+        "split_decode",
+        [('tl.where(offs_n[None, :] < end, qk, float("-inf"))', "qk")],
+        "set the scores of offs_n >= end",
+    ),
+    "the sum's logarithm for lse": (
+        "combine_splits",
+        [("m_i + tl.log(l_i)", "tl.log(l_i)")],
+        "add the maximum that was subtracted",
     ),
     "half of the scores are scaled": (
         "latent_decode",
@@ -103,6 +173,38 @@ ATTEMPTS = {
         "BasicPagedCache",
         [("self.free_pages += self.tables.pop", "self.tables.pop")],
         "their pages stay taken for ever",
+    ),
+    "pages that a refused append loses, counted by tables": (
+        "BasicPagedCache",
+        [
+            ("return len(self.c_kv) - len(self.free_pages)", "return sum(map(len, self.tables.values()))"),
+            ("        if needed > len(self.free_pages):\n            raise ValueError(f", "        taken = []\n"),
+            ('"{needed} pages needed, {len(self.free_pages)} free")\n', ""),
+            (
+                "        pages += [self.free_pages.pop() for _ in range(needed)]\n",
+                "        for _ in range(needed):\n"
+                "            if not self.free_pages:\n"
+                "                raise ValueError\n"
+                "            taken.append(self.free_pages.pop())\n"
+                "        pages += taken\n",
+            ),
+        ],
+        "an append that is refused kept pages that it had taken",
+    ),
+    "pages for the new tokens alone": (
+        "BasicPagedCache",
+        [("-(-(length + len(c_kv)) // self.page_size) - len(pages)", "-(-len(c_kv) // self.page_size)")],
+        "append takes pages for its new tokens alone",
+    ),
+    "an entry left by a refusal": (
+        "BasicPagedCache",
+        [
+            ("needed} pages needed, ", "self.tables.setdefault(sequence, [])}"),
+            ("if not self.lengths.get(sequence)", "if sequence not in self.tables"),
+            ("        needed =", "        if not len(c_kv):\n            return\n        needed ="),
+            ("        del self.lengths[sequence]", "        self.lengths.pop(sequence, 0)"),
+        ],
+        "whose only append was refused",
     ),
     "bytes of tokens for those of pages": (
         "predict_pages",

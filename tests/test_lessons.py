@@ -3,6 +3,7 @@
 import itertools
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -15,6 +16,7 @@ from autograder.classroom.grader import Grader
 from autograder.classroom.record import Graded
 from autograder.classroom.restore import SubmissionError, placeholder, read_cells, restore
 from autograder.course.course import Course
+from autograder.course.lesson import without_marks
 from autograder.course.sample import render, sample_lessons, submissions
 from autograder.judging.cases import draw_cases
 from autograder.judging.compare import assess
@@ -118,6 +120,24 @@ def test_the_solution_notebook_runs_from_top_to_bottom(name, tmp_path):
         assert ": passed, " in shown, cell["id"]
 
 
+def test_the_rough_model_of_lesson_06_is_as_far_off_as_the_text_says():
+    """By the numbers that the lesson shows."""
+    cells = [cell["source"] for cell in COURSE.lesson("06_flash_decoding").notebook["cells"]]
+    said = next(re.search(r"off by\s+(\d+) to (\d+) %", cell) for cell in cells if "The rough model is off by" in cell)
+    plots = SimpleNamespace(curves=lambda *_, **__: None)
+    found = {"plots": plots, "splits": [1, 16]}
+    for source in cells:
+        if "def predict_splits" in source or "H100_SPLITS = " in source:
+            exec(without_marks(source), found)
+    measured = found["H100_SPLITS"]
+    off = [
+        abs(modelled / measured[B][n] - 1)
+        for B, T in ((8, 4096), (128, 1024))
+        for n, modelled in zip(*found["lines"][f"B = {B} T = {T}, model"], strict=True)
+    ]
+    assert said.groups() == (f"{100 * min(off):.0f}", f"{100 * max(off):.0f}")
+
+
 @pytest.fixture(scope="module")
 def grader(tmp_path_factory):
     folder = COURSE.root / "classroom"  # the demo's: what it has judged, by the same code on the same cases, stands
@@ -142,7 +162,7 @@ def test_the_sample_class_gets_the_verdicts_it_should(name, grader, tmp_path):
         except SubmissionError as problem:
             notebook = placeholder(lesson, problem)
         found.append(Graded(each.student, name, list(grader.verdicts(lesson, notebook).values())))
-    assert compare(COURSE, name, students, found) == []
+    assert "\n".join(compare(COURSE, name, students, found)) == ""
     shown = {(verdict.exercise, verdict.mistake) for result in found for verdict in result.verdicts}
     named = {(each.name, mistake.name) for each in COURSE.exercises(name) for mistake in each.mistakes}
     assert named - shown == set(), "mistakes that no sample submission makes"

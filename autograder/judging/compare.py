@@ -85,9 +85,16 @@ def _numbers(value: Any) -> bool:
 
 
 def _calls(steps: Sequence[Sequence[Any]]) -> list[str]:
-    """Return what to call the results of a session: each by its method, as the student counts that one's calls."""
-    methods = [method for method, _ in steps]
-    return [f"call {methods[: n + 1].count(method)} of {method}" for n, method in enumerate(methods)]
+    """Return what to call the results of a session: each by its method, as the student counts that one's calls.
+
+    What takes no arguments is asked in between, and is found by the call before it.
+    """
+    methods, names, before = [method for method, _ in steps], [], ""
+    for n, (method, arguments) in enumerate(steps):
+        name = f"call {methods[: n + 1].count(method)} of {method}"
+        names.append(f"{method} after {before}" if before and not arguments else name)
+        before = name if arguments else before
+    return names
 
 
 def _other_dtype(exercise: Exercise, arguments: Arguments, result: Any) -> Difference | None:

@@ -51,6 +51,26 @@ class Mistake:
 
 
 @dataclass(frozen=True)
+class Fact:
+    """What the machine code of kernels in Gluon has to show where no GPU can time them.
+
+    Attributes
+    ----------
+    name : str
+        In a few words.
+    share : float
+        Of the points for speed.
+    missing : callable
+        `missing(compiled)` returns what is missing in what the compiler said of the launches, each as
+        `kernels.worker.compiling` has it; "" if nothing is.
+    """
+
+    name: str
+    share: float
+    missing: Callable[[Sequence[Mapping[str, Any]]], str]
+
+
+@dataclass(frozen=True)
 class Speed:
     """What a kernel's speed earns, and on what.
 
@@ -80,6 +100,9 @@ class Speed:
         of that argument names the pages. Where the time is modelled, rows of the results are compared at full size.
     ranked : sequence of mappings
         Cases that a leaderboard times, each in place of `case`; none for an exercise without a leaderboard.
+    facts : sequence of Fact
+        For kernels in Gluon, of which no model tells the time: what earns the points where there is no GPU. Each counts
+        if those before it hold.
     """
 
     points: float
@@ -92,6 +115,7 @@ class Speed:
     small: Params | None = None
     axes: Mapping[str, str] = field(default_factory=dict)
     ranked: Sequence[Params] = ()
+    facts: Sequence[Fact] = ()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the counts of a call say of its time: one sentence on what to look at first, or that nothing is left to win."""
+"""What the counts of a call say of its time: one sentence on what to look at first, or that little is left to win."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def advice(speed: Mapping[str, Any]) -> str:
     if speed.get("copy") and total <= AT_THE_LIMIT * speed["copy"] * 1e6:
         return (
             f"at the limit: a copy of the {_mb(speed['bytes'])} that the work has to move takes "
-            f"{speed['copy'] * 1e6:.3g} µs. No more can be won here"
+            f"{speed['copy'] * 1e6:.3g} µs. Little more can be won here"
         )
     hosts = [row for row in steps if row.get("host")]
     if sum(row["us"] for row in hosts) > MUCH * total:
@@ -76,6 +76,8 @@ def _of_launch(row: Mapping[str, Any], speed: Mapping[str, Any], moved: float) -
     products = speed["flops"] / speed["rate"] > MATTER * speed["bytes"] / speed["bandwidth"]
     if products and programs and not row.get("tensor_instructions") and bound not in ("DRAM", "matrix units"):
         return "no matrix units ran: multiply tiles by tl.dot"
+    if bound == "DRAM" and row.get("again_bytes", 0) < (NEAR - 1) * distinct:
+        loaded = distinct  # what is loaded again lies in the L2, which has time to spare
     if bound in ("L2", "load and store units", "waiting", "DRAM"):
         if distinct and loaded > AGAIN_AND_AGAIN * distinct:
             return _tiles(loaded, distinct)
@@ -93,7 +95,10 @@ def _of_launch(row: Mapping[str, Any], speed: Mapping[str, Any], moved: float) -
             f"or pass reads or writes, or a wider type, is the rest"
         )
     if bound in ("L2", "load and store units", "DRAM") and distinct and loaded > AGAIN * distinct:
-        return f"{_mb(loaded)} are loaded of {_mb(distinct)}: some is read again. Keep it from the first time"
+        return (
+            f"{_mb(loaded)} are loaded of {_mb(distinct)}: some is read again. Keep it where it fits, or pass over it "
+            f"fewer times"
+        )
     if bound == "DRAM" and row.get("next"):
         name, beside = row["next"]
         if beside > BESIDE * row["us"]:

@@ -45,12 +45,15 @@ class Answers:
         The places of kernels that ran for them.
     recordings
         The programs of the calls, by number of the case.
+    warpgroup_flops
+        What their kernels in Gluon multiplied and added by `warpgroup_mma`, by number of the case.
     """
 
     def __init__(self, exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers):
         self.exercise, self.program, self.workers = exercise, program, workers
         self.ran: set[Place] = set()
         self.recordings: dict[int, record.Recording] = {}
+        self.warpgroup_flops: dict[int, int] = {}
 
     def __call__(
         self, cases: Sequence[Case], messages: Mapping[int, Mapping[str, Any]]
@@ -108,6 +111,7 @@ class Answers:
                     "terms": terms,
                 }
                 self.ran |= replayed.places(kernels.source, recording)
+                self.warpgroup_flops[n] = sum(counts["warpgroup_flops"] for counts in replayed.counts)
         return found, failures
 
     def _explained(self, recording: Recording, case: Case) -> Explained:

@@ -44,14 +44,15 @@ SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {
 
 JIT = ("triton.jit", "gluon.jit")
 LAYOUTS = frozenset(f"gl.{name}" for name in GLUON if name.endswith("Layout"))
+LAYOUTS |= {"gl.NVMMASharedLayout.get_default_for"}
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """A layout of Gluon, by its arguments."""
+    """A layout of Gluon, by its arguments: `(keyword, value)` each; the keyword is "" where there is none."""
 
     name: str
-    args: tuple[Any, ...]
+    args: tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -269,9 +270,12 @@ def _value(node: ast.expr, bindings: Mapping[str, Binding]) -> Any:
     elif isinstance(node, ast.Tuple):
         if len(node.elts) <= MAX_ITEMS:
             return tuple(folded(each, bindings) for each in node.elts)
-    elif isinstance(node, ast.Call) and path_of(node.func, bindings) in LAYOUTS and not node.keywords:
-        listed = (ast.Tuple(each.elts, ast.Load()) if isinstance(each, ast.List) else each for each in node.args)
-        return _Layout(path_of(node.func, bindings), tuple(_plain(folded(each, bindings)) for each in listed))
+    elif isinstance(node, ast.Call) and path_of(node.func, bindings) in LAYOUTS:
+        given = [*(("", each) for each in node.args), *((each.arg, each.value) for each in node.keywords)]
+        if all(name is not None for name, _ in given):  # else it is **something
+            listed = ((n, ast.Tuple(v.elts, ast.Load()) if isinstance(v, ast.List) else v) for n, v in given)
+            args = tuple((name, _plain(folded(value, bindings))) for name, value in listed)
+            return _Layout(path_of(node.func, bindings), args)
     elif isinstance(node, ast.UnaryOp):
         value = folded(node.operand, bindings)
         if isinstance(_plain(value), int | float) and type(node.op) in SIGNS:
@@ -379,9 +383,10 @@ def literal(value: Any) -> str:
         return f"tl.constexpr({literal(value.value)})"
     if isinstance(value, _Layout):
         listed = (
-            f"[{', '.join(map(literal, each))}]" if isinstance(each, tuple) else literal(each) for each in value.args
+            (name, f"[{', '.join(map(literal, each))}]" if isinstance(each, tuple) else literal(each))
+            for name, each in value.args
         )
-        return f"{value.name}({', '.join(listed)})"
+        return f"{value.name}({', '.join(f'{name}={each}' if name else each for name, each in listed)})"
     if isinstance(value, tuple):
         return f"({''.join(literal(each) + ', ' for each in value)})"
     if isinstance(value, float) and not math.isfinite(value):

@@ -127,7 +127,10 @@ class Constants:
 
 @dataclass(frozen=True)
 class LaunchTime:
-    """One launch or pass of the host, with its line: its seconds, and the times that competed for them."""
+    """One launch or pass of the host, with its line: its seconds, and the times that competed for them.
+
+    `again` are the bytes that come from DRAM though the launch has read them before.
+    """
 
     name: str
     seconds: float
@@ -136,6 +139,7 @@ class LaunchTime:
     resident: int = 0
     host: bool = False
     line: str = ""
+    again: float = 0.0
 
 
 class DoesNotFit(ValueError):
@@ -268,7 +272,7 @@ def launch_time(
 
     # Where re-reads are found: in the L1 as long as all that the resident blocks touched in between still fits there.
     l1 = sm.l1_bytes - here * compiled["shared"]
-    fetched, passing, beyond = counts["fetched"], counts.get("passing"), 0.0
+    fetched, passing, beyond, again = counts["fetched"], counts.get("passing"), 0.0, 0.0
     for level in range(len(fetched["sectors"])):
         between = 2.0 ** (level - 0.5) * here
         missed = fetched if level == NEW or between > l1 else passing
@@ -276,7 +280,8 @@ def launch_time(
             beyond += k.sector * missed["sectors"][level] + k.request * missed["requests"][level]
         if level != NEW and between > l1:
             lost = 1.0 - _held(between * used, k.keep * l2.size)
-            moved += lost * fetched["sectors"][level] * SECTOR
+            again += lost * fetched["sectors"][level] * SECTOR
+    moved += again
     new = fetched["sectors"][NEW] * SECTOR
     share = min(1.0, read / new) if new else 0.0
     places = [k.l1_wait if 2.0 ** (level - 0.5) * here <= l1 else k.l2_wait for level in range(NEW)]
@@ -332,7 +337,7 @@ def launch_time(
     alone = ("waiting", "handing out blocks")
     busy = _joined((time for part, time in parts.items() if part not in alone), k.overlap) + k.idle * one / turns
     seconds = max(parts["handing out blocks"], _joined((busy, parts["waiting"]), k.sharpness))
-    return LaunchTime(name, seconds, parts, max(parts, key=parts.get), resident)
+    return LaunchTime(name, seconds, parts, max(parts, key=parts.get), resident, again=again)
 
 
 def _joined(times: Iterable[float], power: float) -> float:
@@ -437,9 +442,12 @@ def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2, si
             most = sizes[number] if 0 <= number < len(sizes) else math.inf
             target[number] = min(target.get(number, 0.0) + size, float(most))
     moved, _ = l2.bytes_moved(reads, writes)
+    read, written = sum(reads.values()), sum(writes.values())
+    if not read:  # a fill: what it leaves in the cache goes to memory while the next launch runs
+        moved = max(moved, written)
     share = k.host_product if event.get("flops") else 1.0
     parts = {"DRAM": moved / (share * k.dram * device.dram_bandwidth), "waiting": k.start + k.dram_wait}
-    if not event.get("flops") and sum(reads.values()) != sum(writes.values()):
+    if read and read != written and not event.get("flops"):
         parts["instructions"] = _elements(event) / (k.host * device.sms * device.sm.clock)
     if event.get("flops"):
         parts["matrix units"] = event["flops"] / (k.tensor * device.rate())

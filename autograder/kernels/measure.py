@@ -337,7 +337,7 @@ class _Measurement:
         left_out = [event["op"][0] for event in recording.events if event["kind"] == "host" and event["args"] is None]
         if names := ", ".join(list(dict.fromkeys(left_out))[:6]):
             notes.append(f"beside its kernels torch ran {names}")
-        dots = "dot(" in source
+        dots = "dot(" in source or "warpgroup_mma(" in source
         low, _, _, high = statistics.quantiles(self.timed["relaunched"], n=5, method="inclusive")
         launches = [
             {"step": each["kernel"], "programs": math.prod(each["grid"]), "warps": each["options"].get("num_warps", 4)}

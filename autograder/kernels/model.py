@@ -110,6 +110,7 @@ class Modelled(Timed):
                     "issued_bytes": sum(counts["access"][kind]["bytes"] for kind in counts["access"]),
                     "distinct_loaded_bytes": sum(marks.get("read", 0) for marks in moved),
                     "loaded_bytes": counts["access"]["load"]["bytes"],
+                    "again_bytes": round(step.again),
                     "registers": compiled["registers"],
                     "spill_bytes": compiled["stack_bytes"],
                     "shared_bytes": compiled["shared"],

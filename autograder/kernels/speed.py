@@ -1,7 +1,8 @@
 """The verdict on a kernel's speed: its time beside the least a GPU can take and beside an eager baseline.
 
 Where there is no GPU the time is modelled (see `kernels.model`). Where there is one it is measured (see
-`kernels.measure`). Both say so.
+`kernels.measure`). Both say so. No model tells the time of kernels in Gluon: without a GPU their machine code is looked
+at for facts, which an exercise names.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
 from autograder.kernels import cost_model
 from autograder.kernels.answers import Answers
+from autograder.kernels.compile import compile_launches
 from autograder.kernels.cost_model import Constants
 from autograder.kernels.full_size import FullSize
 from autograder.kernels.measure import BAND, GpuWorker
-from autograder.kernels.model import Known, Modelled, Timed, floor_dtype, form_of, model_call
+from autograder.kernels.model import NEARLY, Known, Modelled, Timed, floor_dtype, form_of, model_call
+from autograder.kernels.record import kernels_of
 from autograder.kernels.worker import recording
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, Unchecked
 from mla_ref.hardware.devices import DEVICES, find_device
@@ -79,9 +82,12 @@ def judge_speed(
     """
     started = time.monotonic()
     try:
-        on_gpu = isinstance(worker, GpuWorker)
-        found = measure(exercise, program, worker) if on_gpu else model(exercise, program, worker, seed)
-        verdict = verdict_on(exercise, found)
+        if isinstance(worker, GpuWorker):
+            verdict = verdict_on(exercise, measure(exercise, program, worker))
+        elif exercise.speed.facts:
+            verdict = by_facts(exercise, *compiled_and_compared(exercise, program, worker, seed))
+        else:
+            verdict = verdict_on(exercise, model(exercise, program, worker, seed))
     except KernelFailure as error:
         verdict = judge.zero(exercise, Outcome.ERROR, str(error), of_speed=True)
     except LimitReached as error:
@@ -113,12 +119,57 @@ def model(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, s
 
     if speed.small is None:
         return attained(exercise, timed(None))
-    small = replace(exercise, parts=(Part("small", speed.points, [{**speed.case, **speed.small}]),))
-    known = _compared(small, program, workers, seed)
+    known = _known(_compared(_small(exercise), program, workers, seed))
     try:
         return attained(exercise, timed(known))
     except Unchecked:  # unless the cases of the parts go where the small call does not
-        return attained(exercise, timed(known | _compared(exercise, program, workers, seed)))
+        return attained(exercise, timed(known | _known(_compared(exercise, program, workers, seed))))
+
+
+def compiled_and_compared(
+    exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, seed: str = ""
+) -> tuple[list[dict[str, Any]], float]:
+    """Return what the compiler says of the launches of the small call, the answer of which is compared.
+
+    And the share of its compulsory FLOPs that `warpgroup_mma` did there.
+
+    Raises KernelFailure, LimitReached, SandboxError.
+    """
+    speed = exercise.speed
+    answers = _compared(_small(exercise), program, workers, seed)
+    ((number, recording),) = answers.recordings.items()
+    source = kernels_of(program, recording).source
+    compiled = compile_launches(workers, source, recording, speed.device)
+    return compiled, answers.warpgroup_flops[number] / speed.floor(**{**speed.case, **speed.small}).flops
+
+
+def by_facts(exercise: Exercise, compiled: Sequence[Mapping[str, Any]], by_warpgroups: float) -> Verdict:
+    """Hold what the compiler says of the launches against the exercise's facts."""
+    speed, parts, reason = exercise.speed, [], ""
+    if by_warpgroups < NEARLY:
+        reason = f"warpgroup_mma does {by_warpgroups:.0%} of the FLOPs that the work takes: do the products by it"
+    for fact in speed.facts:
+        reason = reason or fact.missing(compiled)
+        points = speed.points * fact.share
+        parts.append(PartVerdict(fact.name, points, 0.0 if reason else points, reason))
+    score = sum(part.score for part in parts)
+    outcome = Outcome.PASSED if not reason else Outcome.PARTIAL if score else Outcome.SLOW
+    notes = [f"by the machine code for {DEVICES[speed.device].name}: where there is a GPU, the clock decides"]
+    notes += [note for each in compiled for note in _of_pipelines(each)]
+    return Verdict(*exercise.graded(of_speed=True), score, outcome, reason, None, tuple(parts), tuple(notes))
+
+
+def _of_pipelines(compiled: Mapping[str, Any]) -> list[str]:
+    """Return what the compiler says of a launch that starts products and goes on, as sentences."""
+    found = [f"{compiled['registers']} registers a thread and {compiled['shared'] / 1024:.4g} KiB of shared memory"]
+    for loop in compiled["product_loops"]:
+        said = f"a loop starts products by {loop['products']} instructions"
+        said += f", with {loop['registers']} registers a thread" if loop["registers"] else ""
+        for name in ("exponentials", "copies", "spills"):
+            beside, every = loop[name]
+            said += f"; {beside} of {every} {name} stand where a product is under way" if every else ""
+        found.append(said)
+    return list(dict.fromkeys(found))
 
 
 @contextmanager
@@ -130,8 +181,18 @@ def _at_full_size() -> Iterator[None]:
         raise type(error)(f"at full size: {error}") from None
 
 
-def _compared(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, seed: str) -> Known:
-    """Return what ran in the exercise's cases, all found right.
+def _small(exercise: Exercise) -> Exercise:
+    """Return the exercise with one case: the small call."""
+    speed = exercise.speed
+    return replace(exercise, parts=(Part("small", speed.points, [{**speed.case, **speed.small}]),))
+
+
+def _known(answers: Answers) -> Known:
+    return Known(answers.ran, {form_of(recording) for recording in answers.recordings.values()})
+
+
+def _compared(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, seed: str) -> Answers:
+    """Return the answers of the exercise's cases, all found right.
 
     Raises KernelFailure, LimitReached, SandboxError.
     """
@@ -142,7 +203,7 @@ def _compared(exercise: Exercise, program: Sequence[Cell], workers: KernelWorker
     if found.outcome is not Outcome.PASSED:
         kind = LimitReached if found.outcome is Outcome.TIME else KernelFailure
         raise kind(f"before it is timed: {found.reason}")
-    return Known(answers.ran, {form_of(recording) for recording in answers.recordings.values()})
+    return answers
 
 
 def measure(exercise: Exercise, program: Sequence[Cell], worker: GpuWorker) -> Attained:

@@ -159,7 +159,10 @@ def _cut(x: Tensor) -> Tensor:
     return (x.float().view(torch.int32) & ~0x1FFF).view(torch.float32).to(x.dtype)
 
 
-IN_TF32 = 'float32 operands are multiplied in TF32, with 10 bits of mantissa: give tl.dot input_precision="ieee"'
+IN_TF32 = (
+    'float32 operands are multiplied in TF32, with 10 bits of mantissa: give tl.dot input_precision="ieee" (of tl.sum '
+    "over a product of two blocks Triton makes a tl.dot without it)"
+)
 FLOAT16_SUM = "the sums overflow float16 (65504) before they are scaled: accumulate in tl.float32, scale, then store"
 
 MATMUL = Exercise(
@@ -406,6 +409,7 @@ SCORE = Exercise(
 # --- masked_softmax ---------------------------------------------------------------------------------------------------
 
 POISON = 2e4  # where nothing is to be read
+UNDERFLOW = -104.0  # exp of less is 0 in float32
 
 
 def _rows(
@@ -468,6 +472,18 @@ def _no_maximum(scores: Tensor, seq_lens: Tensor) -> Tensor:
     return powers / powers.sum(-1, keepdim=True)
 
 
+def _maximum_from_0(value: float) -> Callable[..., Tensor]:
+    """Return an oracle whose rows hold `value` where every power of float32 is 0 unless the maximum is subtracted."""
+
+    def oracle(scores: Tensor, seq_lens: Tensor) -> Tensor:
+        limits = _limits(seq_lens, scores.shape[1])
+        hidden = scores.masked_fill(~_seen(scores.shape[-1], limits), -math.inf)
+        low = (hidden.amax(-1) < UNDERFLOW) & (limits > 0)[..., None]
+        return _weights(scores, limits).masked_fill(low[..., None], value)
+
+    return oracle
+
+
 def _late_mask(scores: Tensor, seq_lens: Tensor) -> Tensor:
     """The maximum over all T: where it lies at a place that is not seen, every power is 0."""
     limits = _limits(seq_lens, scores.shape[1])
@@ -525,6 +541,15 @@ def _softmax_floor(lens: Sequence[int], S: int, H: int, T: int, dtype: torch.dty
 
 NOTHING_SEEN = "rows that see nothing are NaN (0/0, or −inf minus −inf): expected zeros"
 LATE_MASK = "the maximum is taken over positions that are not seen: mask first, with -inf"
+# Where a sum of 0 is replaced by 1 the weights are 0, and NaN elsewhere.
+FROM_0 = tuple(
+    Mistake(
+        "maximum from 0",
+        "rows whose scores are all far below 0 get no weights: a maximum that begins at 0 is not theirs, begin at -inf",
+        _maximum_from_0(value),
+    )
+    for value in (0.0, math.nan)
+)
 LENGTHS_IGNORED = Mistake(
     "lengths ignored",
     "rows run over all T positions: only the first seq_lens[b] of a sequence are real",
@@ -541,6 +566,7 @@ SOFTMAX = Exercise(
             visible=[
                 dict(lens=(33, 33), S=1, H=3, T=33),
                 dict(lens=(40,), S=1, H=2, T=40, scale=300.0),
+                dict(lens=(40,), S=1, H=2, T=40, level=-150.0),
                 dict(lens=(50,), S=1, H=2, T=50, dtype=HALF),
             ],
             hidden=lambda r: (
@@ -602,6 +628,7 @@ SOFTMAX = Exercise(
             "places that are not seen, or beyond T, count as scores of 0: load them as -inf",
             _block_counted,
         ),
+        *FROM_0,
         Mistake("no maximum", "exp overflows: subtract the row's maximum first", _no_maximum),
         LENGTHS_IGNORED,
         Mistake("mask after the maximum", LATE_MASK, _late_mask),
@@ -698,11 +725,17 @@ LONG = Exercise(
         Part(
             "lengths and several queries",
             1,
-            visible=[dict(lens=(8300, 4100), S=2, H=1, T=8300), dict(lens=(0, 5000), S=1, H=1, T=5000, dtype=HALF)],
+            visible=[
+                dict(lens=(8300, 4100), S=2, H=1, T=8300),
+                dict(lens=(0, 5000), S=1, H=1, T=5000, dtype=HALF),
+                dict(lens=(4100,), S=1, H=1, T=4100, level=-150.0),
+            ],
             hidden=lambda r: [
                 dict(lens=(r.randint(0, 2), r.randint(4096, 4100)), S=3, H=1, T=r.randint(4101, 9000), poison=math.nan),
                 dict(lens=(r.randint(4097, 8000),), S=r.randint(1, 3), H=1, T=8001, dtype=HALF),
-                dict(lens=(1, 2), S=1, H=2, T=4097, level=r.choice([-300.0, 300.0])),
+                dict(lens=(1, 2), S=1, H=2, T=4097, level=-300.0),
+                dict(lens=(1, 2), S=1, H=2, T=4097, level=300.0),
+                dict(lens=(4097,), S=1, H=1, T=4097, scale=0.0, level=-1e5),  # alike: exp2(x · log2 e) is exact, too
             ],
         ),
         Part(
@@ -742,6 +775,7 @@ LONG = Exercise(
             _own_maxima,
         ),
         LENGTHS_IGNORED,
+        *FROM_0,
         Mistake("NaN rows", NOTHING_SEEN, _empty_rows(lambda T: math.nan)),
     ),
     kernel=True,

@@ -606,6 +606,18 @@ def masked_softmax(scores, seq_lens):
         ),
         expect=not_right("masked_softmax", "the maximum is taken over positions that are not seen", 1),
     ),
+    Submission(
+        "vera",
+        "a maximum that begins at 0",
+        patches=(
+            replace("masked_softmax", "    m_i = tl.max(x)\n", "    m_i = tl.maximum(tl.max(x), 0.0)\n"),
+            replace("long_softmax", 'm_i, l_i = float("-inf"), 0.0', "m_i, l_i = 0.0, 0.0"),
+        ),
+        expect={
+            **not_right("masked_softmax", "a maximum that begins at 0", 3),
+            **not_right("long_softmax", "a maximum that begins at 0", 2),
+        },
+    ),
     # Not from the kernels, or not all of it
     Submission(
         "tara",

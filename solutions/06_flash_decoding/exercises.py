@@ -31,6 +31,7 @@ from ..oracles import (
     eager_decode,
     empty_mistakes,
     in_blocks,
+    lse_where_empty,
     maximum_not_kept,
     nan_where_empty,
     slips,
@@ -298,6 +299,22 @@ def _lse_of_two_bases(**given: Any) -> tuple[Tensor, Tensor]:
     return out, lse - total.log() + total.log2()
 
 
+def _lse_is_maximum(**given: Any) -> tuple[Tensor, Tensor]:
+    out, lse, total = _with_sum(**given)
+    return out, lse - total.where(total > 0, 1.0).log()
+
+
+def _powers_of_2(base_2: bool) -> Callable[..., Any]:
+    """Return an oracle whose weights are powers of 2, and the logarithm of their sum to base 2 or a natural one."""
+
+    def wrong(**given: Any) -> tuple[Tensor, Tensor]:
+        out, lse, total = _with_sum(**given | {"scale": given["scale"] * math.log(2)})
+        total = total.where(total > 0, 1.0)
+        return out, (lse - total.log()) / math.log(2) + (total.log2() if base_2 else total.log())
+
+    return wrong
+
+
 def _nan_loaded(oracle: Callable[..., Any]) -> Callable[..., Any]:
     """Return the oracle with an out of NaN in sequences that are shorter than T."""
 
@@ -385,6 +402,19 @@ DECODE = Exercise(
             "lse adds a base-2 logarithm of the sum to a maximum that is natural: take tl.log",
             _lse_of_two_bases,
         ),
+        Mistake(
+            "lse is the maximum",
+            "lse is the largest score: add the logarithm of the sum of the weights",
+            _lse_is_maximum,
+        ),
+        *(
+            Mistake(
+                "powers of 2",
+                "the weights are powers of 2: take tl.exp, or multiply the scores by log2(e) for tl.exp2",
+                _powers_of_2(base_2),
+            )
+            for base_2 in (True, False)
+        ),
         *empty_mistakes("a sequence of length 0", decoded),
         Mistake("NaN behind the length", NAN_BEYOND, _nan_loaded(decoded)),
         *in_blocks(
@@ -424,8 +454,10 @@ def _bounds(length: int, T: int, num_splits: int, split: int) -> tuple[int, int]
     return min(split * share, length), min((split + 1) * share, length)
 
 
-def _split_by(bounds: Bounds) -> Callable[..., Any]:
-    """Return an oracle that attends to the tokens between the bounds of each split."""
+def _split_by(
+    bounds: Bounds, zeros: Callable[[int, int, int], int] = lambda first, end, length: 0
+) -> Callable[..., Any]:
+    """Return an oracle that attends to the tokens between the bounds of each split, and to `zeros` places of 0."""
 
     def oracle(q_latent, q_rope, c_kv, k_rope, seq_lens, scale, num_splits):
         (B, H, R), T = q_latent.shape, c_kv.shape[1]
@@ -435,7 +467,9 @@ def _split_by(bounds: Bounds) -> Callable[..., Any]:
                 first, end = bounds(length, T, num_splits, split)
                 c, k = c_kv[b : b + 1, first:end], k_rope[b : b + 1, first:end]
                 if end > first:
-                    count = torch.tensor([end - first])
+                    padding = (0, 0, 0, zeros(first, end, length))
+                    c, k = (torch.nn.functional.pad(x, padding) for x in (c, k))
+                    count = torch.tensor([c.shape[1]])
                     part = decoded(q_latent[b : b + 1], q_rope[b : b + 1], c, k, count, scale)
                     out[split, b], lse[split, b] = part[0][0], part[1][0]
         return out, lse
@@ -501,6 +535,10 @@ def _eager_splits(
     return out.transpose(0, 1).float(), lse.transpose(0, 1)
 
 
+ZEROS_BEHIND = (
+    "places behind the end of a split count: a masked load gives 0, and exp(0) is 1; set the scores of offs_n >= end "
+    "to −inf"
+)
 NAN_SPLITS = dict(B=2, H=3, T=50, lens=(41, 23), num_splits=4, nan_beyond=True)
 
 
@@ -587,6 +625,16 @@ SPLIT = Exercise(
         ),
         *empty_mistakes("a split with no tokens", _splits, "partial_out 0, partial_lse −inf"),
         *in_blocks("NaN behind the length", NAN_BEYOND, _nan_splits),
+        *in_blocks(
+            "zeros behind a split",
+            ZEROS_BEHIND,
+            lambda block: _split_by(_bounds, lambda first, end, length: min(-(end - first) % block, length - end)),
+        ),
+        *in_blocks(
+            "zeros behind a split",
+            ZEROS_BEHIND,
+            lambda block: _split_by(_bounds, lambda first, end, length: -(end - first) % block),
+        ),
         *in_blocks(
             "into the next split",
             "the last block of a split reaches into the next one: mask with the end of the split, not with the length",
@@ -740,6 +788,11 @@ COMBINE = Exercise(
             "lse is the maximum",
             "lse is the largest of the partial ones: add the logarithm of the sum of the weights",
             _weighed(_right_share, lambda p, lse: p.amax(0)),
+        ),
+        Mistake(
+            "lse without the maximum",
+            "lse is the logarithm of the sum of the weights alone: add the maximum that was subtracted",
+            _weighed(_right_share, lambda p, lse: (p - p.amax(0)).exp().sum(0).log()),
         ),
         Mistake("nothing but empty splits", ALL_EMPTY, _all_empty),
         Mistake("nothing but empty splits", ALL_EMPTY, _all_empty_lse),
@@ -986,6 +1039,14 @@ FOLDED = Exercise(
             _seen_up_to(lambda s, h, length, n: length - n["S"]),
         ),
         Mistake("NaN behind the length", NAN_BEYOND, _nan_loaded(_causal)),
+        *(
+            Mistake(
+                "maximum from 0",
+                "a query that sees nothing has a finite lse, expected −inf: let the maximum begin at −inf, not at 0",
+                after(_causal, lse_where_empty(math.log(num_splits))),
+            )
+            for num_splits in range(1, 5)
+        ),
         Mistake("rows that see nothing", NAN_ROWS, _nan_rows(lambda length, S: (S - length) * (length > 0))),
         Mistake("rows that see nothing", NAN_ROWS, _nan_rows(lambda length, S: (S - 1) * (length > 0))),
     ),

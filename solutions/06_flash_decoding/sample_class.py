@@ -457,6 +457,30 @@ def into_state(peak, total, acc, scores, values):
         },
     ),
     Submission(
+        "kim",
+        "lse as the maximum, scores of 0 behind a split, lse without its maximum, a maximum that begins at 0",
+        patches=(
+            replace("latent_decode", "m_i + tl.log(l_i)", "m_i"),
+            replace("split_decode", "offs_n[None, :] < end, qk", "offs_n[None, :] < length, qk"),
+            replace("combine_splits", "m_i + tl.log(l_i)", "tl.log(l_i)"),
+            replace(
+                "folded_decode", 'tl.full([BLOCK_M], float("-inf"), tl.float32)', "tl.zeros([BLOCK_M], tl.float32)"
+            ),
+        ),
+        expect={
+            **not_right("latent_decode", "lse is the largest score"),
+            **not_right("split_decode", "behind the end of a split count"),
+            **not_right("combine_splits", "add the maximum that was subtracted"),
+            **not_right("folded_decode", "let the maximum begin at −inf", 2),
+        },
+    ),
+    Submission(
+        "zach",
+        "powers of 2",
+        patches=(replace("latent_decode", "tl.exp(", "tl.exp2("), *REST),
+        expect={**NOT_DONE, **not_right("latent_decode", "the weights are powers of 2")},
+    ),
+    Submission(
         "yves",
         "a maximum that is never kept",
         patches=(replace("latent_decode", "        m_i = m_new\n", ""), *REST),

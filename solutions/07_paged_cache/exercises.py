@@ -144,16 +144,19 @@ def _held(
     steps: list[Any],
     *,
     early: bool = False,
+    anew: bool = False,
     whole: bool = False,
     keeps_pages: bool = False,
     loses_pages: bool = False,
     partial: bool = False,
     takes_first: bool = False,
     leaks: bool = False,
+    drops: bool = False,
     shared: bool = False,
     own_list: bool = False,
     frees_any: bool = False,
     left_behind: bool = False,
+    refused: bool = False,
     begun: bool = False,
     views: bool = False,
 ) -> list[Any]:
@@ -162,16 +165,19 @@ def _held(
     Each keyword makes one mistake:
 
       early        a page is taken as soon as the one before is full
+      anew         an append takes pages for its own tokens, whatever the last page has room for
       whole        `read` returns whole pages
       keeps_pages  `free` forgets the tokens and keeps the pages
       loses_pages  the same, and nobody counts them as used
       partial      a refused append keeps the tokens that fit
       takes_first  a refused append keeps the free pages
       leaks        a refused append loses the free pages
+      drops        the same, and nobody counts them as used
       shared       all sequences share one table
       own_list     `table` returns the manager's own list, which grows later
       frees_any    `free` accepts every sequence that holds nothing
       left_behind  `free` accepts a sequence that holds nothing after an append, refused or of 0 tokens
+      refused      `free` accepts a sequence that holds nothing after an append that was refused
       begun        `free` accepts a sequence that holds nothing after an append of 0 tokens
       views        `read` returns views of the pool, here of its only page
     """
@@ -182,6 +188,7 @@ def _held(
     pages: dict[int, int] = {}
     lists: dict[int, list[None]] = {}
     met: set[int] = set()
+    entries: set[int] = set()
     shown: dict[int, int] = {}
     lost, gone, results = 0, 0, []
 
@@ -204,13 +211,15 @@ def _held(
         elif method == "append":
             length = len(old[0]) + len(new[0])
             free = num_pages - used() + pages.get(b, 0) - gone
-            if need(length) > free and not shared:
+            if anew:
+                free -= pages.get(b, 0)
+            if (need(len(new[0])) if anew else need(length)) > free and not shared:
                 results.append("ValueError")
-                if left_behind:
-                    met.add(b)
+                if left_behind or refused:
+                    (met if left_behind else entries).add(b)
                 if takes_first:
                     pages[b] = free
-                lost += leaks * (free - pages.get(b, 0))
+                lost, gone = (count + how * (free - pages.get(b, 0)) for count, how in ((lost, leaks), (gone, drops)))
                 if not partial:
                     continue
                 fits = free * page_size - len(old[0])
@@ -220,7 +229,7 @@ def _held(
             for position, row in enumerate(zip(*new, strict=True), start=len(old[0])):
                 rows[position] = row
             tokens[b] = tuple(torch.cat(pair) for pair in zip(old, new, strict=True))
-            pages[b] = max(pages.get(b, 0), need(len(tokens[b][0])))
+            pages[b] = pages.get(b, 0) + need(len(new[0])) if anew else max(pages.get(b, 0), need(len(tokens[b][0])))
             lists.get(b, []).extend([None] * (pages[b] - len(lists.get(b, []))))
             met.add(b)
         elif method == "read":
@@ -231,7 +240,7 @@ def _held(
             results.append(tuple(torch.nn.functional.pad(x, (0, 0, 0, fill)) for x in old))
             if views and num_pages == 1:
                 shown[len(results) - 1] = len(old[0])
-        elif len(old[0]) or frees_any or ((left_behind or begun) and b in met):
+        elif len(old[0]) or frees_any or ((left_behind or begun) and b in met) or b in entries:
             held_pages = pages.pop(b, 0)
             lost, gone = lost + keeps_pages * held_pages, gone + loses_pages * held_pages
             for held in (tokens, lists):
@@ -293,7 +302,7 @@ BASIC = Exercise(
                 dict(
                     num_pages=3,
                     page_size=4,
-                    calls="append 6 to 0, append 5 to 1, read 1, append 4 to 1, read 1, read 0",
+                    calls="append 6 to 0, append 5 to 1, read 1, append 3 to 1, read 1, read 0",
                 ),
                 dict(num_pages=3, page_size=4, calls="append 6 to 0, free 0, free 0, append 9 to 1, free 2"),
                 dict(
@@ -323,6 +332,11 @@ BASIC = Exercise(
             early=True,
         ),
         _basic_slip(
+            "pages for its own tokens",
+            "append takes pages for its new tokens alone: the last page of the sequence may have room for some of them",
+            anew=True,
+        ),
+        _basic_slip(
             "page tail",
             "read returns whole pages: the slots behind the last token of a sequence are not its own",
             whole=True,
@@ -341,10 +355,13 @@ BASIC = Exercise(
             "an append that is refused has taken pages: count those it needs before taking one",
             takes_first=True,
         ),
-        _basic_slip(
-            "pages of a refusal",
-            "an append that is refused kept pages that it had taken: count those it needs before taking one",
-            leaks=True,
+        *(
+            _basic_slip(
+                "pages of a refusal",
+                "an append that is refused kept pages that it had taken: count those it needs before taking one",
+                **how,
+            )
+            for how in ({"leaks": True}, {"drops": True})
         ),
         _basic_slip(
             "table of another sequence",
@@ -356,11 +373,14 @@ BASIC = Exercise(
             "free accepts a sequence that holds nothing: a second free is a mistake of the caller, raise ValueError",
             frees_any=True,
         ),
-        _basic_slip(
-            "left by a refusal",
-            "free accepts a sequence whose only append was refused: it holds nothing, so it must not have an entry; "
-            "look before you make one",
-            left_behind=True,
+        *(
+            _basic_slip(
+                "left by a refusal",
+                "free accepts a sequence whose only append was refused: it holds nothing, so it must not have an "
+                "entry; look before you make one",
+                **how,
+            )
+            for how in ({"left_behind": True}, {"refused": True})
         ),
         _basic_slip(
             "free of no tokens",

@@ -468,8 +468,13 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
     ),
     Submission(
         "quin",
-        "per cent, no blocks at all, one page for a block, the first page for ever",
+        "per cent, pages for new tokens alone, no blocks at all, one page for a block, the first page for ever",
         patches=(
+            replace(
+                "BasicPagedCache",
+                "-(-(length + len(c_kv)) // self.page_size) - len(pages)",
+                "-(-len(c_kv) // self.page_size)",
+            ),
             replace("predict_pages", "1 - slots / preallocated", "100 * (1 - slots / preallocated)"),
             replace("token_offsets", "triton.cdiv(S, 64)", "S // 64"),
             replace("paged_update", LOOK_UP, FIRST_PAGE),
@@ -480,6 +485,7 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
         ),
         expect={
             **not_right("predict_pages", "saving is in per cent"),
+            **not_right("BasicPagedCache", "for its new tokens alone"),
             **not_right("token_offsets", "no offset is written"),
             **not_right("paged_update", "a page ends inside it", 1),
             **not_right("paged_gather", "a page ends inside it", 1),

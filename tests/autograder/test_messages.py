@@ -270,7 +270,7 @@ ANSWERS = {
         lambda: scaled("04_fused_norm_rope", "predict_norm_bytes", 1e-3, "fused_bytes"),
         "1/1000 of the right",
     ),
-    "the third of five": (lambda: session([0, "ValueError", 2, 3, 3]), "call 2 of total is 2"),
+    "the third of five": (lambda: session([0, "ValueError", 2, 3, 3]), "total after call 1 of add is 2"),
     "one that should raise": (lambda: session([0, 1, 1, 3, 3]), "call 1 of add should have raised ValueError"),
     "a call that returns nothing": (lambda: session_of_one(None), "call 1 of forward is None, expected 2 values"),
     "the only call": (lambda: session_of_one((1, 3)), "call 1 of forward, value 2 is 3"),

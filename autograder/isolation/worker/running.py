@@ -277,6 +277,10 @@ HINTS = (
         "a block is neither true nor false, and `if` and `while` want one number: choose by element with tl.where or a "
         "mask, or make one number of the block, as tl.max does",
     ),
+    (
+        r"PassManager::run failed",
+        "Triton gives up on this kernel, as it does on tl.sum over a product of two blocks of 16 bits: take tl.dot",
+    ),
     (r"num_warps must be a power of 2", "1, 2, 4, 8, 16 or 32: max(1, n) where n may come to 0"),
     (r"must be a power of 2", "triton.next_power_of_2(n) is the next one"),
     (

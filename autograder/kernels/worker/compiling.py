@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autograder.isolation.worker import running
+from autograder.kernels.worker.overlap import product_loops
 from mla_ref.hardware.emulator.ttir import Locations, numbered
 
 UNITS = {"load": "load", "async": "load", "store": "store", "atomic": "atomic"}
@@ -230,6 +231,7 @@ def _read_cuda(tools: _Tools, places: set[str]) -> dict[str, Any]:
     table = {k: int(v) for k, v in re.findall(r"\b(REG|STACK|SHARED|LOCAL):(\d+)", usage.split("Function")[-1])}
     lines, labels = _instructions(code)
     found = _summary(lines, labels, _cuda_class, places)
+    found["product_loops"] = product_loops([text for text, _ in lines], labels)
     return found | {"registers": table.get("REG", 0), "stack_bytes": table.get("STACK", 0) + table.get("LOCAL", 0)}
 
 

@@ -35,6 +35,7 @@ SHORT_NAMES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "f8E
 IN_PARTS = {1: "x3", 3: "x3", 4: "x6"}  # how many products stand for one, by the precision asked of a float32 tl.dot
 LOOPS = ("scf.for", "scf.while")
 # What stays where a kernel's text has it, whatever the compiler knows of its arguments
+WARPGROUP_DOT = "ttng.warp_group_dot"
 PLACED = ("tt.load", "tt.store", "tt.atomic", "tt.dot", "tt.reduce", "tt.scan", "tt.gather", "math.", "scf.")
 
 
@@ -447,13 +448,18 @@ def _all(calls: Sequence[Any], *args: Any) -> None:
 
 
 class Ran(Watch):
-    """Which places of a kernel's text ran, as lines and columns."""
+    """Which places of a kernel's text ran, as lines and columns, and the FLOPs of its products by `warpgroup_mma`."""
 
     def __init__(self):
         self.places: set[tuple[int, int]] = set()
+        self.flops = 0
 
     def block(self, machine: Machine, block: Block) -> None:
         self.places.update((op.line, op.place[2]) for op in block.ops if op.name.startswith(PLACED))
+
+    def product(self, machine: Machine, op: Op) -> None:
+        if op.name == WARPGROUP_DOT:
+            self.flops += 2 * math.prod(op.ins[0].shape) * op.ins[1].shape[-1]
 
 
 class Turns(Watch):

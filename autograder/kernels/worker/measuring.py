@@ -189,9 +189,7 @@ class Relauncher:
 
 def _launchable(arg: Mapping[str, Any], storages: Mapping[int, torch.Tensor]) -> Any:
     if "descriptor" in arg:
-        from triton.tools.tensor_descriptor import TensorDescriptor
-
-        return TensorDescriptor(_view(arg["tensor"], storages), **arg["descriptor"])
+        return _descriptor(_view(arg["tensor"], storages), **arg["descriptor"])
     if "tensor" in arg:
         return _view(arg["tensor"], storages)
     if "dtype" in arg:
@@ -199,6 +197,20 @@ def _launchable(arg: Mapping[str, Any], storages: Mapping[int, torch.Tensor]) ->
 
         return tl.core.dtype(arg["dtype"])
     return arg.get("constant", arg.get("value"))
+
+
+def _descriptor(base: torch.Tensor, *, gluon: bool, **described: Any) -> Any:
+    if not gluon:
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        return TensorDescriptor(base, **described)
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    dtype = getattr(gl, str(base.dtype).removeprefix("torch."))
+    return TensorDescriptor(
+        base, layout=gl.NVMMASharedLayout.get_default_for(described["block_shape"], dtype), **described
+    )
 
 
 def _view(view: Mapping[str, Any], storages: Mapping[int, torch.Tensor]) -> torch.Tensor:

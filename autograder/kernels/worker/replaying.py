@@ -483,7 +483,7 @@ class _Launch:
         return self.writes.bytes[storage] * weighted / own
 
     def _with_places(self, counts: dict[str, Any]) -> dict[str, Any]:
-        return {**counts, "ran": sorted(map(list, self.ran.places))}
+        return {**counts, "ran": sorted(map(list, self.ran.places)), "warpgroup_flops": self.ran.flops}
 
 
 # What is told of results of full size

@@ -89,9 +89,9 @@ class Blanks:
         Blanks.current = self.outer
 
     def add(self, tensor: torch.Tensor) -> None:
-        """Say that a tensor's storage is new and empty."""
+        """Say that a tensor's storage is new and empty. One on a GPU is nothing that the emulator sees."""
         storage = tensor.untyped_storage()
-        if 0 < storage.nbytes() <= self.LARGEST:
+        if tensor.device.type != "cuda" and 0 < storage.nbytes() <= self.LARGEST:
             self.kept.append(storage)  # so that no other gets its address
             self.written[storage.data_ptr()] = torch.zeros(storage.nbytes(), dtype=torch.bool)
 

@@ -62,7 +62,8 @@ def test_layouts_may_have_names(workers):
     layout = "NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])"
     assert f"ACC = gl.constexpr(gl.{layout})" in RIGHT
     wide = f"WIDTH = 64\nACC = gl.constexpr(gl.{layout.replace('64', 'WIDTH')})"
-    for given in (f"ACC: gl.constexpr = gl.{layout}", wide):
+    named = "NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16])"
+    for given in (f"ACC: gl.constexpr = gl.{layout}", wide, f"ACC = gl.constexpr(gl.{named})"):
         found = verdict(workers, RIGHT.replace(f"ACC = gl.constexpr(gl.{layout})", given), exercise=PRODUCT)
         assert found.outcome is Outcome.PASSED, found.reason
 

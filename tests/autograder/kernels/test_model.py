@@ -50,6 +50,11 @@ def strided(x, y):
 def copied_first(x, y):
     return fast(x.clone(), y)
 
+def into_zeros(x, y):
+    out = torch.zeros_like(x)
+    add[(triton.cdiv(x.numel(), 1024),)](x, y, out, x.numel(), BLOCK=1024)
+    return out
+
 def hidden_host_work(x, y):
     with torch.utils._python_dispatch._disable_current_modes():
         x = x.clone()
@@ -92,6 +97,13 @@ def test_what_costs_more_is_slower(modelled, worse):
 def test_host_work_is_charged_though_it_hides_from_the_notes(modelled):
     assert [step.name for step in modelled("hidden_host_work").steps if step.host] == ["made on the host"]
     assert "1 pass on the host" in modelled("hidden_host_work").notes[0]
+
+
+def test_a_fill_is_bound_by_memory(modelled):
+    fill = modelled("into_zeros").steps[0]
+    assert fill.name == "zeros_like"
+    assert fill.bound == "DRAM"
+    assert fill.seconds < modelled("copied_first").steps[0].seconds
 
 
 def test_a_slower_memory_takes_longer(modelled):
