@@ -22,6 +22,16 @@ ATTEMPTS = {
         [("return out.flatten(2) @ self.w_o.T", "return out.flatten(2) @ self.w_o.T, self.cache")],
         "it returns a value of type KVCache, expected y and nothing else",
     ),
+    "a refusal that none asked for": (
+        "KVCache",
+        [("total > self.k.shape[1]", "total > self.k.shape[0]")],
+        r"call 1 of append should not raise ValueError in line \d+ \(`raise ValueError\(f\"no room",
+    ),
+    "one axis too few": (
+        "CachedAttention",
+        [("        q, k, v = ", "        S, D = x.shape\n        q, k, v = ")],
+        r"call 1 of forward should not raise ValueError in line \d+ \(`S, D = x.shape`\): too many values to unpack",
+    ),
     "the lse beside the result": (
         "CachedAttention",
         [("out, _ =", "out, lse ="), ("return out.flatten(2) @ self.w_o.T", "return out.flatten(2) @ self.w_o.T, lse")],

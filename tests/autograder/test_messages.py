@@ -184,6 +184,7 @@ BY_PYTHON = {
         "NumPy computes from data",
     ),
     "NumPy": ("def double(x):\n    return torch.from_numpy(2 * x.numpy())", "NumPy computes from data"),
+    "an array": ("def double(x):\n    return (2 * x).numpy()", "an array of NumPy is returned"),
     "a known mistake beside it": ("def double(x):\n    print(float(x.flatten()[0]))\n    return x / 2", "halved"),
 }
 

@@ -48,8 +48,9 @@ def call(entry: Callable, arguments: dict[str, Any]) -> Any:
 def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
     """Build an object and call methods on it in turn: `{"init": [...], "steps": [[method, [argument, ...]], ...]}`.
 
-    Returns one result a step. A step that raises ValueError gives the string "ValueError", so that refusals can be
-    asked for. An attribute that is not a method raises TypeError, and so does a method that returns an exception.
+    Returns one result a step. A step that raises ValueError gives a string that begins with that word, so that refusals
+    can be asked for, and goes on with its place and message. An attribute that is not a method raises TypeError, and so
+    does a method that returns an exception.
     """
     instance = entry(*arguments["init"])
     results = []
@@ -62,8 +63,10 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
             if isinstance(result, BaseException):
                 raise TypeError(f"{method} returns a {type(result).__name__}: write raise in place of return")
             results.append(f"the text {result}" if isinstance(result, str) else result)  # no word stands for raising
-        except ValueError:
-            results.append("ValueError")
+        except ValueError as error:
+            found = describe_error(error)
+            place = " in line {line} (`{source}`)".format(**found["where"]) if found["where"] else ""
+            results.append(f"ValueError{place}: {found['message'][:200]}")
     return results
 
 
