@@ -22,6 +22,16 @@ ATTEMPTS = {
         [("return out.flatten(2) @ self.w_o.T", "return out.flatten(2) @ self.w_o.T, self.cache")],
         "it returns a value of type KVCache, expected y and nothing else",
     ),
+    "a refusal that none asked for": (
+        "KVCache",
+        [("total > self.k.shape[1]", "total > self.k.shape[0]")],
+        r"call 1 of append should not raise ValueError in line \d+ \(`raise ValueError\(f\"no room",
+    ),
+    "one axis too few": (
+        "CachedAttention",
+        [("        q, k, v = ", "        S, D = x.shape\n        q, k, v = ")],
+        r"call 1 of forward should not raise ValueError in line \d+ \(`S, D = x.shape`\): too many values to unpack",
+    ),
     "the lse beside the result": (
         "CachedAttention",
         [("out, _ =", "out, lse ="), ("return out.flatten(2) @ self.w_o.T", "return out.flatten(2) @ self.w_o.T, lse")],
@@ -84,6 +94,8 @@ ATTEMPTS = {
         "tl.sum over a product of two blocks of 16 bits: take tl.dot",
     ),
     "no decorator": ("scale_add", [("@triton.jit\n", "")], "is @triton.jit missing"),
+    "a mean": ("rms_norm", [("tl.sum(x * x) / D", "tl.mean(x * x)")], r"'mean': tl.sum\(x\) / n is the mean"),
+    "NumPy in a kernel": ("scale_add", [("alpha * x", "np.exp(x)")], "a kernel has its functions from tl"),
     "one block of heads": ("apply_rope", [("triton.cdiv(H, block_h)", "1")], "no store wrote"),
     "weights of rows that see nothing are not stored": (
         "masked_softmax",

@@ -195,7 +195,7 @@ def _how_it_ended(exercise: Exercise, reply: Reply) -> Failure:
     if reply.malformed:
         return Failure(Outcome.ENDED, f"the worker's reply could not be read: {reply.malformed}")
     if reply.ended == "time" or reply.signal == 24:  # SIGXCPU
-        return Failure(Outcome.TIME, f"no answer within {limits.seconds:g} s: is there a loop that does not end?")
+        return Failure(Outcome.TIME, _too_long(exercise))
     if reply.ended == "crowd":
         return Failure(Outcome.MEMORY, "it started more processes than an answer needs")
     if reply.ended == "memory":
@@ -205,6 +205,11 @@ def _how_it_ended(exercise: Exercise, reply: Reply) -> Failure:
     if reply.signal:
         return Failure(Outcome.ENDED, f"the process died (signal {reply.signal}) before it gave an answer")
     return Failure(Outcome.ENDED, "the process ended before it gave an answer: does the code call exit?")
+
+
+def _too_long(exercise: Exercise, place: str = "") -> str:
+    grid = ", or a grid of more programs than are needed" if exercise.kernel else ""
+    return f"no answer within {exercise.limits.seconds:g} s{place}: is there a loop that does not end{grid}?"
 
 
 def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failure | None:
@@ -305,8 +310,7 @@ def _read_error(exercise: Exercise, error: Any) -> Failure:
     if kind == "ForbiddenCall":
         return Failure(Outcome.WRONG, f"{place.strip()}: {text}" if place else text)
     if kind == "TimeoutError" and text == TIME_IS_UP:
-        said = f"no answer within {exercise.limits.seconds:g} s{place}: is there a loop that does not end?"
-        return Failure(Outcome.TIME, said)
+        return Failure(Outcome.TIME, _too_long(exercise, place))
     if kind in FAULTS:
         return Failure(FAULTS[kind], f"{quoted(error.get('kernel', ''), 80)}{place}: {text}")
     return Failure(Outcome.ERROR, f"{kind}{place}: {text}" if text else f"{kind}{place}")

@@ -406,6 +406,9 @@ class _Writer:
             return _expression(path, node)
         refused = {"tl": LANGUAGE_REFUSED, "gl": GLUON_REFUSED}.get(path.split(".")[0], {})
         why = refused.get(path.split(".")[1]) if "." in path else None
+        if refused and base in ("tl", "gl") and not why:
+            mean = ": tl.sum(x) / n is the mean" if name == "mean" else ""
+            raise self.refuse(f"uses {path}, which Triton does not have{mean}")
         raise self.refuse(f"uses {path}, which the grader does not replay" + (f": it is {why}" if why else ""))
 
     def own_name(self, node: ast.Name) -> ast.Name:

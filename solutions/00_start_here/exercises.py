@@ -224,6 +224,11 @@ ROOFLINE_TIME = Exercise(
             lambda **a: (_roofline(**a)[0], _swap(_roofline(**a)[1])),
         ),
         Mistake(
+            "rates exchanged",
+            "the rates are exchanged: bytes are divided by the bandwidth, FLOPs by the peak rate",
+            lambda flops, nbytes, peak_flops, bandwidth: (max(nbytes / peak_flops, flops / bandwidth), None),
+        ),
+        Mistake(
             "upside down",
             "the divisions are upside down: seconds are bytes over bytes/s, and FLOPs over FLOP/s",
             _upside_down,
@@ -336,6 +341,11 @@ RIDGE_ROWS = Exercise(
             "one too few",
             "this is the last number of rows that is memory-bound, expected the first that is compute-bound",
             lambda **a: _crossing(**a) - 1,
+        ),
+        Mistake(
+            "one too many",
+            "one row fewer is compute-bound too: expected the first number of rows that is",
+            lambda **a: _crossing(**a) + 1,
         ),
         Mistake(
             "weights only",

@@ -445,7 +445,7 @@ for m in (1, 16, 128, ridge_rows(n=7168, k=7168, itemsize=2, **on_h100), 1024):
 # ## Measure: does the model hold?
 #
 # Your functions predict the time of a `[m, 4096] @ [4096, 4096]` product on this machine, from the two rates that you
-# measured. Before you run the cell: for which m do you expect the time of one row?
+# measured. Before you run the cell: up to which m do you expect a product to take as long as with one row?
 
 # %%
 from mla_ref import Cost, Device

@@ -1,6 +1,6 @@
 """The sample class of lesson 00."""
 
-from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, unfinished
+from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, slip, unfinished
 from autograder.judging.verdict import Outcome
 
 SUBMISSIONS = (
@@ -288,6 +288,20 @@ def tensor_bytes(shape, itemsize):
             "roofline_time": Expected(0, says="upside down"),
             "predict_h100": Expected(0, says="milliseconds"),
         },
+    ),
+    slip(
+        "olga",
+        "divides by the other rate",
+        "roofline_time",
+        {"nbytes / bandwidth": "nbytes / peak_flops", "flops / peak_flops": "flops / bandwidth"},
+        "the rates are exchanged",
+    ),
+    slip(
+        "pia",
+        "a row more than needed",
+        "ridge_rows",
+        {"return m": "return m + 1"},
+        "one row fewer is compute-bound too",
     ),
 )
 DEMO = ("ada", "eli")

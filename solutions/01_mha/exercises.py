@@ -56,7 +56,7 @@ PREDICT_CACHE_BYTES = Exercise(
     ),
     inputs=as_given,
     oracle=_cache_bytes,
-    returns=("the prediction",),
+    returns=("prediction",),
     mistakes=(
         _bytes_slip(
             "keys without values", "these are half the bytes: a token leaves a key and a value in the cache", parts=1
@@ -660,7 +660,7 @@ PREDICT_DECODE_COST = Exercise(
     ),
     inputs=as_given,
     oracle=_decode_cost,
-    returns=("the prediction",),
+    returns=("prediction",),
     mistakes=(
         Mistake(
             "half the FLOPs",

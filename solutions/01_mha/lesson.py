@@ -305,8 +305,7 @@ print(f"for comparison, a plain mean of the two: {((first + second) / 2 - whole)
 #
 # Not copying: with n for the H/G heads of a group, the einsums are `"bsgnd,btgd->bsgnt"` and `"bsgnt,btgd->bsgnd"`.
 # The mask needs two more axes, `future[:, None, None, :]`. At the end `flatten(2, 3)` makes one axis of G and H/G
-# again,
-# for `out` and for `lse`.
+# again, for `out` and for `lse`.
 #
 # </details>
 

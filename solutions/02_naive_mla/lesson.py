@@ -637,7 +637,8 @@ def mla_query(h, w_dq, norm_weight, w_uq, cos, sin):
 # | `"w_uq"` | `[H, Dn + Dr, Rq]` | `"w_o"` | `[D, H·Dv]` |
 # | `"w_dkv"` | `[R + Dr, D]` | `"kv_norm"` | `[R]` |
 #
-# Call `mla_query`, `latent_kv` and `naive_mla_attention`.
+# Return `u`, `c_cache` and `k_cache`, of which the latter two are the tensors that were passed. Call `mla_query`,
+# `latent_kv` and `naive_mla_attention`.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -761,7 +761,8 @@ solved("1, columns", tile_columns, lambda answer: answer.tolist() == [list(range
 #
 # <details><summary>Answer</summary>
 #
-# `(tile_heads < 6) & (tile_columns < 6)`: a place needs a head *and* a column. `&` takes blocks, `and` does not.
+# `(tile_heads < 6) & (tile_columns < 6)`: a place needs a head *and* a column. `&` is for blocks, `and` for
+# single values.
 #
 # </details>
 

@@ -339,7 +339,7 @@ PREDICT_CROSSOVERS = Exercise(
     parts=(Part("three devices", 3, visible=[{}]),),
     inputs=as_given,
     oracle=_crossovers,
-    returns=("the prediction",),
+    returns=("prediction",),
     tolerance=0.02,
     mistakes=(
         _crossover_slip(

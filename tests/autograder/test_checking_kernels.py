@@ -40,6 +40,12 @@ def test_a_right_kernel_passes_at_once_with_and_without_a_history_of_cells(check
         assert "row_sum: passed, 2 of 2 points" in capsys.readouterr().out
 
 
+def test_a_warning_shows_the_line_of_the_launch(checked):
+    with pytest.warns(UserWarning, match="the grid .* has no programs") as caught, pytest.raises(CheckFailed):
+        checked(KERNEL + RIGHT.replace("(len(x),)]", "(len(x) // 1000,)]"))
+    assert {each.filename for each in caught} == {"<cell row_sum>"}
+
+
 @pytest.mark.parametrize(
     ("step", "says"),
     [

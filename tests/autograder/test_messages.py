@@ -12,7 +12,7 @@ from autograder.judging import compare
 from autograder.judging.exercise import Exercise, Part, upcast
 from mla_ref.hardware import emulator
 
-from .kernel_course import KERNEL, RIGHT, verdict
+from .kernel_course import KERNEL, RIGHT, ROW_SUM, verdict
 from .tiny_course import DOUBLE
 from .tiny_course import verdict as verdict_of_double
 
@@ -71,6 +71,18 @@ IN_A_KERNEL = {
     "a fraction as offset": (LOAD, LOAD.replace("stride", "stride / 2"), ["in line 5", "// in place of /"]),
     "no pointer": (LOAD, LOAD.replace("x_ptr + ", ""), ["in line 5", "the first argument is an address"]),
     "a block to one address": (STORE, "    tl.store(out_ptr + row, x)\n", ["in line 6", "takes as many addresses"]),
+    "an address as a list": (LOAD, LOAD + "    x = x_ptr[cols]\n", ["line 6", "): an address is no list: tl.load("]),
+    "a mean": (LOAD, LOAD + "    x = tl.mean(x)\n", ["uses tl.mean, which Triton does not have: tl.sum(x) / n is"]),
+    "one end of a range": (LOAD, LOAD + "    x += tl.arange(BLOCK)\n", ["in line 6", "it begins at 0: tl.arange(0, B"]),
+    "no axis of the grid": (LOAD, LOAD + "    x += tl.program_id()\n", ["in line 6", "first axis: tl.program_id(0)"]),
+    "an address times a number": (LOAD, LOAD + "    x = out_ptr * x\n", ["line 6", "pass a number, or tl.load it"]),
+    "a shape from an argument": (LOAD, LOAD + "    x = tl.reshape(x, (D, 2))\n", ["6", "a shape is known when"]),
+    "blocks that do not meet": (LOAD, LOAD + "    x += tl.arange(0, 2 * BLOCK)\n", ["6", "say which axis is"]),
+    "a value of another shape": (
+        LOAD,
+        LOAD + "    tl.store(out_ptr + cols, x[:, None])\n",
+        ["in line 6", "have one shape: x[None, :] adds an axis"],
+    ),
     "a size that is no constant": (LOAD, LOAD.replace("cols, m", "tl.arange(0, D), m"), ["5", "BLOCK: tl.constexpr"]),
 }
 HELPER = "def twice(x):\n    return 2 * x\n"
@@ -99,6 +111,13 @@ def test_a_mistake_around_a_kernel_has_its_sentence(workers, mistake):
     old, new, says = IN_THE_LAUNCHER[mistake]
     assert old in RIGHT
     told(verdict(workers, RIGHT.replace(old, new, 1)).reason, says)
+
+
+def test_a_kernel_that_takes_too_long_may_have_too_many_programs(workers):
+    hasty = dataclasses.replace(ROW_SUM, limits=dataclasses.replace(ROW_SUM.limits, seconds=1.0))
+    endless = RIGHT.replace("    return out", "    while True: pass\n    return out")
+    says = "is there a loop that does not end, or a grid of more programs than are needed?"
+    told(verdict(workers, endless, exercise=hasty).reason, [says])
 
 
 def test_a_helper_without_its_decorator_is_called_that(workers):
@@ -165,6 +184,7 @@ BY_PYTHON = {
         "NumPy computes from data",
     ),
     "NumPy": ("def double(x):\n    return torch.from_numpy(2 * x.numpy())", "NumPy computes from data"),
+    "an array": ("def double(x):\n    return (2 * x).numpy()", "an array of NumPy is returned"),
     "a known mistake beside it": ("def double(x):\n    print(float(x.flatten()[0]))\n    return x / 2", "halved"),
 }
 

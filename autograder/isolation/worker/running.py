@@ -48,8 +48,9 @@ def call(entry: Callable, arguments: dict[str, Any]) -> Any:
 def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
     """Build an object and call methods on it in turn: `{"init": [...], "steps": [[method, [argument, ...]], ...]}`.
 
-    Returns one result a step. A step that raises ValueError gives the string "ValueError", so that refusals can be
-    asked for. An attribute that is not a method raises TypeError, and so does a method that returns an exception.
+    Returns one result a step. A step that raises ValueError gives a string that begins with that word, so that refusals
+    can be asked for, and goes on with its place and message. An attribute that is not a method raises TypeError, and so
+    does a method that returns an exception.
     """
     instance = entry(*arguments["init"])
     results = []
@@ -62,8 +63,10 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
             if isinstance(result, BaseException):
                 raise TypeError(f"{method} returns a {type(result).__name__}: write raise in place of return")
             results.append(f"the text {result}" if isinstance(result, str) else result)  # no word stands for raising
-        except ValueError:
-            results.append("ValueError")
+        except ValueError as error:
+            found = describe_error(error)
+            place = " in line {line} (`{source}`)".format(**found["where"]) if found["where"] else ""
+            results.append(f"ValueError{place}: {found['message'][:200]}")
     return results
 
 
@@ -230,6 +233,7 @@ OF_KERNELS = (
         r"'str' object has no attribute '(to_ir|scalar|primitive_bitwidth)'|type object '\w+' has no attribute",
         "a dtype in a kernel is one of tl's: tl.float32",
     ),
+    (r"`_semantic` argument must be provided.*\[", "an address is no list: tl.load(x_ptr + offsets, mask=mask)"),
     (r"'str' object has no attribute", "a string takes part in this: is an argument of the launch one?"),
     (r"'NoneType' object has no attribute", "None takes part in this: is it an argument of the launch or a result?"),
     (r"'Name' object has no attribute 'func'", "a loop in a kernel is over range(n) or tl.static_range(n)"),
@@ -286,7 +290,6 @@ HINTS = (
         r"(?<!between them)(?<!in the loop): nothing says which comes first",
         "do the offsets contain tl.program_id, and has each program places of its own?",
     ),
-    (r"`_semantic` argument must be provided.*\[", "an address is no list: tl.load(x_ptr + offsets, mask=mask)"),
     (r"unsupported AST node type: Raise", "this kernel is not written yet"),
     (r"'function' object is not subscriptable .*\]\(", "is @triton.jit missing above the kernel?"),
     (r"outside of the scope of a kernel", "a launch has a grid, kernel[(programs,)](...)"),
@@ -295,7 +298,21 @@ HINTS = (
         "declare it as BLOCK: tl.constexpr, and leave out by a mask what is beyond the data",
     ),
     (r"Unsupported ptr type", "the first argument is an address: a pointer that the kernel is given, plus offsets"),
-    (r"invalid operands of type pointer<.* triton\.language\.float", "an offset is a whole number: // in place of /"),
+    (
+        r"invalid operands of type pointer<.* triton\.language\.float",
+        "an offset is a whole number: // in place of /; and a tensor of the launch is an address: pass a number, or "
+        "tl.load it",
+    ),
+    (r"\b(np|numpy|math) is not defined", "a kernel has its functions from tl: tl.exp, tl.sqrt"),
+    (r"triton\.language' has no attribute 'mean'", "tl.sum(x) / n is the mean"),
+    (r"arange\(\) missing 1 required positional argument: 'end'", "it begins at 0: tl.arange(0, BLOCK)"),
+    (r"program_id\(\) missing", "the grid's first axis: tl.program_id(0)"),
+    (
+        r"Shape element \d+ must have type",
+        "a shape is known when the kernel is translated: of tl.constexpr arguments and of numbers",
+    ),
+    (r"Cannot make_shape_compatible", "x[:, None] and x[None, :] say which axis is which"),
+    (r"argument to have shape .* but got", "addresses, values and mask have one shape: x[None, :] adds an axis"),
     (
         r"Value argument cannot be block type",
         "a block takes as many addresses, out_ptr + tl.arange(0, BLOCK); tl.sum and tl.max make one number of it",

@@ -17,6 +17,13 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return found
 
 
+def holds(value: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether a nested value is or holds one of these types."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return isinstance(value, kinds) or (isinstance(value, list | tuple) and any(holds(each, kinds) for each in value))
+
+
 def by_name(value: Any, name: str = "") -> dict[str, torch.Tensor]:
     """Return the tensors of nested arguments: `x`, `pair[0]`, `table[key]`."""
     if isinstance(value, torch.Tensor):

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autograder.isolation.worker import running
 from autograder.isolation.worker.layout import is_gapped
-from autograder.isolation.worker.trees import by_name, mapped, tensors_in
+from autograder.isolation.worker.trees import by_name, holds, mapped, tensors_in
 from autograder.kernels.worker.hosting import EMPTY, is_known
 from mla_ref.hardware.emulator.memory import Blanks
 
@@ -71,7 +72,11 @@ class Recorder:
         """Return everything noted as plain data, with the places where the tensors of `result` live.
 
         In `form`, which is the result, `{"$view": n}` stands for each tensor.
+
+        Raises TypeError if the result holds arrays of NumPy: what they hold is of no operation.
         """
+        if holds(result, (np.ndarray, np.generic)):
+            raise TypeError("an array of NumPy is returned, expected torch's tensor")
         views = [self._view(tensor) for tensor in tensors_in(result)]
         numbers = iter(range(len(views)))
         form = mapped(result, lambda _: {"$view": next(numbers)})

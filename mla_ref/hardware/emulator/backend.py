@@ -260,12 +260,14 @@ def check_warps(warps: int) -> None:
 
 
 def _warn(message: str) -> None:
-    """Warn where a kernel is launched."""
+    """Warn where a kernel is launched: by whom Triton was called first, whatever stands between."""
     own = (str(Path(__file__).parent), str(Path(triton.__file__).parent))
-    frame, level = sys._getframe(1), 2
-    while frame is not None and frame.f_code.co_filename.startswith(own):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, stacklevel=level)
+    frame, level, launching = sys._getframe(1), 2, 2
+    while frame is not None:
+        level += 1
+        launching = level if frame.f_code.co_filename.startswith(own) else launching
+        frame = frame.f_back
+    warnings.warn(message, stacklevel=launching)
 
 
 def _check_tensor(name: str, parameter: str, tensor: Any) -> None:

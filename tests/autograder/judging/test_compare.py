@@ -88,8 +88,9 @@ def test_an_empty_row_has_an_lse_of_minus_infinity_and_nothing_else():
         (torch.full((3,), 1 / 3).half(), torch.full((3,), 1 / 3), "; it is float16, which rounds as much"),
         ({"a": None}, {"a": [1, 2]}, "out['a'] is None, expected 2 values"),
         ({"a": [1]}, {"a": [1, 2]}, "out['a'] has 1 value, expected 2 values"),
-        ("ValueError", 5, "raised ValueError"),
-        ("ValueError", torch.ones(2), "raised ValueError"),
+        ("ValueError: full", 5, "out should not raise ValueError: full"),
+        ("ValueError: full", torch.ones(2), "out should not raise ValueError: full"),
+        ("the text ValueError", "ValueError", "should have raised"),
     ],
 )
 def test_a_wrong_answer_is_told_what_is_wrong(result, expected, says):
@@ -107,6 +108,7 @@ def test_a_wrong_answer_is_told_what_is_wrong(result, expected, says):
         (5, 5.0),
         ({"b": 2, "a": 1, "c": "more"}, {"a": 1, "b": 2}),
         ("ValueError", "ValueError"),
+        ("ValueError in line 3 (`raise ValueError`): full", "ValueError"),
         ("anything", None),
         (torch.empty(0, 3), torch.empty(0, 3)),
         (T([True]), T([True])),
