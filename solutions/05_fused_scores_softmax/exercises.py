@@ -21,6 +21,7 @@ LONG_BLOCK = 4096  # as the lesson sets it
 
 PASSES = {"eager_bytes": 11, "score_fused_bytes": 5, "softmax_fused_bytes": 9, "both_fused_bytes": 3}
 WRITES = {"eager_bytes": 6, "score_fused_bytes": 3, "softmax_fused_bytes": 5, "both_fused_bytes": 2}
+KERNEL_ALONE = {**PASSES, "score_fused_bytes": 1, "softmax_fused_bytes": 2}
 MASK_READ = {**PASSES, "eager_bytes": 12, "score_fused_bytes": 6}
 MASK_READ_EVERYWHERE = {"eager_bytes": 12, "score_fused_bytes": 6, "softmax_fused_bytes": 10, "both_fused_bytes": 4}
 SUM_READS_ONE = {**PASSES, "eager_bytes": 10, "softmax_fused_bytes": 8}
@@ -86,6 +87,14 @@ PREDICT_BYTES = Exercise(
             "one head",
             "the scores of one head are counted: every head has a row of T scores for each query",
             _traffic(PASSES, heads=False),
+        ),
+        Mistake(
+            "numbers of 4 bytes", "numbers are counted at 4 bytes: they have itemsize", _traffic(PASSES, itemsize=4)
+        ),
+        Mistake(
+            "fused kernel alone",
+            "the passes of the fused kernel alone are counted: add those of the part that stays eager",
+            _traffic(KERNEL_ALONE),
         ),
         Mistake("writes only", "only writes are counted: most operations read the scores as well", _traffic(WRITES)),
         Mistake(
