@@ -78,6 +78,7 @@ ATTEMPTS = {
         [("mask=offs_n < T)", "mask=(offs_n < T) & (seen > 0))")],
         "no store wrote 128 of them",
     ),
+    "heads before queries": ("masked_softmax", [("row // H % S", "row % S")], "taken for query n % S"),
     "a running maximum from 0": (
         "long_softmax",
         [('m_i, l_i = float("-inf"), 0.0', "m_i, l_i = 0.0, 0.0")],

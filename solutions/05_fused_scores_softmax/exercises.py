@@ -521,6 +521,12 @@ def _top_left(scores: Tensor, seq_lens: Tensor) -> Tensor:
     return _weights(scores, torch.minimum(torch.arange(1, scores.shape[1] + 1), seq_lens[:, None].long()))
 
 
+def _query_of_the_row(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    """Row n of a sequence sees what query n % S sees, as if the heads came before the queries."""
+    (B, S, H, T), limits = scores.shape, _limits(seq_lens, scores.shape[1])
+    return _weights(scores.view(B, S * H, 1, T), limits.repeat(1, H)).view_as(scores)
+
+
 def _empty_rows(value: Callable[[int], float]) -> Callable[..., Tensor]:
     """Return an oracle whose rows that see nothing hold `value(T)`."""
 
@@ -642,6 +648,11 @@ SOFTMAX = Exercise(
         LENGTHS_IGNORED,
         Mistake("mask after the maximum", LATE_MASK, _late_mask),
         Mistake("mask after the maximum, sums of 0 replaced", LATE_MASK, _late_mask_zeros),
+        Mistake(
+            "order of the rows",
+            "row n of a sequence is taken for query n % S: its rows are query by query, and heads within, n // H",
+            _query_of_the_row,
+        ),
         Mistake("not causal", "every query sees the whole sequence: query s sees S−1−s positions less", _not_causal),
         Mistake(
             "off by one", "queries do not see their own position: query s sees seq_lens[b] − (S−1−s) positions", _strict
