@@ -102,6 +102,7 @@ ATTEMPTS = {
         [("mask=offs_n < T)", "mask=(offs_n < T) & (seen > 0))")],
         "no store wrote 128 of them",
     ),
+    "heads before queries": ("masked_softmax", [("row // H % S", "row % S")], "taken for query n % S"),
     "a running maximum from 0": (
         "long_softmax",
         [('m_i, l_i = float("-inf"), 0.0', "m_i, l_i = 0.0, 0.0")],
@@ -169,6 +170,21 @@ ATTEMPTS = {
         [("tl.dot(q_rope, tl.trans(k_rope), qk) * scale", "qk + tl.dot(q_rope, tl.trans(k_rope)) * scale")],
         "only q_rope · k_rope is multiplied",
     ),
+    "the slot of the new token": (
+        "token_offsets",
+        [("position % page_size", "offs_s % page_size")],
+        "the slot is s % page_size",
+    ),
+    "the same, in an update": (
+        "paged_update",
+        [("position % page_size", "offs_s % page_size")],
+        "the slot is s % page_size",
+    ),
+    "lengths of the context": (
+        "token_offsets",
+        [("real = offs_s <", "real = tl.load(starts_ptr + b) + offs_s <")],
+        "lengths\\[b\\] is taken for the end of the context",
+    ),
     "offsets on the page of a masked look-up": (
         "token_offsets",
         [("tl.where(real, offset, -1)", "offset")],
@@ -230,6 +246,21 @@ ATTEMPTS = {
         "predict_fold",
         [("q_len % f == 0 and ", "")],
         r"\['factor'\]: factor is the most tokens that fit",
+    ),
+    "words of two bytes": (
+        "read_measurements",
+        [("read = itemsize * ", "read = 2 * ")],
+        "takes words of two bytes",
+    ),
+    "bytes of a fused kernel alone": (
+        "predict_score_bytes",
+        [('"score_fused_bytes": 5, "softmax_fused_bytes": 9', '"score_fused_bytes": 1, "softmax_fused_bytes": 2')],
+        "the passes of the fused kernel alone",
+    ),
+    "numbers of float32 everywhere": (
+        "predict_score_bytes",
+        [("T * itemsize", "T * 4"), ("(R + Dr) * itemsize", "(R + Dr) * 4")],
+        "numbers are counted at 4 bytes",
     ),
     "ratios for gains": (
         "predict_ablation",

@@ -69,6 +69,8 @@ def _of_launch(row: Mapping[str, Any], speed: Mapping[str, Any], moved: float) -
     loaded, distinct = row.get("loaded_bytes", 0), row.get("distinct_loaded_bytes", 0)
     widths = {int(width): count for width, count in (row.get("load_widths") or {}).items()}
     width = max(widths, key=lambda width: width * widths[width], default=WIDEST)
+    name, took = row.get("next") or ("", 0.0)
+    beside = f"; beside them, {BY_BOUND[name]}" if bound == "DRAM" and took > BESIDE * row["us"] else ""
     if row.get("spill_bytes"):
         return "registers spill to memory: take smaller blocks, or more warps for one"
     if programs and programs < FEW * units:
@@ -97,12 +99,10 @@ def _of_launch(row: Mapping[str, Any], speed: Mapping[str, Any], moved: float) -
     if bound in ("L2", "load and store units", "DRAM") and distinct and loaded > AGAIN * distinct:
         return (
             f"{_mb(loaded)} are loaded of {_mb(distinct)}: some is read again. Keep it where it fits, or pass over it "
-            f"fewer times"
+            f"fewer times{beside}"
         )
-    if bound == "DRAM" and row.get("next"):
-        name, beside = row["next"]
-        if beside > BESIDE * row["us"]:
-            return f"the bytes are the floor's, {_mb(speed['bytes'])}; beside them, {BY_BOUND[name]}"
+    if bound == "DRAM" and beside:
+        return f"the bytes are the floor's, {_mb(speed['bytes'])}{beside}"
     if bound == "DRAM":
         took = f"{row['bound_us']:.3g} of {us:.3g} µs"
         return f"the bytes are the floor's, {_mb(speed['bytes'])}, and moving them takes {took}"

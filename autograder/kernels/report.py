@@ -53,7 +53,7 @@ def speed_html(speed: Mapping[str, Any], reached: bool = False) -> str:
 
 
 def _left(reached: bool) -> str:
-    return "every bar is reached; for who wants more: " if reached else ""
+    return "every bar is reached; beyond the bars: " if reached else ""
 
 
 def _speed_summary(speed: Mapping[str, Any]) -> str:

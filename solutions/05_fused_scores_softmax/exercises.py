@@ -21,6 +21,7 @@ LONG_BLOCK = 4096  # as the lesson sets it
 
 PASSES = {"eager_bytes": 11, "score_fused_bytes": 5, "softmax_fused_bytes": 9, "both_fused_bytes": 3}
 WRITES = {"eager_bytes": 6, "score_fused_bytes": 3, "softmax_fused_bytes": 5, "both_fused_bytes": 2}
+KERNEL_ALONE = {**PASSES, "score_fused_bytes": 1, "softmax_fused_bytes": 2}
 MASK_READ = {**PASSES, "eager_bytes": 12, "score_fused_bytes": 6}
 MASK_READ_EVERYWHERE = {"eager_bytes": 12, "score_fused_bytes": 6, "softmax_fused_bytes": 10, "both_fused_bytes": 4}
 SUM_READS_ONE = {**PASSES, "eager_bytes": 10, "softmax_fused_bytes": 8}
@@ -86,6 +87,14 @@ PREDICT_BYTES = Exercise(
             "one head",
             "the scores of one head are counted: every head has a row of T scores for each query",
             _traffic(PASSES, heads=False),
+        ),
+        Mistake(
+            "numbers of 4 bytes", "numbers are counted at 4 bytes: they have itemsize", _traffic(PASSES, itemsize=4)
+        ),
+        Mistake(
+            "fused kernel alone",
+            "the passes of the fused kernel alone are counted: add those of the part that stays eager",
+            _traffic(KERNEL_ALONE),
         ),
         Mistake("writes only", "only writes are counted: most operations read the scores as well", _traffic(WRITES)),
         Mistake(
@@ -512,6 +521,12 @@ def _top_left(scores: Tensor, seq_lens: Tensor) -> Tensor:
     return _weights(scores, torch.minimum(torch.arange(1, scores.shape[1] + 1), seq_lens[:, None].long()))
 
 
+def _query_of_the_row(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    """Row n of a sequence sees what query n % S sees, as if the heads came before the queries."""
+    (B, S, H, T), limits = scores.shape, _limits(seq_lens, scores.shape[1])
+    return _weights(scores.view(B, S * H, 1, T), limits.repeat(1, H)).view_as(scores)
+
+
 def _empty_rows(value: Callable[[int], float]) -> Callable[..., Tensor]:
     """Return an oracle whose rows that see nothing hold `value(T)`."""
 
@@ -633,6 +648,11 @@ SOFTMAX = Exercise(
         LENGTHS_IGNORED,
         Mistake("mask after the maximum", LATE_MASK, _late_mask),
         Mistake("mask after the maximum, sums of 0 replaced", LATE_MASK, _late_mask_zeros),
+        Mistake(
+            "order of the rows",
+            "row n of a sequence is taken for query n % S: its rows are query by query, and heads within, n // H",
+            _query_of_the_row,
+        ),
         Mistake("not causal", "every query sees the whole sequence: query s sees S−1−s positions less", _not_causal),
         Mistake(
             "off by one", "queries do not see their own position: query s sees seq_lens[b] − (S−1−s) positions", _strict

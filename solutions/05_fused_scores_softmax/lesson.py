@@ -106,10 +106,10 @@ def predict_score_bytes(B, S, H, T, R, Dr, itemsize):
     B, S, H, T, R, Dr: int, as in the table; itemsize: int, bytes of one number.
 
     Returns a dict of numbers:
-      eager_bytes          eager_scores and eager_softmax above
-      score_fused_bytes    one kernel in place of eager_scores
-      softmax_fused_bytes  one kernel in place of eager_softmax
-      both_fused_bytes     two kernels
+      eager_bytes          eager_scores, then eager_softmax
+      score_fused_bytes    one kernel in place of eager_scores, then eager_softmax
+      softmax_fused_bytes  eager_scores, then one kernel in place of eager_softmax
+      both_fused_bytes     one kernel, then another
       cache_bytes          the size of c_kv and k_rope
 
     The trap: the mask is [S, T]; adding it reads and writes the scores, and nothing else of their size.

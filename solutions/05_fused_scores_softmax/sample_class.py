@@ -424,12 +424,14 @@ def masked_softmax(scores, seq_lens):
     ),
     Submission(
         "jens",
-        "float32 operands in TF32",
+        "float32 operands in TF32, heads before queries",
         patches=(
+            replace("masked_softmax", "row // H % S", "row % S"),
             replace("scaled_matmul", ', input_precision="ieee"', ""),
             replace("attention_score", ', input_precision="ieee"', ""),
         ),
         expect={
+            **not_right("masked_softmax", "taken for query n % S", 2),
             **not_right("scaled_matmul", "multiplied in TF32"),
             **not_right("attention_score", "multiplied in TF32", 1),
         },
@@ -541,14 +543,16 @@ def masked_softmax(scores, seq_lens):
     ),
     Submission(
         "paul",
-        "one cache for all sequences, queries aligned at the start, no mask at the end of a row",
+        "bytes of the kernel alone, one cache for all sequences, queries aligned at the start, no mask at the end",
         patches=(
+            replace("predict_score_bytes", PASSES, PASSES.replace("5,", "1,").replace("9,", "2,")),
             replace("scaled_matmul", "acc * scale, mask=(offs_m < M)[:, None] & (offs_n < N)[None, :]", "acc * scale"),
             replace("attention_score", "c_kv_ptr + b * T * R", "c_kv_ptr"),
             replace("attention_score", "k_rope_ptr + b * T * P", "k_rope_ptr"),
             replace("masked_softmax", SEEN, "    seen = tl.minimum(s + 1, tl.load(seq_lens_ptr + b))\n"),
         ),
         expect={
+            **says("predict_score_bytes", "the fused kernel alone"),
             **not_right("scaled_matmul", "is the mask missing"),
             **not_right("attention_score", "the cache of sequence 0", 1),
             **not_right("masked_softmax", "query s sees s + 1 positions"),
@@ -608,12 +612,15 @@ def masked_softmax(scores, seq_lens):
     ),
     Submission(
         "vera",
-        "a maximum that begins at 0",
+        "numbers of 4 bytes, a maximum that begins at 0",
         patches=(
+            replace("predict_score_bytes", "T * itemsize", "T * 4"),
+            replace("predict_score_bytes", "(R + Dr) * itemsize", "(R + Dr) * 4"),
             replace("masked_softmax", "    m_i = tl.max(x)\n", "    m_i = tl.maximum(tl.max(x), 0.0)\n"),
             replace("long_softmax", 'm_i, l_i = float("-inf"), 0.0', "m_i, l_i = 0.0, 0.0"),
         ),
         expect={
+            **says("predict_score_bytes", "numbers are counted at 4 bytes"),
             **not_right("masked_softmax", "a maximum that begins at 0", 3),
             **not_right("long_softmax", "a maximum that begins at 0", 2),
         },

@@ -462,6 +462,11 @@ def _whole_position(table: Tensor, b: int, token: Tensor, start: int, size: int)
     return _row(table, b, token, start, size)[0], start + token
 
 
+def _slot_of_new(table: Tensor, b: int, token: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
+    """The page is right. The slot is that of a sequence without old tokens."""
+    return _row(table, b, token, start, size)[0], token % size
+
+
 def _in(pages: Tensor, where: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Return a page and a slot that the pool has, wherever a mistake leads."""
     (page, slot), (count, size) = where, pages.shape[:2]
@@ -506,6 +511,7 @@ ONE_TOO_FAR = (
     "tokens lie one position too far: a sequence of n tokens has its next at position n, in slot n % page_size"
 )
 NO_MODULO = "the slot is the whole position: within its page a token is at position % page_size"
+SLOT_OF_NEW = "the slot is s % page_size: it is that of the position, (starts[b] + s) % page_size"
 STRIDE = (
     "pages are taken to lie side by side: page p begins p · stride(0) words behind the first, not p · page_size · width"
 )
@@ -582,6 +588,14 @@ def _padding_on_page_0(
     return right.where(right >= 0, (starts[:, None].long() + torch.arange(S)) % page_size * width)
 
 
+def _up_to_lengths(
+    block_table: Tensor, starts: Tensor, lengths: Tensor, S: int, page_size: int, page_stride: int, width: int
+) -> Tensor:
+    """Tokens whose position is beyond `lengths` get -1."""
+    right = _offsets()(block_table, starts, lengths, S, page_size, page_stride, width)
+    return right.where(starts[:, None] + torch.arange(S) < lengths[:, None], -1)
+
+
 OFFSETS = Exercise(
     name="token_offsets",
     title="where a token lies: page, slot, offset",
@@ -647,6 +661,12 @@ OFFSETS = Exercise(
         Mistake("past the end of a page", RUNS_ON, _offsets(_runs_on)),
         Mistake("one position too far", ONE_TOO_FAR, _offsets(_next_row)),
         Mistake("slot without modulo", NO_MODULO, _offsets(_whole_position)),
+        Mistake("slot without the start", SLOT_OF_NEW, _offsets(_slot_of_new)),
+        Mistake(
+            "lengths of the context",
+            "lengths[b] is taken for the end of the context: it counts new tokens, s < lengths[b] is real",
+            _up_to_lengths,
+        ),
         Mistake(
             "page stride",
             "pages are taken to lie side by side: page p begins at p · page_stride, not at p · page_size · width",
@@ -847,6 +867,7 @@ UPDATE = Exercise(
         Mistake("past the end of a page", RUNS_ON, _updated(_runs_on)),
         Mistake("one position too far", ONE_TOO_FAR, _updated(_next_row)),
         Mistake("slot without modulo", NO_MODULO, _updated(_whole_position)),
+        Mistake("slot without the start", SLOT_OF_NEW, _updated(_slot_of_new)),
         *(Mistake("one page for a block", INSIDE, _updated(_one_page(*way))) for way in itertools.product(FEW, BOTH)),
         *(Mistake("page stride", STRIDE, _updated(apart=apart)) for apart in SIDE_BY_SIDE),
         Mistake("table ignored", NO_TABLE, _updated(_no_table)),

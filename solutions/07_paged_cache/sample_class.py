@@ -426,13 +426,25 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
         },
     ),
     Submission(
+        "kim",
+        "the slot of a sequence without old tokens",
+        patches=tuple(
+            replace(name, "position % page_size", "offs_s % page_size") for name in ("token_offsets", "paged_update")
+        ),
+        expect={
+            **not_right("token_offsets", "the slot is s % page_size", 1),
+            **not_right("paged_update", "the slot is s % page_size", 1),
+        },
+    ),
+    Submission(
         "olga",
-        "bytes of tokens; a refused append leaves an entry; pages are taken to lie side by side, everywhere",
+        "bytes of tokens; a refused append leaves an entry; lengths of contexts; pages lie side by side, everywhere",
         patches=(
             replace("predict_pages", '"page_bytes": slots', '"page_bytes": sum(lengths)'),
             replace("BasicPagedCache", ENTRY, ENTRY.replace("get(sequence, 0)", "setdefault(sequence, 0)")),
             replace("BasicPagedCache", NOTHING, "if sequence not in self.lengths:"),
             replace("BasicPagedCache", "self.tables.pop(sequence)", "self.tables.pop(sequence, [])"),
+            replace("token_offsets", REAL, "real = tl.load(starts_ptr + b) + offs_s < tl.load(lengths_ptr + b)"),
             replace("paged_update", "c_kv_pages.shape[1], " + PAGE_STRIDES, "page_size, " + SIDE_BY_SIDE),
             replace("paged_update", "    block_s = min", "    page_size = c_kv_pages.shape[1]\n    block_s = min"),
             replace("paged_gather", PAGE_STRIDES, SIDE_BY_SIDE),
@@ -441,6 +453,7 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
         expect={
             **not_right("predict_pages", "page_bytes are those of the tokens", 1),
             **not_right("BasicPagedCache", "whose only append was refused", 2),
+            **not_right("token_offsets", "taken for the end of the context", 1),
             **not_right("paged_update", "pages are taken to lie side by side", 2),
             **not_right("paged_gather", "pages are taken to lie side by side", 2),
             **not_right("paged_decode", "pages are taken to lie side by side", 3),

@@ -721,7 +721,7 @@ READ_MEASUREMENTS = Exercise(
             "several new tokens, other words",
             1,
             visible=[
-                dict(batches=[2, 9, 40, 99], S=3, L=4096, sizes=V3, itemsize=1, gbps=2000.0, tflops=500.0),
+                dict(batches=[3, 9, 40, 99], S=3, L=4096, sizes=V3, itemsize=1, gbps=2000.0, tflops=500.0),
             ],
             hidden=lambda r: [_drawn_table(r, S=r.randint(2, 4), itemsize=size) for size in (1, 4)],
         ),
@@ -763,6 +763,9 @@ READ_MEASUREMENTS = Exercise(
         ),
         _reading_slip("MACs for FLOPs", "absorb_tflop_per_s counts MACs: one MAC is two FLOPs", macs=0.5),
         _reading_slip("words for bytes", "naive_gb_per_s counts words: multiply by itemsize", itemsize=1),
+        _reading_slip(
+            "words of two bytes", "naive_gb_per_s takes words of two bytes: multiply by itemsize", itemsize=2
+        ),
         _reading_slip(
             "prefix read per sequence",
             "naive_gb_per_s counts the prefix once per sequence: all of it is shared, and read once",

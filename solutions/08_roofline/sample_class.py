@@ -427,12 +427,14 @@ def predict_crossovers():
     ),
     Submission(
         "zoe",
-        "the rotated key once for all heads, naive where both are equal",
+        "the rotated key once for all heads, naive where both are equal, words of two bytes",
         patches=(
             *words("stored * (H * (Dn + Dv) + Dr)", "stored * (R + Dr)"),
             replace("choose_forms", '("absorb", "naive")}', '("naive", "absorb")}'),
+            replace("read_measurements", "read = itemsize * ", "read = 2 * "),
         ),
         expect={
+            "read_measurements": Expected(2, Outcome.PARTIAL, "words of two bytes"),
             "prefix_costs": Expected(0, says="the rotated key once for all heads"),
             "choose_forms": Expected(3, Outcome.PARTIAL, "absorb where both are equal"),
         },

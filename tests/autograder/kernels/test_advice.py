@@ -33,6 +33,10 @@ TABLE = {
         dict(bound="DRAM", again_bytes=FLOOR / 2, **{**ONCE, "loaded_bytes": FLOOR}),
         "189.3 MB are loaded of 94.65 MB: some is",
     ),
+    "read twice, by one warp": (
+        dict(bound="DRAM", again_bytes=FLOOR / 2, next=["waiting", 80.0], **{**ONCE, "loaded_bytes": FLOOR}),
+        "fewer times; beside them, waiting bounds it",
+    ),
     "read twice, from the L2": (
         dict(bound="DRAM", again_bytes=1e6, bound_us=90.0, **{**ONCE, "loaded_bytes": FLOOR}),
         "the bytes are the floor's",
