@@ -77,9 +77,15 @@ class Kernels:
         return found | {"message": self.told(found.get("message", ""))}
 
     def told(self, text: str) -> str:
-        """Return a sentence about this program with the student's lines."""
-        line = lambda match: f"line {self.lines[int(match[1])][1]}" if int(match[1]) in self.lines else match[0]
-        return re.sub(r"\bline (\d{1,6})\b", line, text)
+        """Return a sentence about this program with the student's lines, and their text where it has the line's."""
+
+        def line(match: re.Match[str]) -> str:
+            if int(match[1]) not in self.lines:
+                return match[0]
+            _, number, source = self.lines[int(match[1])]
+            return f"line {number}" + (f" (`{source.strip()}`)" if match[2] else "")
+
+        return re.sub(r"\bline (\d{1,6})\b( \(`[^`]*`\))?", line, text)
 
 
 def cut_kernels(cells: Sequence[Cell], kernels: Iterable[str]) -> Kernels:

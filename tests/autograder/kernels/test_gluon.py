@@ -78,6 +78,13 @@ def test_its_speed_is_not_modelled(workers):
     assert "the kernels are in Gluon, of which no model tells the time" in found.reason
 
 
+def test_both_lines_of_a_race_are_the_students(workers):
+    early = RIGHT.replace("        mbarrier.wait(free.index(place), (i // 2 & 1) ^ 1)\n", "")
+    found = verdict(workers, early, exercise=PRODUCT)
+    assert "a copy by TMA writes a[0] while a copy by TMA of line" in found.reason
+    assert found.reason.count("(`tma.async_copy_global_to_shared(a_desc, [row, 64 * i], full.index(place)") == 2
+
+
 WRONG = {
     "no wait": (
         "        mbarrier.wait(full.index(place), i // 2 & 1)\n",
