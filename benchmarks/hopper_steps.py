@@ -64,21 +64,6 @@ ONE_WARPGROUP: Edits = [
     ("        [4, 4],\n        [240, 24],", "        [4],\n        [24],"),
     ("[(S // 128, H)]", "[(S // 64, H)]"),
 ]
-# In place of the loop of lesson 14: a block after the other, each product waited for.
-IN_TURN = """    for i in range(blocks):
-        place, turn = i & 1, i >> 1 & 1
-        mbarrier.wait(k_full.index(place), turn)
-        qk = warpgroup_mma(q.index(HALF), k.index(place).permute((1, 0)), none, use_acc=False, is_async=True)
-        qk = warpgroup_mma_wait(0, deps=(qk,))
-        mbarrier.arrive(k_free.index(place))
-        p, m_i, l_i, alpha = softmax_step(qk, m_i, l_i, scale)
-        acc = acc * alpha[:, None]
-        weights = gl.convert_layout(p.to(gl.bfloat16), WEIGHTS)
-        mbarrier.wait(v_full.index(place), turn)
-        acc = warpgroup_mma(weights, v.index(place), acc, is_async=True)
-        acc, weights = warpgroup_mma_wait(0, deps=(acc, weights))
-        mbarrier.arrive(v_free.index(place))
-"""
 LOOP = ("    mbarrier.wait(q_full, 0)\n", "    offs_m = row + ROWS")  # where that loop begins and ends
 # A store that nobody reads: without it the compiler puts the softmax behind the wait for the product.
 HELD: Edits = [
@@ -156,7 +141,7 @@ def attention_forms() -> dict[str, Edits]:
     """Return the steps that are taken back of the attention of lesson 14, by name."""
     text = without_marks(lesson().solutions["two_warpgroups"])
     start, end = text.index(LOOP[0]) + len(LOOP[0]), text.index(LOOP[1])
-    in_turn = [(text[start:end], IN_TURN)]
+    in_turn = [(text[start:end], course().module(LESSON, "sample_class").IN_TURN)]
     return {
         "one warpgroup and a loader": [*in_turn, *ONE_WARPGROUP],
         "two warpgroups and a loader": in_turn,
@@ -166,9 +151,14 @@ def attention_forms() -> dict[str, Edits]:
     }
 
 
+def course() -> Course:
+    """Return the course of which lesson 14 is one."""
+    return Course.at(Path(__file__).parents[1])
+
+
 def lesson() -> Any:
     """Return lesson 14."""
-    return Course.at(Path(__file__).parents[1]).lesson(LESSON)
+    return course().lesson(LESSON)
 
 
 def of_lesson(exercise: str, edits: Edits) -> Callable[..., Any]:

@@ -15,7 +15,8 @@ REGISTERS = "[240, 24]"
 LOG2_E = "scale * 1.4426950408889634"
 FREE = "mbarrier.wait(k_free.index(place), turn ^ 1)"
 
-IN_TURN = """
+IN_TURN = """    for i in range(blocks):
+        place, turn = i & 1, i >> 1 & 1
         mbarrier.wait(k_full.index(place), turn)
         qk = warpgroup_mma(q.index(HALF), k.index(place).permute((1, 0)), none, use_acc=False, is_async=True)
         qk = warpgroup_mma_wait(0, deps=(qk,))
@@ -35,8 +36,7 @@ def in_turn(notebook):
     cell = next(cell for cell in notebook["cells"] if cell["id"] == "two_warpgroups")
     before, rest = cell["source"].split("    mbarrier.wait(q_full, 0)\n")
     behind = rest[rest.index("    offs_m = row") :]
-    loop = "    for i in range(blocks):\n        place, turn = i & 1, i >> 1 & 1" + IN_TURN
-    cell["source"] = f"{before}    mbarrier.wait(q_full, 0)\n{loop}{behind}"
+    cell["source"] = f"{before}    mbarrier.wait(q_full, 0)\n{IN_TURN}{behind}"
     return notebook
 
 
