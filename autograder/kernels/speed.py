@@ -8,6 +8,7 @@ at for facts, which an exercise names.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,10 +24,11 @@ from autograder.kernels import cost_model
 from autograder.kernels.answers import Answers
 from autograder.kernels.compile import compile_launches
 from autograder.kernels.cost_model import Constants
+from autograder.kernels.explain import data_of, explained
 from autograder.kernels.full_size import FullSize
 from autograder.kernels.measure import BAND, GpuWorker
 from autograder.kernels.model import NEARLY, Known, Modelled, Timed, floor_dtype, form_of, model_call
-from autograder.kernels.record import kernels_of
+from autograder.kernels.record import kernels_of, record
 from autograder.kernels.worker import recording
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, Unchecked
 from mla_ref.hardware.devices import DEVICES, find_device
@@ -128,10 +130,11 @@ def model(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, s
 
 def compiled_and_compared(
     exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, seed: str = ""
-) -> tuple[list[dict[str, Any]], float]:
+) -> tuple[list[dict[str, Any]], float, int]:
     """Return what the compiler says of the launches of the small call, the answer of which is compared.
 
-    And the share of its compulsory FLOPs that `warpgroup_mma` did there.
+    And the share of its compulsory FLOPs that `warpgroup_mma` did there; and the programs of the full size's largest
+    launch.
 
     Raises KernelFailure, LimitReached, SandboxError.
     """
@@ -140,14 +143,24 @@ def compiled_and_compared(
     ((number, recording),) = answers.recordings.items()
     source = kernels_of(program, recording).source
     compiled = compile_launches(workers, source, recording, speed.device)
-    return compiled, answers.warpgroup_flops[number] / speed.floor(**{**speed.case, **speed.small}).flops
+    share = answers.warpgroup_flops[number] / speed.floor(**{**speed.case, **speed.small}).flops
+    arguments = exercise.inputs(None, **speed.case)
+    with _at_full_size():
+        full = explained(record(workers, program, exercise.name, arguments), data_of(arguments), exercise.copies)
+        if form_of(full.recording) != form_of(recording):
+            raise KernelFailure(
+                f"{', '.join(form_of(full.recording))} follow one another there, and not in the small call"
+            )
+    return compiled, share, max(math.prod(each["grid"]) for each in full.recording.launches)
 
 
-def by_facts(exercise: Exercise, compiled: Sequence[Mapping[str, Any]], by_warpgroups: float) -> Verdict:
+def by_facts(exercise: Exercise, compiled: Sequence[Mapping[str, Any]], by_warpgroups: float, programs: int) -> Verdict:
     """Hold what the compiler says of the launches against the exercise's facts."""
-    speed, parts, reason = exercise.speed, [], ""
-    if by_warpgroups < NEARLY:
-        reason = f"warpgroup_mma does {by_warpgroups:.0%} of the FLOPs that the work takes: do the products by it"
+    speed, parts, reason, sms = exercise.speed, [], "", DEVICES[exercise.speed.device].sms
+    if not NEARLY <= by_warpgroups <= 1 / NEARLY:
+        reason = f"warpgroup_mma does {by_warpgroups:.0%} of the FLOPs that the work takes: do each product once, by it"
+    elif programs < sms:
+        reason = f"at full size {programs} programs are started, and the GPU has {sms} multiprocessors"
     for fact in speed.facts:
         reason = reason or fact.missing(compiled)
         points = speed.points * fact.share

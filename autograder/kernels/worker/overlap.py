@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-PRODUCT = re.compile(r"\bHGMMA\b")
+PRODUCT = re.compile(r"\bHGMMA\.\d+x(\d+)x")
+LAST = "gsb0"  # of the instructions of a group, which are waited for together
 WAIT = re.compile(r"\bWARPGROUP\.DEPBAR\.LE gsb0, (0x[0-9a-f]+)")
 REGISTERS = re.compile(r"\bUSETMAXREG\.\S+ (?:UP\d, )?(0x[0-9a-f]+)")
 BESIDE = {"exponentials": r"\bMUFU\.EX2\b", "copies": r"\bUTMALDG\b", "spills": r"\b(LDL|STL)\b"}
@@ -21,8 +22,8 @@ def product_loops(code: Sequence[str], labels: Mapping[str, int]) -> list[dict[s
 
     `products` are started there. Of `exponentials`, `copies` to shared memory and `spills`, those while a product is
     under way come first: `[beside, all]`. At `most` so many groups of products are under way at once, `carried` of them
-    from one turn to the next. The partition that it is in has so many `registers` a thread; 0 if no partition asks for
-    any.
+    from one turn to the next; a group that is small beside the loop's largest does not count. The partition that it is
+    in has so many `registers` a thread; 0 if no partition asks for any.
     """
     loops = sorted(set(_loops(code, labels)), key=lambda loop: loop[1] - loop[0])
     found: list[tuple[int, int]] = []
@@ -57,18 +58,27 @@ def _target(text: str, labels: Mapping[str, int], position: int) -> int:
 
 
 def _read(body: Sequence[str]) -> dict[str, Any]:
-    under_way = 0
+    groups, size = [0], [int(match[1]) if (match := PRODUCT.search(text)) else 0 for text in body]
+    for text, columns in zip(body, size, strict=True):
+        groups[-1] += columns
+        groups += [0] * (columns > 0 and LAST in text)
+    large = max(groups) / 2  # a product of less keeps no tensor core busy
+    under_way: list[int] = []  # groups, by columns of all their instructions
     for _ in range(2):  # the second time with what the first leaves under way
         found: dict[str, Any] = {"products": 0, "most": 0, **{name: [0, 0] for name in BESIDE}}
-        for text in body:
-            if PRODUCT.search(text):
-                found["products"] += 1
-                under_way += "gsb0" in text
-                found["most"] = max(found["most"], under_way)
+        started = 0
+        for text, columns in zip(body, size, strict=True):
+            started += columns
+            found["products"] += columns > 0
+            if columns and LAST in text:
+                under_way.append(started)
+                started = 0
             elif wait := WAIT.search(text):
-                under_way = min(under_way, int(wait[1], 16))
+                under_way = under_way[max(len(under_way) - int(wait[1], 16), 0) :]
+            beside = sum(each >= large for each in under_way)
+            found["most"] = max(found["most"], beside)
             for name, pattern in BESIDE.items():
                 if re.search(pattern, text):
-                    found[name][0] += under_way > 0
+                    found[name][0] += beside > 0
                     found[name][1] += 1
-    return {**found, "carried": under_way}
+    return {**found, "carried": beside}

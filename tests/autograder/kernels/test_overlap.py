@@ -33,7 +33,7 @@ def program(exercise, edits=()):
 
 
 def loops(workers, exercise, edits=()):
-    (compiled,), _ = compiled_and_compared(EXERCISES[exercise], program(exercise, edits), workers)
+    (compiled,), *_ = compiled_and_compared(EXERCISES[exercise], program(exercise, edits), workers)
     return compiled["product_loops"]
 
 
@@ -64,12 +64,48 @@ def test_one_thing_after_the_other_has_one_product_under_way(workers):
     assert [loop["most"] for loop in loops(workers, "two_warpgroups", in_turn)] == [1, 1]
 
 
-def test_a_loop_that_shows_the_facts_and_does_half_of_the_work_earns_nothing(workers):
+# Right, and slow.
+STARTED = "    acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, ACC)\n"
+TURN = """        acc = warpgroup_mma(a.index(place), b.index(place).permute((1, 0)), acc, is_async=True)
+        acc = warpgroup_mma_wait(1, deps=(acc,))  # the product before is done, and its place free
+"""
+TWICE = """        acc = warpgroup_mma(a.index(place), b.index(place).permute((1, 0)), acc, is_async=True)
+        more = warpgroup_mma(a.index(place), b.index(place).permute((1, 0)), more, is_async=True)
+        acc, more = warpgroup_mma_wait(1, deps=(acc, more))
+"""
+WORK_TWICE = [
+    (TURN, TWICE),
+    (STARTED, STARTED + STARTED.replace("acc =", "more =")),
+    ("BLOCK_N = gl.constexpr(256)", "BLOCK_N = gl.constexpr(128)"),
+    ("16, 256, 16", "16, 128, 16"),
+    ("// 256)", "// 128)"),
+    ("[256, 64]", "[128, 64]"),
+    ("[64, 256]", "[64, 128]"),
+    ("acc.to(gl.bfloat16)", "(0.5 * acc + 0.5 * more).to(gl.bfloat16)"),
+    ("    acc = warpgroup_mma_wait(0, deps=(acc,))", "    acc, more = warpgroup_mma_wait(0, deps=(acc, more))"),
+]
+
+
+def test_what_does_the_work_twice_earns_nothing(workers):
+    verdict = judge_speed(EXERCISES["piped_product"], program("piped_product", WORK_TWICE), workers)
+    assert (verdict.score, verdict.outcome) == (0, Outcome.SLOW)
+    assert "warpgroup_mma does 200% of the FLOPs" in verdict.reason
+
+
+def test_what_does_half_of_the_work_by_wgmma_earns_nothing(workers):
     exercise = EXERCISES["piped_product"]
     half = dataclasses.replace(exercise.speed, floor=lambda **case: exercise.speed.floor(**case) * 2)
     verdict = judge_speed(dataclasses.replace(exercise, speed=half), program("piped_product"), workers)
     assert (verdict.score, verdict.outcome) == (0, Outcome.SLOW)
     assert "warpgroup_mma does 50% of the FLOPs that the work takes" in verdict.reason
+
+
+def test_programs_at_full_size_are_enough_for_the_gpu(workers):
+    exercise = EXERCISES["piped_product"]
+    few = dataclasses.replace(exercise.speed, case=dict(M=640, N=2560, K=640))
+    verdict = judge_speed(dataclasses.replace(exercise, speed=few), program("piped_product"), workers)
+    assert verdict.score == 0
+    assert "at full size 100 programs are started, and the GPU has 132 multiprocessors" in verdict.reason
 
 
 # A loop that waits for a barrier out of the way, from where it jumps back, is none of the loops that are looked at.
@@ -87,12 +123,34 @@ BRA `(.L_2)
 """
 
 
-def test_waiting_for_a_barrier_is_no_loop_of_the_kernels():
+# A product of 8 columns does not keep tensor cores busy until the next of 256 is started.
+SMALL = """.L_1: HGMMA.64x256x16.F32.BF16 R24, gdesc[UR8], R24
+HGMMA.64x256x16.F32.BF16 R24, gdesc[UR8], R24, gsb0
+WARPGROUP.DEPBAR.LE gsb0, 0x0
+HGMMA.64x8x16.F32.BF16 R4, gdesc[UR8], R4, gsb0
+WARPGROUP.DEPBAR.LE gsb0, 0x1
+MUFU.EX2 R4, R4
+@P1 BRA `(.L_1)
+"""
+
+
+def read(text):
     labels, code = {}, []
-    for text in SPINNING.splitlines():
-        label, colon, rest = text.partition(": ")
+    for line in text.splitlines():
+        label, colon, rest = line.partition(": ")
         if colon:
             labels[label] = len(code)
-        code.append(rest if colon else text)
+        code.append(rest if colon else line)
     (loop,) = product_loops(code, labels)
+    return loop
+
+
+def test_a_small_product_left_under_way_is_none():
+    loop = read(SMALL)
+    assert (loop["products"], loop["most"], loop["carried"], loop["exponentials"]) == (3, 1, 0, [0, 1])
+    assert read(SMALL.replace("64x8x", "64x256x"))["carried"] == 1
+
+
+def test_waiting_for_a_barrier_is_no_loop_of_the_kernels():
+    loop = read(SPINNING)
     assert (loop["products"], loop["exponentials"], loop["carried"]) == (1, [1, 1], 1)
