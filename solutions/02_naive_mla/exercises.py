@@ -21,6 +21,7 @@ from ..oracles import (
     NOT_HIDDEN,
     TURN_MISTAKES,
     altered,
+    axis_mistakes,
     base_2_mistake,
     causal,
     halves_layout,
@@ -542,6 +543,7 @@ ATTENTION = Exercise(
             for part in ("nope", "rope")
         ),
         *mask_mistakes(_expanded, "q_nope", "c_kv"),
+        *axis_mistakes(_expanded),
         _attention_slip("future scored −10000", NOT_HIDDEN, hidden=HIDDEN),
         base_2_mistake(_expanded),
         Mistake(
