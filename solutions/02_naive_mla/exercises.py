@@ -172,7 +172,7 @@ RMS = Exercise(
         Part(
             "float32 rows",
             1,
-            visible=[dict(shape=(2, 3, 16)), dict(shape=(5, 33), scale=20.0)],
+            visible=[dict(shape=(2, 3, 16)), dict(shape=(5, 33), scale=20.0), dict(shape=(24,))],
             hidden=lambda r: [
                 dict(shape=(r.randint(1, 3), r.randint(1, 7), r.randint(16, 70)), scale=r.uniform(1, 50)),
                 dict(shape=(r.randint(16, 90),)),
