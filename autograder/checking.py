@@ -188,6 +188,8 @@ def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[Failure | None
 def _described(error: Exception) -> dict[str, Any]:
     """Describe an error as the judge does, but name a cell that is not the exercise's by the function that failed."""
     found = running.describe_error(error)
+    if isinstance(error, NameError) and not isinstance(error, UnboundLocalError):
+        found["message"] += ": is it spelt like that, and was the cell run that defines it?"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if running.is_students(frame.filename)]
     late = str(error) == running.TIME_IS_UP  # of which the place is in the first cell
     if frames and found["where"] and found["where"]["line"] == frames[-1].lineno and not late:

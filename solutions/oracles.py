@@ -191,7 +191,7 @@ WEIGHTS = "the weights of one query and head sum to 1"
 def mask_mistakes(attention: Oracle, query: str, key: str) -> tuple[Mistake, ...]:
     """Return mistakes of the causal mask. `query` and `key` name the arguments [B, S, …] and [B, T, …].
 
-    `attention` takes a `shift` and whether the mask is `inverted`, as `causal` does, and the `axis` of the softmax.
+    `attention` takes a `shift` and whether the mask is `inverted`, as `causal` does.
     """
 
     def shifted(by: Callable[[int, int], int]) -> Oracle:
@@ -224,14 +224,18 @@ def mask_mistakes(attention: Oracle, query: str, key: str) -> tuple[Mistake, ...
             "lse counts the scores of hidden tokens: take it after the mask",
             lambda **a: (attention(**a)[0], attention(**a, shift=a[key].shape[1])[1]),
         ),
-        *(
-            Mistake(
-                f"softmax over the {along}",
-                f"the softmax runs over the {along}, expected over the keys: {WEIGHTS}",
-                lambda axis=axis, **a: (attention(**a, axis=axis)[0], None),
-            )
-            for axis, along in ((2, "heads"), (1, "queries"))
-        ),
+    )
+
+
+def axis_mistakes(attention: Oracle) -> tuple[Mistake, ...]:
+    """Return mistakes of the softmax. `attention` takes its `axis` in scores [B, S, H, T]."""
+    return tuple(
+        Mistake(
+            f"softmax over the {along}",
+            f"the softmax runs over the {along}, expected over the keys: {WEIGHTS}",
+            lambda axis=axis, **a: (attention(**a, axis=axis)[0], None),
+        )
+        for axis, along in ((2, "heads"), (1, "queries"))
     )
 
 

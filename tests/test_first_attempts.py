@@ -56,6 +56,11 @@ ATTEMPTS = {
         "lse has a relative error",
     ),
     "seconds rounded down": ("roofline_time", [("nbytes / bandwidth", "nbytes // bandwidth")], "seconds is 2"),
+    "an axis of its own for the weight": (
+        "rms_normalize",
+        [("(y * weight)", "(y * weight[None])")],
+        r"y has shape \[1, 24\], expected \[24\]",
+    ),
     "eps of its own, lesson 02": ("rms_normalize", [("+ eps", "+ 1e-6")], "eps is 1e-06 whatever the call says"),
     "eps of its own, lesson 04": ("rms_norm", [("+ eps", "+ 1e-6")], "eps=1e-05"),
     "another eps for the latent": (

@@ -12,7 +12,7 @@ from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, rand
 from mla_ref import Cost, sdpa
 
 from ..drawing import as_given, sink
-from ..oracles import HIDDEN, NOT_HIDDEN, base_2_mistake, causal, mask_mistakes, slips
+from ..oracles import HIDDEN, NOT_HIDDEN, axis_mistakes, base_2_mistake, causal, mask_mistakes, slips
 
 # predict_cache_bytes
 
@@ -169,6 +169,7 @@ ATTENTION = Exercise(
             lambda **a: _attention(**a, scale=1 / a["q"].shape[-1]),
         ),
         *mask_mistakes(_attention, "q", "k"),
+        *axis_mistakes(_attention),
         Mistake(
             "future scored 0",
             "hidden scores are set to 0, and exp(0) is 1, a weight like any other: set them to −inf",
@@ -213,6 +214,10 @@ def _grouped(q, k, v, head, **wrong):
     return _attention(q, k[:, :, index], v[:, :, index], **wrong)
 
 
+def _consecutive(q, k, v, **wrong):
+    return _grouped(q, k, v, lambda h, H, G: h // (H // G), **wrong)
+
+
 def _group_last(q, k, v):
     """The right heads, flattened with the group as the fast index."""
     out, lse = sdpa(q, k, v)
@@ -237,7 +242,7 @@ GROUPED_ATTENTION = Exercise(
         Part(
             "multi-head, G = H",
             1,
-            visible=[dict(B=2, S=2, T=7, H=3, G=3, Dh=8)],
+            visible=[dict(B=2, S=3, T=7, H=3, G=3, Dh=8)],
             hidden=lambda r: [_grouped_shape(r, r.randint(1, 5), 1)],
         ),
         Part(
@@ -278,11 +283,8 @@ GROUPED_ATTENTION = Exercise(
             "the query heads are split as [H/G, G], expected [G, H/G]: consecutive query heads share a key head",
             _group_first,
         ),
-        Mistake(
-            "no mask",
-            "no causal mask: a query sees tokens that come after it",
-            lambda q, k, v: _grouped(q, k, v, head=lambda h, H, G: h // (H // G), shift=k.shape[1]),
-        ),
+        Mistake("no scale", "the scores are not scaled: expected q·k/√Dh", lambda **a: _consecutive(**a, scale=1.0)),
+        *mask_mistakes(_consecutive, "q", "k"),
     ),
     needs=("attention",),
     forbidden=("scaled_dot_product",),
@@ -305,7 +307,7 @@ def _cache(init, steps, *, limit=0, clip=False, fill=False, count_first=False, c
 
     `limit` moves the largest length that is accepted, `clip` drops what does not fit, `fill` keeps what fits of a chunk
     that is refused, `count_first` counts tokens that are then refused, `counted` is whether tokens are counted at all,
-    `returned` is "filled", "new", "storage", or of what is filled "exchanged" or "values" alone.
+    `returned` is "filled", "new", "storage", or of what is filled "exchanged", "keys" or "values".
     """
     batch, capacity, heads, width = init
     if not counted:
@@ -333,9 +335,8 @@ def _cache(init, steps, *, limit=0, clip=False, fill=False, count_first=False, c
         tail = torch.zeros(batch, capacity - length, heads, width, dtype=torch.float64)
         storage = tuple(torch.cat((x, tail), 1) for x in kept)
         results = [storage if isinstance(result, tuple) else result for result in results]
-    if returned in ("exchanged", "values"):
-        first = 1 if returned == "values" else 0
-        results = [(each[1], each[first]) if isinstance(each, tuple) else each for each in results]
+    if order := {"exchanged": (1, 0), "keys": (0, 0), "values": (1, 1)}.get(returned):
+        results = [tuple(each[n] for n in order) if isinstance(each, tuple) else each for each in results]
     return results
 
 
@@ -430,6 +431,11 @@ KV_CACHE = Exercise(
             "one storage",
             "keys and values share one storage: the values are written over the keys",
             returned="values",
+        ),
+        _cache_slip(
+            "keys for values",
+            "the values come back as the keys: append writes each to its own storage",
+            returned="keys",
         ),
         _cache_slip(
             "last place refused",

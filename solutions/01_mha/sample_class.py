@@ -560,6 +560,33 @@ class KVCache:
         {"        self.used = 0": "        self.v = self.k\n        self.used = 0"},
         "share one storage",
     ),
+    *(
+        slip(f"ole{n}", about, "grouped_attention", changes, words)
+        for n, (about, changes, words) in enumerate(
+            (
+                ("no scale", {" / math.sqrt(q.shape[-1])": ""}, "not scaled"),
+                ("a mask from the top left", {" + (T - S)": ""}, "aligned top-left"),
+                ("hides a query's own token", {"(T) > ": "(T) >= "}, "own token"),
+                ("sees the next token", {"(T - S)": "(T - S + 1)"}, "one place too far right"),
+                ("a mask the wrong way round", {"(T) > ": "(T) <= "}, "mask is inverted"),
+                (
+                    "a log-sum-exp of all tokens",
+                    {
+                        "    scores = scores.m": "    every = scores\n    scores = scores.m",
+                        "logsumexp(scores": "logsumexp(every",
+                    },
+                    "take it after the mask",
+                ),
+            )
+        )
+    ),
+    slip(
+        "piet",
+        "stores the keys twice",
+        "KVCache",
+        {"= v\n": "= k\n"},
+        "the values come back as the keys",
+    ),
     slip(
         "greta",
         "splits a projection the wrong way round",

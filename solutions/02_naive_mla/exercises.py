@@ -21,6 +21,7 @@ from ..oracles import (
     NOT_HIDDEN,
     TURN_MISTAKES,
     altered,
+    axis_mistakes,
     base_2_mistake,
     causal,
     halves_layout,
@@ -171,7 +172,7 @@ RMS = Exercise(
         Part(
             "float32 rows",
             1,
-            visible=[dict(shape=(2, 3, 16)), dict(shape=(5, 33), scale=20.0)],
+            visible=[dict(shape=(2, 3, 16)), dict(shape=(5, 33), scale=20.0), dict(shape=(24,))],
             hidden=lambda r: [
                 dict(shape=(r.randint(1, 3), r.randint(1, 7), r.randint(16, 70)), scale=r.uniform(1, 50)),
                 dict(shape=(r.randint(16, 90),)),
@@ -542,6 +543,7 @@ ATTENTION = Exercise(
             for part in ("nope", "rope")
         ),
         *mask_mistakes(_expanded, "q_nope", "c_kv"),
+        *axis_mistakes(_expanded),
         _attention_slip("future scored −10000", NOT_HIDDEN, hidden=HIDDEN),
         base_2_mistake(_expanded),
         Mistake(

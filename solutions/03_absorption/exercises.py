@@ -20,7 +20,7 @@ from mla_ref.roofline import (
 )
 
 from ..drawing import V3, as_given, config, latent_operands, mla_operands, sink, widths
-from ..oracles import CROSSED, HIDDEN, NOT_HIDDEN, base_2_mistake, causal, mask_mistakes, slips
+from ..oracles import CROSSED, HIDDEN, NOT_HIDDEN, axis_mistakes, base_2_mistake, causal, mask_mistakes, slips
 
 LITE = V3 | dict(H=16)
 
@@ -394,6 +394,7 @@ LATENT_ATTENTION = Exercise(
             rope_value=True,
         ),
         *mask_mistakes(_latent, "q_latent", "c_kv"),
+        *axis_mistakes(_latent),
         _latent_slip("future scored −10000", NOT_HIDDEN, hidden=HIDDEN),
         base_2_mistake(_latent),
         Mistake(
