@@ -39,7 +39,8 @@ for name, source, launch in requests:
     namespace = {"__name__": "kernels"}
     running.run_cell("kernels", source, namespace)
     function = namespace[launch["kernel"]]
-    source = (GluonASTSource if function.is_gluon() else ASTSource)(function, *compiling.specialise(function, launch["args"]))
+    kind = GluonASTSource if function.is_gluon() else ASTSource
+    source = kind(function, *compiling.specialise(function, launch["args"]))
     shared = compile(source, target=GPUTarget(*target), options=launch["options"]).metadata.shared
     print(json.dumps([name, launch["kernel"], shared]))
 """
