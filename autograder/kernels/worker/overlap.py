@@ -6,13 +6,15 @@ under way. What stands between the two costs no time of its own, if the compiler
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-PRODUCT = re.compile(r"\bHGMMA\b")
+PRODUCT = re.compile(r"\bHGMMA\.(\d+)x(\d+)x(\d+)")
 WAIT = re.compile(r"\bWARPGROUP\.DEPBAR\.LE gsb0, (0x[0-9a-f]+)")
 REGISTERS = re.compile(r"\bUSETMAXREG\.\S+ (?:UP\d, )?(0x[0-9a-f]+)")
+LEAST = 0.1  # of what a loop multiplies: a smaller group of products keeps no tensor core busy
 BESIDE = {"exponentials": r"\bMUFU\.EX2\b", "copies": r"\bUTMALDG\b", "spills": r"\b(LDL|STL)\b"}
 
 
@@ -21,8 +23,8 @@ def product_loops(code: Sequence[str], labels: Mapping[str, int]) -> list[dict[s
 
     `products` are started there. Of `exponentials`, `copies` to shared memory and `spills`, those while a product is
     under way come first: `[beside, all]`. At `most` so many groups of products are under way at once, `carried` of them
-    from one turn to the next. The partition that it is in has so many `registers` a thread; 0 if no partition asks for
-    any.
+    from one turn to the next; a group of less than `LEAST` of the loop's products counts as none. The partition that it
+    is in has so many `registers` a thread; 0 if no partition asks for any.
     """
     loops = sorted(set(_loops(code, labels)), key=lambda loop: loop[1] - loop[0])
     found: list[tuple[int, int]] = []
@@ -57,16 +59,21 @@ def _target(text: str, labels: Mapping[str, int], position: int) -> int:
 
 
 def _read(body: Sequence[str]) -> dict[str, Any]:
-    under_way = 0
+    sizes = [math.prod(map(int, match.groups())) for text in body if (match := PRODUCT.search(text))]
+    least, group = LEAST * sum(sizes), 0
+    groups: list[int] = []
     for _ in range(2):  # the second time with what the first leaves under way
         found: dict[str, Any] = {"products": 0, "most": 0, **{name: [0, 0] for name in BESIDE}}
         for text in body:
-            if PRODUCT.search(text):
+            if match := PRODUCT.search(text):
                 found["products"] += 1
-                under_way += "gsb0" in text
-                found["most"] = max(found["most"], under_way)
+                group += math.prod(map(int, match.groups()))
+                if "gsb0" in text:
+                    groups, group = [*groups, group], 0
             elif wait := WAIT.search(text):
-                under_way = min(under_way, int(wait[1], 16))
+                groups = groups[max(0, len(groups) - int(wait[1], 16)) :]
+            under_way = sum(size >= least for size in groups)
+            found["most"] = max(found["most"], under_way)
             for name, pattern in BESIDE.items():
                 if re.search(pattern, text):
                     found[name][0] += under_way > 0

@@ -33,7 +33,7 @@ def program(exercise, edits=()):
 
 
 def loops(workers, exercise, edits=()):
-    (compiled,), _ = compiled_and_compared(EXERCISES[exercise], program(exercise, edits), workers)
+    (compiled,) = compiled_and_compared(EXERCISES[exercise], program(exercise, edits), workers).launches
     return compiled["product_loops"]
 
 
