@@ -46,14 +46,15 @@ class Answers:
     recordings
         The programs of the calls, by number of the case.
     warpgroup_flops
-        What their kernels in Gluon multiplied and added by `warpgroup_mma`, by number of the case.
+        By number of the case, what kernels in Gluon multiplied and added by `warpgroup_mma`: all programs, and the one
+        that did most.
     """
 
     def __init__(self, exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers):
         self.exercise, self.program, self.workers = exercise, program, workers
         self.ran: set[Place] = set()
         self.recordings: dict[int, record.Recording] = {}
-        self.warpgroup_flops: dict[int, int] = {}
+        self.warpgroup_flops: dict[int, tuple[int, int]] = {}
 
     def __call__(
         self, cases: Sequence[Case], messages: Mapping[int, Mapping[str, Any]]
@@ -111,7 +112,8 @@ class Answers:
                     "terms": terms,
                 }
                 self.ran |= replayed.places(kernels.source, recording)
-                self.warpgroup_flops[n] = sum(counts["warpgroup_flops"] for counts in replayed.counts)
+                flops = [counts["warpgroup_flops"] for counts in replayed.counts]
+                self.warpgroup_flops[n] = sum(every for every, _ in flops), max((most for _, most in flops), default=0)
         return found, failures
 
     def _explained(self, recording: Recording, case: Case) -> Explained:

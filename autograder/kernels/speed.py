@@ -33,6 +33,9 @@ from autograder.kernels.worker import recording
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, Unchecked
 from mla_ref.hardware.devices import DEVICES, find_device
 
+MORE = 1.1  # of the compulsory FLOPs, as tails are multiplied with what lies beyond them
+ALONE = 0.5  # of them, in one program of a small call
+
 
 @dataclass(frozen=True)
 class Attained(Timed):
@@ -87,7 +90,8 @@ def judge_speed(
         if isinstance(worker, GpuWorker):
             verdict = verdict_on(exercise, measure(exercise, program, worker))
         elif exercise.speed.facts:
-            verdict = by_facts(exercise, *compiled_and_compared(exercise, program, worker, seed))
+            compared = compiled_and_compared(exercise, program, worker, seed)
+            verdict = by_facts(exercise, compared, compiled_at_full_size(exercise, program, worker, compared.form))
         else:
             verdict = verdict_on(exercise, model(exercise, program, worker, seed))
     except KernelFailure as error:
@@ -128,13 +132,21 @@ def model(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, s
         return attained(exercise, timed(known | _known(_compared(exercise, program, workers, seed))))
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """What the compiler says of a call's launches, what it does in order, and why no fact counts; "" if they do."""
+
+    launches: Sequence[Mapping[str, Any]]
+    form: tuple[str, ...]
+    reason: str
+
+
 def compiled_and_compared(
     exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, seed: str = ""
-) -> tuple[list[dict[str, Any]], float, int]:
-    """Return what the compiler says of the launches of the small call, the answer of which is compared.
+) -> Compiled:
+    """Return what is said of the small call, the answer of which is compared.
 
-    And the share of its compulsory FLOPs that `warpgroup_mma` did there; and the programs of the full size's largest
-    launch.
+    `warpgroup_mma` has to do its compulsory FLOPs, hardly any more, and not most of them in one program.
 
     Raises KernelFailure, LimitReached, SandboxError.
     """
@@ -143,32 +155,60 @@ def compiled_and_compared(
     ((number, recording),) = answers.recordings.items()
     source = kernels_of(program, recording).source
     compiled = compile_launches(workers, source, recording, speed.device)
-    share = answers.warpgroup_flops[number] / speed.floor(**{**speed.case, **speed.small}).flops
+    every, most = answers.warpgroup_flops[number]
+    share = every / speed.floor(**{**speed.case, **speed.small}).flops
+    reason = ""
+    if share < NEARLY:
+        reason = f"warpgroup_mma does {share:.0%} of the FLOPs that the work takes: do the products by it"
+    elif share > MORE:
+        reason = f"warpgroup_mma does {share:.0%} of the FLOPs that the work takes: leave out what nobody needs"
+    elif most > ALONE * every:
+        reason = f"one program does {most / every:.0%} of the products, while others wait: share them out"
+    return Compiled(compiled, form_of(recording), reason)
+
+
+def compiled_at_full_size(
+    exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, form: tuple[str, ...]
+) -> Compiled:
+    """Return what is said of the call at full size, which does in order what a call that was compared did: `form`.
+
+    A launch that multiplies has to have a program for nearly each of the device's multiprocessors. No kernel runs.
+
+    Raises KernelFailure, LimitReached, SandboxError.
+    """
+    speed, device = exercise.speed, DEVICES[exercise.speed.device]
     arguments = exercise.inputs(None, **speed.case)
     with _at_full_size():
-        full = explained(record(workers, program, exercise.name, arguments), data_of(arguments), exercise.copies)
-        if form_of(full.recording) != form_of(recording):
+        found = explained(record(workers, program, exercise.name, arguments), data_of(arguments), exercise.copies)
+        recording = found.recording
+        if form_of(recording) != form:
             raise KernelFailure(
-                f"{', '.join(form_of(full.recording))} follow one another there, and not in the small call"
+                f"{', '.join(form_of(recording))} follow one another, and did not where it was compared"
             )
-    return compiled, share, max(math.prod(each["grid"]) for each in full.recording.launches)
+        compiled = compile_launches(workers, kernels_of(program, recording).source, recording, speed.device)
+    programs = [
+        math.prod(launch["grid"])
+        for launch, each in zip(recording.launches, compiled, strict=True)
+        if each["product_loops"]
+    ]
+    reason = ""
+    if min(programs, default=device.sms) < NEARLY * device.sms:
+        reason = f"at full size {min(programs)} programs multiply, and {device.name} has {device.sms} multiprocessors"
+    return Compiled(compiled, form, reason)
 
 
-def by_facts(exercise: Exercise, compiled: Sequence[Mapping[str, Any]], by_warpgroups: float, programs: int) -> Verdict:
-    """Hold what the compiler says of the launches against the exercise's facts."""
-    speed, parts, reason, sms = exercise.speed, [], "", DEVICES[exercise.speed.device].sms
-    if not NEARLY <= by_warpgroups <= 1 / NEARLY:
-        reason = f"warpgroup_mma does {by_warpgroups:.0%} of the FLOPs that the work takes: do each product once, by it"
-    elif programs < sms:
-        reason = f"at full size {programs} programs are started, and the GPU has {sms} multiprocessors"
+def by_facts(exercise: Exercise, *calls: Compiled) -> Verdict:
+    """Hold what the compiler says of each call's launches against the exercise's facts."""
+    speed, parts = exercise.speed, []
+    reason = next((call.reason for call in calls if call.reason), "")
     for fact in speed.facts:
-        reason = reason or fact.missing(compiled)
+        reason = reason or next(filter(None, (fact.missing(call.launches) for call in calls)), "")
         points = speed.points * fact.share
         parts.append(PartVerdict(fact.name, points, 0.0 if reason else points, reason))
     score = sum(part.score for part in parts)
     outcome = Outcome.PASSED if not reason else Outcome.PARTIAL if score else Outcome.SLOW
     notes = [f"by the machine code for {DEVICES[speed.device].name}: where there is a GPU, the clock decides"]
-    notes += [note for each in compiled for note in _of_pipelines(each)]
+    notes += dict.fromkeys(note for call in calls for each in call.launches for note in _of_pipelines(each))
     return Verdict(*exercise.graded(of_speed=True), score, outcome, reason, None, tuple(parts), tuple(notes))
 
 

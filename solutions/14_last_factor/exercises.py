@@ -152,7 +152,7 @@ PRODUCT = Exercise(
     speed=Speed(
         points=3,
         case=dict(M=4096, N=4096, K=4096),
-        small=dict(M=128, N=512, K=640),
+        small=dict(M=256, N=512, K=640),
         floor=lambda M, N, K: Cost(bytes=2 * (M * K + N * K + M * N), flops=2 * M * N * K),
         bars=((0.4, 0.5), (0.57, 1.0)),
         baseline=lambda a, b: a @ b.T,

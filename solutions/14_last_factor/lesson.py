@@ -288,7 +288,8 @@ check("piped_product")
 # Where there is no Hopper GPU, `check_speed` compiles your kernel for an H100 and reads the machine code. It looks for
 # three facts, each of which counts once those before it hold: the loop starts its products by wgmma (a quarter of the
 # points); a product is under way from one turn to the next, and what the loop fetches is asked for meanwhile (half);
-# the loop moves no register to memory and back (a quarter).
+# the loop moves no register to memory and back (a quarter). None counts if the kernel multiplies over 1.1 times what
+# the work takes, if one program does most of it, or if multiprocessors are left without a program.
 
 # %% speed="piped_product"
 check_speed("piped_product")

@@ -448,18 +448,20 @@ def _all(calls: Sequence[Any], *args: Any) -> None:
 
 
 class Ran(Watch):
-    """Which places of a kernel's text ran, as lines and columns, and the FLOPs of its products by `warpgroup_mma`."""
+    """Which places of a kernel's text ran, as lines and columns, and each program's FLOPs by `warpgroup_mma`."""
 
     def __init__(self):
         self.places: set[tuple[int, int]] = set()
-        self.flops = 0
+        self.flops: dict[int, int] = {}
 
     def block(self, machine: Machine, block: Block) -> None:
         self.places.update((op.line, op.place[2]) for op in block.ops if op.name.startswith(PLACED))
 
     def product(self, machine: Machine, op: Op) -> None:
         if op.name == WARPGROUP_DOT:
-            self.flops += 2 * math.prod(op.ins[0].shape) * op.ins[1].shape[-1]
+            (program,) = machine.numbers.tolist()
+            flops = 2 * math.prod(op.ins[0].shape) * op.ins[1].shape[-1]
+            self.flops[program] = self.flops.get(program, 0) + flops
 
 
 class Turns(Watch):

@@ -483,7 +483,12 @@ class _Launch:
         return self.writes.bytes[storage] * weighted / own
 
     def _with_places(self, counts: dict[str, Any]) -> dict[str, Any]:
-        return {**counts, "ran": sorted(map(list, self.ran.places)), "warpgroup_flops": self.ran.flops}
+        flops = sorted(self.ran.flops.values())
+        return {
+            **counts,
+            "ran": sorted(map(list, self.ran.places)),
+            "warpgroup_flops": [sum(flops), max(flops, default=0)],
+        }
 
 
 # What is told of results of full size

@@ -33,7 +33,7 @@ def program(exercise, edits=()):
 
 
 def loops(workers, exercise, edits=()):
-    (compiled,), *_ = compiled_and_compared(EXERCISES[exercise], program(exercise, edits), workers)
+    (compiled,) = compiled_and_compared(EXERCISES[exercise], program(exercise, edits), workers).launches
     return compiled["product_loops"]
 
 
@@ -105,7 +105,7 @@ def test_programs_at_full_size_are_enough_for_the_gpu(workers):
     few = dataclasses.replace(exercise.speed, case=dict(M=640, N=2560, K=640))
     verdict = judge_speed(dataclasses.replace(exercise, speed=few), program("piped_product"), workers)
     assert verdict.score == 0
-    assert "at full size 100 programs are started, and the GPU has 132 multiprocessors" in verdict.reason
+    assert "at full size 100 programs multiply, and H100 80GB HBM3 (SXM) has 132 multiprocessors" in verdict.reason
 
 
 # A loop that waits for a barrier out of the way, from where it jumps back, is none of the loops that are looked at.
