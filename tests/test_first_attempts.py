@@ -61,6 +61,11 @@ ATTEMPTS = {
         [("(y * weight)", "(y * weight[None])")],
         r"y has shape \[1, 24\], expected \[24\]",
     ),
+    "a mask of 0 times −inf": (
+        "latent_attention",
+        [(".masked_fill(future[:, None, :], -math.inf)", " + future[:, None, :] * -math.inf")],
+        "has NaN in 24 of 24 entries: NaN comes here from 0/0, 0 · inf and inf - inf",
+    ),
     "eps of its own, lesson 02": ("rms_normalize", [("+ eps", "+ 1e-6")], "eps is 1e-06 whatever the call says"),
     "eps of its own, lesson 04": ("rms_norm", [("+ eps", "+ 1e-6")], "eps=1e-05"),
     "another eps for the latent": (

@@ -237,6 +237,8 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
             f"{one_line(message['frozen'], 500)}, and what Python makes of them does not count: use torch's operations"
         )
         return Failure(Outcome.WRONG, f"{one_line(found.plain, 500)}: {said}", case=str(case))
+    if "has NaN in" in found.plain and not exercise.kernel and not found.mistake:
+        return Failure(Outcome.WRONG, f"{one_line(found.reason, 1000)}: {_nan_from(case)}", case=str(case))
     if not exercise.kernel or not strange or (found.mistake and not made):
         return Failure(Outcome.WRONG, one_line(found.reason, 1000), found.mistake, str(case))
     reason = f"{one_line(found.plain, 1000)}: {one_line(_source_of(exercise, case, message, found), 500)}"
@@ -261,8 +263,13 @@ def _source_of(exercise: Exercise, case: Case, message: dict[str, Any], found: D
     sources = [] if "blank" in message else ["what a kernel does not write"]
     if message.get("filled") is None:
         sources.append("what a mask leaves out of a load without `other`")
+    return _nan_from(case, *sources)
+
+
+def _nan_from(case: Case, *sources: str) -> str:
+    """Return where a NaN comes from, beside these sources."""
     if any(bool(t.isnan().any()) for t in tensors_in(case.arguments)):
-        sources.append("places of the arguments that do not count and hold NaN")
+        sources = (*sources, "places of the arguments that do not count and hold NaN")
     return f"NaN comes here from {', '.join([*sources, '0/0, 0 · inf'])} and inf - inf"
 
 

@@ -73,11 +73,12 @@ class Recorder:
 
         In `form`, which is the result, `{"$view": n}` stands for each tensor.
 
-        Raises TypeError if the result holds arrays of NumPy: what they hold is of no operation.
+        Raises TypeError if the result holds arrays of NumPy, what they hold is of no operation, or a tensor that is not
+        what its memory holds.
         """
         if holds(result, (np.ndarray, np.generic)):
             raise TypeError("an array of NumPy is returned, expected torch's tensor")
-        views = [self._view(tensor) for tensor in tensors_in(result)]
+        views = [self._view(_as_stored(tensor)) for tensor in tensors_in(result)]
         numbers = iter(range(len(views)))
         form = mapped(result, lambda _: {"$view": next(numbers)})
         return {"events": self.events, "storages": self.storages, "result": views, "form": form}
@@ -206,6 +207,21 @@ class Recorder:
             return {"constant" if constant else "value": value}
         known = "tensors, tensor descriptors, numbers and constants are supported"
         raise CannotRecord(f"argument {name} is a {type(value).__name__}; {known}")
+
+
+def _as_stored(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of a result; raise TypeError if its numbers are not those of its memory."""
+    if tensor.is_neg() or tensor.is_conj():
+        raise TypeError(
+            "a tensor is returned that torch has still to negate: return tensor.resolve_conj().resolve_neg()"
+        )
+    if tensor.is_meta or tensor._is_zerotensor():
+        raise TypeError(f"a tensor without memory is returned, on device {str(tensor.device)!r}")
+    size = tensor.untyped_storage().nbytes()
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    if tensor.numel() and (due := (tensor.storage_offset() + last + 1) * tensor.element_size()) > size:
+        raise TypeError(f"a tensor of {due} bytes is returned, and its storage has {size}: it was resized")
+    return tensor
 
 
 def _usual_layout(descriptor: Any) -> Any:

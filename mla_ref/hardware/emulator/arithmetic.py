@@ -1,8 +1,9 @@
 """What arithmetic means on a GPU: dialects arith and math, and the casts of tt, on blocks as torch tensors.
 
-Integers wrap. 16-bit floats are computed in float32 and rounded once. `exp2`, `sqrt`, `rsqrt`, `floor` and `ceil` of
-float32 flush subnormals to zero, as PTX's do. Not modelled: the last bits of approximate functions and divisions,
-the order of sums, and the fusing of a product with a sum.
+Integers wrap. 16-bit floats are computed in float32 and rounded once. `exp2`, `sqrt`, `rsqrt`, `floor`, `ceil`, `sin`
+and `erf` of float32 flush subnormals to zero, as on NVIDIA's GPUs. A division of float32 is a product with the rounded
+reciprocal. Integers become bfloat16 in one rounding, as on Hopper. Not modelled: the last bits of approximate functions
+and reciprocals, the order of sums, and the fusing of a product with a sum.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ DTYPES = {
 BITS = {torch.bool: 1, torch.int8: 8, torch.int16: 16, torch.int32: 32, torch.int64: 64}
 TINY = torch.finfo(torch.float32).tiny
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
+INVERTED = 2.0**125  # the largest number of float32, nearly, whose reciprocal is no subnormal
+EXACT = 1 << 53  # the integers up to here are floats of 64 bits
 
 
 def dtype_of(kind: Type) -> torch.dtype:
@@ -162,6 +165,18 @@ def _flushing(function: Values) -> Values:
     return lambda x: flushed(function(flushed(x)))
 
 
+def _quotient(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return a quotient as a GPU has it: of float32 the rounded reciprocal times a, so that x / x need not be 1."""
+    if a.dtype == torch.float64:
+        return torch.div(a, b)
+    if a.dtype != torch.float32:
+        return _quotient(a.float(), b.float()).to(a.dtype)
+    size = b.abs()
+    plain = (size < INVERTED) & (size > 1 / INVERTED)
+    found = a * torch.reciprocal(b)
+    return found if bool(plain.all()) else torch.where(plain, found, torch.div(a, b))
+
+
 def _square_root(x: torch.Tensor) -> torch.Tensor:
     """Return the nearest number, from which torch's may differ in the last bit."""
     with np.errstate(invalid="ignore"):
@@ -181,7 +196,7 @@ def _float_remainder(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     else:
         quotient = (a.float() / b.float()).trunc()
         left = (a.double() - quotient.double() * b.double()).to(torch.float32).to(a.dtype)
-    return torch.where(b.isinf() & a.isfinite(), a, left)
+    return torch.where(b.isinf(), a, left)
 
 
 def _clamped(op: Op) -> Values:
@@ -244,7 +259,10 @@ def to_float_toward_zero(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Cut off the digits that do not fit."""
     near = to_float(x, dtype)
     bits = near.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[dtype.itemsize])
-    return (bits - (near.to(x.dtype).abs() > x.abs()).to(bits.dtype)).view(dtype)
+    cut = (bits - (near.to(x.dtype).abs() > x.abs()).to(bits.dtype)).view(dtype)
+    if dtype != torch.float8_e5m2 or not bool((endless := x.isinf()).any()):
+        return cut
+    return torch.where(endless, x.to(dtype).view(torch.int8), cut.view(torch.int8)).view(dtype)
 
 
 def to_integer(x: torch.Tensor, dtype: torch.dtype, as_unsigned: bool = False) -> torch.Tensor:
@@ -270,10 +288,22 @@ def to_integer(x: torch.Tensor, dtype: torch.dtype, as_unsigned: bool = False) -
     return torch.where(wide >= 2.0**63, high, torch.where(wide <= -(2.0**63), low, exact))
 
 
+def from_signed(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return integers as floats, rounded once."""
+    if dtype != torch.bfloat16 or x.dtype not in (torch.int32, torch.int64):
+        return signed(x).to(dtype)
+    if x.dtype == torch.int64:  # what does not fit in a float of 64 bits leaves a last bit that says so
+        x = torch.where((x >= EXACT) | (x <= -EXACT), x & ~0x7FF | ((x & 0x7FF != 0).long() << 11), x)
+    return to_float(x.double(), dtype)
+
+
 def from_unsigned(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return the unsigned value as a float."""
+    """Return the unsigned value as a float, rounded once."""
     if x.dtype != torch.int64:
-        return unsigned(x).to(dtype)
+        return from_signed(unsigned(x), dtype)
+    if dtype == torch.bfloat16:
+        half = from_signed(x >> 1 & torch.iinfo(torch.int64).max | x & 1, dtype)
+        return torch.where(x < 0, half * 2, from_signed(x, dtype))
     if dtype in (torch.float32, torch.float64):
         kind = np.float32 if dtype == torch.float32 else np.float64
         return torch.from_numpy(np.ascontiguousarray(x.numpy()).view(np.uint64).astype(kind))
@@ -298,7 +328,7 @@ CASTS: dict[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = {
     "arith.extf": to_float,
     "arith.truncf": to_float,
     "tt.fp_to_fp": to_float,
-    "arith.sitofp": lambda x, dtype: signed(x).to(dtype),
+    "arith.sitofp": from_signed,
     "arith.uitofp": from_unsigned,
     "arith.fptosi": to_integer,
     "arith.fptoui": lambda x, dtype: to_integer(x, dtype, True),
@@ -314,14 +344,14 @@ UNARY: dict[str, Values] = {
     "math.absi": torch.abs,
     "math.ceil": _flushing(torch.ceil),
     "math.cos": torch.cos,
-    "math.erf": torch.erf,
+    "math.erf": _flushing(torch.erf),
     "math.exp": torch.exp,
     "math.exp2": _flushing(torch.exp2),
     "math.floor": _flushing(torch.floor),
     "math.log": torch.log,
     "math.log2": torch.log2,
     "math.rsqrt": _flushing(torch.rsqrt),
-    "math.sin": torch.sin,
+    "math.sin": _flushing(torch.sin),
     "math.sqrt": _flushing(torch.sqrt),
     "math.tanh": torch.tanh,
     "tt.precise_sqrt": _square_root,
@@ -331,7 +361,7 @@ BINARY: dict[str, Values] = {
     "arith.addi": torch.add,
     "arith.andi": torch.bitwise_and,
     "arith.ceildivsi": _rounded_division(True),
-    "arith.divf": torch.div,
+    "arith.divf": _quotient,
     "arith.divsi": _divided,
     "arith.divui": _unsigned_division(True),
     "arith.floordivsi": _rounded_division(False),

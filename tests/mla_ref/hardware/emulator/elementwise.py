@@ -184,6 +184,16 @@ add("sqrt_rn-float32", "tl.sqrt_rn(tl.abs(a))", single[:1], torch.float32, lambd
 tiny = tensor([1e-40, -1e-40, 1e-45, 2e-38, 0.0, 1.0, -2e-39, 3e-39], torch.float32)
 add("subnormal-add", "a + b", (tiny, tiny), torch.float32, lambda a, b: a + b)
 add("subnormal-mul", "a * 0.5", (tiny,), torch.float32, lambda a: a * 0.5)
+for op in ("sin", "erf"):
+    add(f"subnormal-{op}", f"tl.{op}(a)", (tiny[[0, 1, 2, 7]],), torch.float32, np.zeros_like, zeros=False)
+whole = tensor([255.0, 3.0, 41.0, 1.0, 2.0, 83.0, 512.0, 997.0], torch.float32)
+add("quotient-of-itself", "a / b == 1", (whole, whole), torch.bool,
+    lambda a, b: np.float32(1) / b.astype(np.float32) * a.astype(np.float32) == 1)  # fmt: skip
+endless = (
+    tensor([np.inf, -np.inf, 3.0, np.inf], torch.float32),
+    tensor([np.inf, np.inf, -np.inf, -np.inf], torch.float32),
+)
+add("mod-infinite", "a % b", endless, torch.float32, lambda a, b: a)
 
 # Casts
 
@@ -252,6 +262,12 @@ for name, dtype in {**FP8, "bfloat16": torch.bfloat16, "float16": torch.float16}
         add(f"once-rounded-{name}", f"a.to(tl.{name})", (tensor(above, torch.float64),), dtype, lambda a: a)
 add("toward-zero-bfloat16", "a.to(tl.bfloat16, fp_downcast_rounding='rtz')", (numbers(torch.float32, 64),),
     torch.bfloat16, lambda a: (a.astype(np.float32).view(np.int32) & -65536).view(np.float32))  # fmt: skip
+
+add("toward-zero-infinite", "a.to(tl.float8e5, fp_downcast_rounding='rtz').to(tl.float32)",
+    (tensor([np.inf, -np.inf, 1.0, 0.0], torch.float32),), torch.float32, lambda a: a)  # fmt: skip
+for name in ("int32", "int64", "uint64"):  # by way of float32 the first would become the even neighbour
+    near = tensor([(1 << 30) + (1 << 22) + 1, (1 << 30) + (1 << 22), (1 << 30) + 3 * (1 << 22) - 1, 255], ALL[name])
+    add(f"once-rounded-{name}-bfloat16", "a.to(tl.bfloat16)", (near,), torch.bfloat16, lambda a: a)
 
 for one, two in [("int32", "float32"), ("int16", "float16"), ("uint16", "bfloat16"), ("int64", "float64"),
                  ("int8", "float8e5"), ("uint8", "float8e4nv"), ("int32", "uint32")]:  # fmt: skip
