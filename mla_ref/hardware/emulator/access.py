@@ -15,8 +15,15 @@ from .ttir import Op
 
 Machine = Any  # of machine.py, which imports this
 KINDS = {"tt.load": "load", "tt.store": "store", "tt.atomic_rmw": "atomic", "tt.atomic_cas": "atomic"}
-NAMES = {"tt.atomic_rmw": "an atomic operation", "tt.atomic_cas": "tl.atomic_cas"}
-VERBS = {"tt.load": "reads", "tt.store": "writes", "tt.atomic_rmw": "updates", "tt.atomic_cas": "updates"}
+TMA = "ttng.async_tma_copy_local_to_global"
+NAMES = {"tt.atomic_rmw": "an atomic operation", "tt.atomic_cas": "tl.atomic_cas", TMA: "a store by TMA"}
+VERBS = {
+    "tt.load": "reads",
+    "tt.store": "writes",
+    "tt.atomic_rmw": "updates",
+    "tt.atomic_cas": "updates",
+    TMA: "writes",
+}
 # What tl.atomic_* does, in the order of Triton's enumeration; the last one exchanges
 RMW = ("andi", "ori", "xori", "addi", "addf", "maxsi", "minsi", "maxui", "minui", None)
 RELAXED, ACQUIRE, RELEASE, ACQUIRE_RELEASE = range(1, 5)  # `sem` of an atomic operation
@@ -49,6 +56,8 @@ def access(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> torc
     where = [] if nothing else _find(machine, op, regions, address, mask, dtype)
     if machine.watch is not None:
         machine.watch.access(machine, op, mask, where)
+    if machine.partition is not None and machine.shadow is not None:
+        _beside_partitions(machine, op, where)
     if op.name == "tt.load":
         return _load(machine, op, where, mask, other, dtype, address)
     if op.name == "tt.store":
@@ -307,6 +316,27 @@ def _note(
         machine.shadow.change(region, units, programs, changed, op.number in machine.kernel.branched)
 
 
+def _beside_partitions(machine: Machine, op: Op, where: list) -> None:
+    """Look for races of plain loads and stores with those of the program's other partitions."""
+    if op.described or op.name not in ("tt.load", "tt.store"):
+        return
+    for region, index, here in where:
+        unit, whole = machine.shadow.unit(region), [*map(max, index.shape, (index if here is None else here).shape)]
+        places = index.expand(whole)
+        places = places.reshape(-1) if here is None else places[here.expand(whole)]
+        repeat = storage_dtype(op.ins[0].pointee).itemsize // unit
+        units = (places[:, None] * repeat + torch.arange(repeat)).reshape(-1)
+        writes, count = op.name == "tt.store", -(-region.raw.numel() // unit)
+        if found := machine.partition.touch(region.low, count, units, writes, op.number):
+            element, before = _element(machine, op, region, int(units[found[0]])), machine.kernel.module.ops[found[1]]
+            machine.fail(
+                faults.Race,
+                op,
+                f"{_named(op)} {VERBS[op.name]} {element}, which {_named(before)} in line {before.line}"
+                f"{machine.source(before)} {VERBS[before.name]} (no barrier stands between the two partitions)",
+            )
+
+
 def _element(machine: Machine, op: Op, region: Region, unit: int) -> str:
     size = storage_dtype(op.ins[0].pointee).itemsize
     return f"element {(region.low + unit * machine.shadow.unit(region) - region.start) // size} of {region.name}"
@@ -339,7 +369,9 @@ def _race(machine: Machine, op: Op, element: str, mine: int, other: int, earlier
     threads = ": another thread does, and no tl.debug_barrier() is between them" if other == mine else ""
     if other != mine and machine.shadow.order is not None:
         threads = ", and an atomic operation orders what one thread did (is a tl.debug_barrier() before it?)"
-    if other == mine and (op.described or before.described):
+    if before.name == TMA and other != mine:
+        threads = ", and nothing waits until it has arrived in memory: take two launches"
+    if other == mine and (op.described or before.described or before.name == TMA):
         threads = ", one of the two by a tensor descriptor, for which no barrier waits: take two launches"
     if ahead:
         threads = " in this loop: the compiler may do the load turns ahead, unless a tl.debug_barrier() is in the loop"

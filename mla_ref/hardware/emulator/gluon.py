@@ -30,6 +30,7 @@ Machine = Any  # of machine.py, which imports this
 Clock = dict[Hashable, int]  # how far of what each partition did, and of what is under way, is known to be done
 Box = tuple[tuple[int, int], ...]  # of each axis of an allocation: first and end
 COPY, STORE, PRODUCT = "a copy by TMA", "a store by TMA", "a product"
+NUMBER = 20  # bits of an operation's number
 POISON = 0x5A  # each byte of integers in fresh shared memory; floats are NaN
 
 
@@ -58,10 +59,11 @@ class Access:
 
 @dataclass(eq=False)
 class Allocation:
-    """Shared memory that a kernel asked for."""
+    """Shared memory that a kernel asked for in an operation: the same place each time that it asks."""
 
     name: str
     values: torch.Tensor
+    op: Op
     log: list[Access] = field(default_factory=list)
 
 
@@ -163,10 +165,29 @@ class Partition:
         self.clock: Clock = {**clock, number: 1}
         self.issued: dict[str, int] = {PRODUCT: 0, STORE: 0}
         self.barriers: dict[tuple[int, int], Barrier] = {}
+        # Of a storage in global memory, of each partition that read or wrote it: of each unit when, and by what
+        self.touched: dict[tuple[int, bool], dict[int, torch.Tensor]] = {}
 
     def learn(self, clock: Clock) -> None:
         for agent, tick in clock.items():
             self.clock[agent] = max(tick, self.clock.get(agent, 0))
+
+    def touch(self, storage: int, count: int, units: torch.Tensor, writes: bool, op: int) -> tuple[int, int] | None:
+        """Note that threads touch units of a storage of so many in global memory.
+
+        Returns the place of a unit that another partition touched, one of the two writing, with no barrier between, and
+        the other's operation; None if there is none.
+        """
+        for way in (True, False)[: 1 + writes]:
+            for agent, last in self.touched.get((storage, way), {}).items():
+                late = last[units] >> NUMBER > self.clock.get(agent, 0)
+                if agent != self.number and bool(late.any()):
+                    at = int(late.to(torch.uint8).argmax())
+                    return at, int(last[units[at]]) & (1 << NUMBER) - 1
+        mine = self.touched.setdefault((storage, writes), {})
+        last = mine.setdefault(self.number, torch.zeros(count, dtype=torch.int64))
+        last[units] = self.clock[self.number] << NUMBER | op
+        return None
 
     def told(self) -> Clock:
         """Return what others may know from here on."""
@@ -256,8 +277,10 @@ def allocate(machine: Machine, op: Op, args: list[Any], env: Any) -> View:
     dtype = storage_dtype(kind.element)
     values = torch.empty(kind.shape, dtype=dtype)
     values.fill_(math.nan) if dtype.is_floating_point else values.view(torch.uint8).fill_(POISON)
-    name = op.results[0][1:]
-    machine.allocations.append(Allocation("shared memory" if name.isdecimal() else name, values))
+    name, known = op.results[0][1:], mine(machine).clock
+    before = next((each for each in reversed(machine.allocations) if each.op is op), None)
+    left = [each for each in before.log if each.tick > known.get(each.agent, 0)] if before else []
+    machine.allocations.append(Allocation("shared memory" if name.isdecimal() else name, values, op, left))
     view = View(machine.allocations[-1], values, tuple((0, n) for n in kind.shape), tuple(range(len(kind.shape))))
     if args:
         store(machine, op, [args[0], view], env)
@@ -338,6 +361,8 @@ def _crossing(machine: Machine, op: Op, view: View, now: Access, other: Access) 
         why = "no barrier stands between the two partitions"
     elif other.agent == (PRODUCT, mine(machine).number):
         why = "it is still under way: warpgroup_mma_wait comes too late"
+    elif other.agent == (STORE, mine(machine).number):
+        why = "it is still under way: tma.store_wait comes too late"
     elif other.agent[0] == COPY:
         why = "it is still under way: nothing has waited for the barrier that it arrives at"
     else:
@@ -566,7 +591,7 @@ def specialize(machine: Machine, op: Op, args: list[Any], env: dict[str, Any]) -
     machines = [machine, *(machine.beside() for _ in inner.regions)]
     for turn, each in enumerate(machines):
         each.partition = Partition(first + turn, start, turns, turn)
-        each.partition.barriers = whole.barriers
+        each.partition.barriers, each.partition.touched = whole.barriers, whole.touched
 
     def run(number: int) -> None:
         try:

@@ -23,13 +23,13 @@ SOURCE = Path(__file__).with_name("gluon_product.py").read_text()
 GIVEN = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 
 
-def kernel_of(tmp_path, text=SOURCE):
+def module_of(tmp_path, text=SOURCE):
     file = tmp_path / "kernel.py"
     file.write_text(text)
     spec = importlib.util.spec_from_file_location(f"gluon_{abs(hash(text))}", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.product
+    return module
 
 
 def described(x, width=64):
@@ -52,7 +52,7 @@ def run(kernel, M, N, K, dtype=torch.bfloat16, blocks=None):
 @pytest.mark.parametrize("dtype", GIVEN)
 @pytest.mark.parametrize(("M", "N", "K"), [(64, 64, 64), (64, 128, 320), (130, 72, 200)])
 def test_what_a_loader_brings_is_multiplied_and_stored_within_the_tensor(tmp_path, M, N, K, dtype):
-    c, exact = run(kernel_of(tmp_path), M, N, K, dtype)
+    c, exact = run(module_of(tmp_path).product, M, N, K, dtype)
     torch.testing.assert_close(c.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-3)
 
 
@@ -147,12 +147,13 @@ def test_a_mistake_in_handing_on_is_named(tmp_path, mistake):
     K = 64 if mistake == "a product is left under way" else 320  # with more blocks the next copy is what meets it
     assert SOURCE.count(old) == 1
     with pytest.raises(kind) as raised:
-        run(kernel_of(tmp_path, SOURCE.replace(old, new)), 64, 64, K)
+        run(module_of(tmp_path, SOURCE.replace(old, new)).product, 64, 64, K)
     assert said in str(raised.value)
 
 
 def test_an_interrupt_ends_all_partitions(tmp_path):
-    kernel = kernel_of(tmp_path, SOURCE.replace("    mbarrier.wait(done, 0)\n", LONG + "    mbarrier.wait(done, 0)\n"))
+    wait = "    mbarrier.wait(done, 0)\n"
+    kernel = module_of(tmp_path, SOURCE.replace(wait, LONG + wait)).product
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT))
     running = threading.active_count()
@@ -164,3 +165,84 @@ def test_an_interrupt_ends_all_partitions(tmp_path):
         timer.join()
         signal.signal(signal.SIGINT, before)
     assert threading.active_count() == running
+
+
+# Two partitions hand a row on through global memory; the program then stores it in tiles of its own by TMA.
+HANDED_ON = """
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+ROW = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+TILE = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
+
+
+@gluon.jit
+def _write(between, ready):
+    offs = gl.arange(0, 128, layout=ROW)
+    gl.store(between + offs, offs + 1)
+    mbarrier.arrive(ready)
+
+
+@gluon.jit
+def _read(between, out, ready):
+    offs = gl.arange(0, 128, layout=ROW)
+    mbarrier.wait(ready, 0)
+    gl.store(out + offs, gl.load(between + offs))
+
+
+@gluon.jit
+def handed_on(between, out):
+    ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(ready, count=1)
+    gl.warp_specialize([(_write, (between, ready)), (_read, (between, out, ready))], [4], [24])
+
+
+@gluon.jit
+def tiles(desc, blocks):
+    for i in range(blocks):
+        tile = gl.allocate_shared_memory(gl.bfloat16, [64, 64], desc.layout)
+        tile.store((gl.full([64, 64], 0, gl.float32, TILE) + i).to(gl.bfloat16))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(desc, [64 * i, 0], tile)
+        tma.store_wait(0)
+"""
+STORE, ARRIVE = "    gl.store(between + offs, offs + 1)\n", "    mbarrier.arrive(ready)\n"
+
+
+def hand_on(kernels):
+    between, out = torch.zeros(128, dtype=torch.int32), torch.zeros(128, dtype=torch.int32)
+    with emulator.emulating():
+        kernels.handed_on[(1,)](between, out, num_warps=4)
+    return out.tolist()
+
+
+def test_partitions_hand_on_through_global_memory(tmp_path):
+    assert hand_on(module_of(tmp_path, HANDED_ON)) == list(range(1, 129))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(STORE + ARRIVE, ARRIVE + STORE), ("    mbarrier.wait(ready, 0)\n", "")],
+    ids=["stored late", "no wait"],
+)
+def test_global_memory_that_no_barrier_hands_on_is_a_race(tmp_path, old, new):
+    assert HANDED_ON.count(old) == 1
+    with pytest.raises(
+        emulator.Race, match=r"of between, which tl.store in line 1[34] .* writes \(no barrier stands between"
+    ):
+        hand_on(module_of(tmp_path, HANDED_ON.replace(old, new)))
+
+
+def test_shared_memory_of_a_loop_is_one_place(tmp_path):
+    c = torch.full((128, 64), -1.0, dtype=torch.bfloat16)
+    with emulator.emulating():
+        module_of(tmp_path, HANDED_ON).tiles[(1,)](described(c), 2, num_warps=4)
+    assert c[::64, 0].tolist() == [0, 1]
+    inside, after = "        tma.store_wait(0)\n", "    tma.store_wait(0)\n"
+    late = module_of(tmp_path, HANDED_ON.replace(inside, after))
+    with (
+        emulator.emulating(),
+        pytest.raises(emulator.Race, match=r"a store writes tile while a store by TMA .* too late"),
+    ):
+        late.tiles[(1,)](described(c), 2, num_warps=4)
