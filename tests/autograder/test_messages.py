@@ -57,6 +57,12 @@ IN_A_KERNEL = {
     "an element of a block": (LOAD, LOAD + "    x = x[0]\n", ["in line 6", "no elements to pick"]),
     "a function of Python's": (LOAD, LOAD + "    x = math.exp(x)\n", ["in line 6", "Python's own functions"]),
     "while True": (LOAD, LOAD + "    while True:\n        x += 1\n", ["in line 6", "the condition of `while`"]),
+    "a block as a condition": (LOAD, LOAD + "    if x > 0:\n        x += 1\n", ["in line 6", "neither true nor false"]),
+    "a block that turns a loop": (
+        LOAD,
+        LOAD + "    while x > 0:\n        x -= 1\n",
+        ["`while x > 0:`", "neither true nor false"],
+    ),
     "a number for a block": (LOAD, LOAD + "    x = tl.join(x, 1.0)\n", ["in line 6", "where a block belongs"]),
     "a method without call": (
         STORE,

@@ -276,7 +276,7 @@ HINTS = (
         "torch's functions take no blocks, nor do NumPy's: a kernel uses those of tl",
     ),
     (
-        r"Boolean value of Tensor with more than one value|error encountered during parsing",
+        r"Boolean value of Tensor with more than one value|'scf\.condition' op operand #0",
         "a block is neither true nor false, and `if` and `while` want one number: choose by element with tl.where or a "
         "mask, or make one number of the block, as tl.max does",
     ),
@@ -340,6 +340,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     if where is None and isinstance(error, SyntaxError):
         where = _place(error.filename, error.lineno, error.text)
     message = getattr(error, "said", message)  # of a kernel's fault, which knows its line
+    where = _place(*error.at) if hasattr(error, "at") else where
     if hasattr(error, "error_message") and hasattr(error, "node"):
         kind, message, place = _compilation_error(error)
         where = place or where

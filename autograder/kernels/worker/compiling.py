@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autograder.isolation.worker import running
+from autograder.kernels.worker.diagnostics import diagnosed
 from autograder.kernels.worker.overlap import product_loops
 from mla_ref.hardware.emulator.ttir import Locations, numbered
 
@@ -58,7 +59,8 @@ def compile_launches(request: dict[str, Any]) -> list[dict[str, Any]]:
                 kind = _gluon_source() if function.is_gluon() else _numbered_source()
                 source = kind(function, signature=signature, constexprs=constants, attrs=attributes)
                 given = [name for name, kind in signature.items() if kind != "constexpr"]
-                known[key] = functools.cache(_compile(source, gpu, options, given))
+                with diagnosed():
+                    known[key] = functools.cache(_compile(source, gpu, options, given))
             found.append(known[key])
         except Exception as error:
             found.append(functools.partial(dict, error=_sentence(error)))

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autograder.isolation.worker import running
 from autograder.isolation.worker.layout import is_gapped
 from autograder.isolation.worker.trees import by_name, holds, mapped, tensors_in
+from autograder.kernels.worker.diagnostics import diagnosed
 from autograder.kernels.worker.hosting import EMPTY, is_known
 from mla_ref.hardware.emulator.memory import Blanks
 
@@ -281,7 +282,10 @@ def recording(inputs: dict[str, Any], execute: bool = False) -> Iterator[Recorde
         recorder.inside = True
         try:
             recorder.launch(self, args, kwargs, grid)
-            return original(self, *args, grid=grid, warmup=warmup, **kwargs) if execute else None
+            if execute:
+                with diagnosed():
+                    return original(self, *args, grid=grid, warmup=warmup, **kwargs)
+            return None
         finally:
             recorder.inside = False
 

@@ -25,6 +25,7 @@ from autograder.isolation.worker.layout import blank, window
 from autograder.kernels.worker import hosting
 from autograder.kernels.worker.compiling import specialise
 from autograder.kernels.worker.counting import LOOPS, Counter, Drawn, Ran, Sectors, Together, Turns, Writes
+from autograder.kernels.worker.diagnostics import diagnosed
 from autograder.kernels.worker.generated import Generated
 from autograder.kernels.worker.recording import NAMED
 from mla_ref.hardware.emulator.access import KINDS
@@ -208,7 +209,8 @@ class Compiled:
             signature, constants, _ = specialise(function, launch["args"])  # alignment decides nothing here
             key = repr((launch["kernel"], signature, constants))
             if key not in self.known:
-                self.known[key] = compile_kernel(function, signature, constants, {}, {})
+                with diagnosed():
+                    self.known[key] = compile_kernel(function, signature, constants, {}, {})
         except Exception as error:
             error.kernel = launch["kernel"]
             raise

@@ -12,6 +12,7 @@ from autograder.judging.program import Cell, build_program
 from autograder.judging.verdict import Outcome
 from autograder.kernels.speed import compiled_and_compared, judge_speed
 from autograder.kernels.worker.overlap import product_loops
+from autograder.kernels.workers import KernelFailure
 
 pytest.importorskip("triton", reason="kernels need Triton")
 ROOT = Path(__file__).parents[3]
@@ -154,3 +155,12 @@ def test_a_small_product_left_under_way_is_none():
 def test_waiting_for_a_barrier_is_no_loop_of_the_kernels():
     loop = read(SPINNING)
     assert (loop["products"], loop["exponentials"], loop["carried"]) == (1, [1, 1], 1)
+
+
+def test_what_the_compiler_finds_is_said(workers):
+    turned = [("permute((1, 0))", "permute((0, 1))")]
+    with pytest.raises(KernelFailure) as raised:
+        loops(workers, "piped_product", turned)
+    said = str(raised.value)
+    assert "`acc = hopper.warpgroup_mma(" in said
+    assert "expected the last dimension of the first operand to be equal to" in said
