@@ -12,6 +12,10 @@ from autograder.isolation.worker import running, wire
 from autograder.kernels.worker import compiling, recording, replaying
 from mla_ref.hardware import emulator
 
+UNCHECKED = (
+    "the grader notes what a call does before it runs kernels, on other data: an assertion about what a kernel wrote "
+    "belongs in a cell of its own"
+)
 EARLY = 0.8  # of the time: when what runs is stopped, to say where it was
 
 
@@ -65,11 +69,11 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
 
     With `request["again"]` it is a second call that counts: what it keeps from the first is none of its own making.
     """
-    driver = running.DRIVERS[request["driver"]]
+    driver, recorder = running.DRIVERS[request["driver"]], None
     try:
         with running.stopped_after(_seconds_left()), running.forbidding(request["forbidden"]):
             if request["again"]:
-                with recording.recording(arguments):
+                with recording.recording(arguments) as recorder:
                     kept = driver(entry, arguments)  # noqa: F841 (so that nothing of the second call takes its place)
             with recording.recording(arguments) as recorder:
                 result = driver(entry, arguments)
@@ -77,7 +81,10 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
     except wire.WireError as error:
         return wire.encode({**message, "unsupported": str(error)})
     except BaseException as error:
-        return wire.encode({**message, "error": running.describe_error(error)})
+        found = running.describe_error(error)
+        if isinstance(error, AssertionError) and recorder and any(e["kind"] == "launch" for e in recorder.events):
+            found["message"] = UNCHECKED
+        return wire.encode({**message, "error": found})
 
 
 def _seconds_left() -> float:
