@@ -93,7 +93,7 @@ def check_speed(name: str) -> None:
     if exercise.speed is None:
         raise CheckFailed(f"{name} has no points for speed")
     program = session_program(namespace, course, lesson, exercise)
-    verdict = judge_speed(exercise, program, _worker(course))
+    verdict = judge_speed(exercise, program, _worker(course, exercise))
     show(verdict)
     _keep(verdict, namespace)
     if verdict.outcome is not Outcome.PASSED:
@@ -133,8 +133,8 @@ def session_program(namespace: dict[str, Any], course: Course, lesson: str, exer
     return build_program(plan.setup, plan.references(exercise.needs), own, own[last])
 
 
-def _worker(course: Course) -> KernelWorkers | GpuWorker:
-    return _started(course, GpuWorker if measure.available() else KernelWorkers)
+def _worker(course: Course, exercise: Exercise) -> KernelWorkers | GpuWorker:
+    return _started(course, GpuWorker if measure.timing(exercise, measure.available()) else KernelWorkers)
 
 
 @functools.cache

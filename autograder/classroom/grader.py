@@ -27,6 +27,7 @@ from autograder.judging import judge
 from autograder.judging.exercise import Exercise
 from autograder.judging.program import Cell, build_program
 from autograder.judging.verdict import Outcome, Verdict, VerdictStore
+from autograder.kernels import measure
 
 EMULATED = 10  # times the limit that the caller sets, for kernels, which run emulated
 PENDING = "counts once the answer is right"  # what is said of the speed of an answer that is not
@@ -118,7 +119,8 @@ class Grader:
         each, settled = answers.exercise, answers.settled
         if settled:
             settled = _speed_after(each, settled)
-        where = f"measured on {self.place.gpu}" if self.place.gpu else f"modelled on {each.speed.device}"
+        gpu = measure.timing(each, self.place.gpu)
+        where = f"measured on {gpu}" if gpu else f"modelled on {each.speed.device}"
         key = hashlib.sha256(f"speed {answers.key} {where}".encode()).hexdigest() if answers.key else ""
         return Job(each, answers.program, key, settled, answers)
 
@@ -207,7 +209,8 @@ class Grader:
 
     def _run(self, lesson: Lesson, job: Job) -> Verdict:
         of_speed, each = job.answers is not None, job.exercise
-        rules, gpu = rules_of(self.course, lesson.name, job.program), self.place.gpu if of_speed else None
+        rules = rules_of(self.course, lesson.name, job.program)
+        gpu = measure.timing(each, self.place.gpu) if of_speed else None
         what = lesson.name, each.name, of_speed, job.program
         return self.place.run(Task(*what, self.seed, each.limits, self.isolation, rules, gpu, self.hidden))
 

@@ -24,7 +24,7 @@ from autograder.course.course import Course, UnknownExercise
 from autograder.course.lesson import LessonError
 from autograder.judging.exercise import Exercise
 from autograder.judging.verdict import Outcome
-from autograder.kernels import speed
+from autograder.kernels import measure, speed
 from autograder.kernels.measure import GpuWorker
 from autograder.kernels.workers import KernelWorkers
 from autograder.text import listed, one_line
@@ -104,7 +104,7 @@ def collect(
     students = [student for student, handed in Classroom(course, folder).found()[0] if handed == lesson_name]
     found = []
     with Grader(course, folder, modelled=modelled) as grader:
-        kind = GpuWorker if grader.place.gpu else KernelWorkers
+        kind = GpuWorker if measure.timing(exercise, grader.place.gpu) else KernelWorkers
         with kind(grader.isolation, helpers=course.helpers, hidden=(course.root, folder)) as worker:
             for done, student in enumerate(students):
                 progress("timing", done, len(students))

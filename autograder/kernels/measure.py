@@ -72,6 +72,17 @@ def available() -> str | None:
     return torch.cuda.get_device_name(0)
 
 
+def timing(exercise: Exercise, gpu: str | None) -> str | None:
+    """Return the GPU that times an exercise's kernels, of one by its driver's name; None where its facts count.
+
+    Kernels that have facts are in Gluon, for GPUs of one architecture.
+    """
+    if gpu is None or not (exercise.speed and exercise.speed.facts):
+        return gpu
+    known = find_device(gpu)
+    return gpu if known and DEVICES[known].target == DEVICES[exercise.speed.device].target else None
+
+
 @dataclass(frozen=True)
 class Measured(Timed):
     """The measured time of a call, in seconds of the device.

@@ -58,11 +58,16 @@ __all__ = [
 ]
 
 
-def prepare() -> bool:
-    """Import Triton, and have kernels run on the CPU where there is no GPU.
+def prepare(capability: tuple[int, int] | None = None) -> bool:
+    """Import Triton, and have kernels run on the CPU where there is no GPU for them.
 
     ``MLA_EMULATE=1`` asks for the CPU on a machine with a GPU too. ``TRITON_INTERPRET=1`` leaves kernels to Triton's
-    interpreter. Repeated calls change nothing.
+    interpreter. Once kernels run on the CPU, further calls change nothing.
+
+    Parameters
+    ----------
+    capability
+        The compute capability that the kernels are written for, ``(9, 0)`` for Hopper's; None for any GPU.
 
     Returns
     -------
@@ -84,7 +89,7 @@ def prepare() -> bool:
     global _emulating
     if active():
         return True
-    if os.environ.get(VARIABLE, "") not in ("", "0") or not _has_gpu():
+    if os.environ.get(VARIABLE, "") not in ("", "0") or not _has_gpu(capability):
         from .backend import Driver, register
 
         register()
@@ -124,7 +129,7 @@ def emulating() -> Iterator[None]:
         _emulating = outer
 
 
-def _has_gpu() -> bool:
+def _has_gpu(capability: tuple[int, int] | None) -> bool:
     import torch
 
-    return torch.cuda.is_available()
+    return torch.cuda.is_available() and capability in (None, torch.cuda.get_device_capability())

@@ -2,10 +2,12 @@
 
 import dataclasses
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
+from autograder.course.course import Course
 from autograder.isolation.sandbox import Sandbox, SandboxError
 from autograder.isolation.worker.trees import mapped
 from autograder.isolation.worker.wire import WireError
@@ -83,6 +85,19 @@ def test_so_close_to_a_bar_that_noise_decides_it_is_measured_again():
     assert of(39.5e-6).undecided(speed), "a lower bar is one too"
     assert of(25.3e-6).undecided(speed), "and the ratio"
     assert not of(26.5e-6).undecided(speed)
+
+
+def test_kernels_for_one_architecture_are_timed_there_alone():
+    exercises = {each.name: each for each in Course.at(Path(__file__).parents[3]).exercises("14_last_factor")}
+    for gpu, times in {
+        "NVIDIA H200": True,
+        "NVIDIA H100 80GB HBM3": True,
+        "Tesla T4": False,
+        "NVIDIA B200": False,
+    }.items():
+        assert measure.timing(exercises["piped_product"], gpu) == (gpu if times else None)
+        assert measure.timing(EXERCISE, gpu) == gpu
+    assert measure.timing(EXERCISE, None) is None
 
 
 def test_a_time_is_never_above_its_floor_in_speed():

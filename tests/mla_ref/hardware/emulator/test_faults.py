@@ -853,6 +853,20 @@ def test_blocks_that_memory_does_not_hold(tmp_path):
     assert re.match(r"line (9|10|11): the blocks need more memory than there is", done.stdout), done.stderr
 
 
+OTHER_GPU = """
+import torch
+torch.cuda.is_available, torch.cuda.get_device_capability = lambda: True, lambda: (8, 0)
+from mla_ref.hardware import emulator
+print(emulator.prepare(), emulator.prepare(capability=(8, 0)), emulator.prepare(capability=(9, 0)), emulator.prepare())
+"""
+
+
+def test_kernels_for_another_gpu_than_the_one_there_run_on_the_cpu():
+    environment = {**os.environ, "MLA_EMULATE": "", "TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, "-c", OTHER_GPU], capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["False", "False", "True", "True"], done.stderr
+
+
 def values(*numbers):
     return torch.tensor(numbers, dtype=torch.int32)
 
