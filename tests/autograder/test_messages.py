@@ -103,6 +103,11 @@ IN_THE_LAUNCHER = {
         "    assert out.sum() == 1e9\n    return out",
         ["line 20 (`assert out.sum() == 1e9`)", "an assertion about what a kernel wrote belongs in a cell"],
     ),
+    "waits for a GPU": (
+        "    return out",
+        "    torch.cuda.synchronize()\n    return out",
+        ["line 20 (`torch.cuda.synchronize()`)", "no GPU grades here"],
+    ),
     "a program too few": ("(len(x),)]", "(len(x) - 1,)]", ["1 of 3 entries: no store wrote 1 of them"]),
     "None": ("alpha, B", "None, B", ["line 6", "None takes part in this"]),
     "a text": ("alpha, B", "'a', B", ["line 6", "a string takes part in this"]),
