@@ -38,6 +38,11 @@ def test_no_two_exercises_share_a_name():
     assert len(names) == len(set(names))
 
 
+def test_the_first_lesson_names_every_lesson():
+    (table,) = (c.source for c in COURSE.lesson("00_start_here").notebook.cells if "The course at a glance" in c.source)
+    assert re.findall(r"^\| (\d\d) ", table, re.MULTILINE) == [name[:2] for name in LESSONS]
+
+
 def test_who_takes_the_last_slow_step_for_the_knee_is_told_so_and_not_0_over_0():
     """The first case of each part, whose reason the student reads, has a row behind its last slow step."""
     _, exercise = COURSE.locate("l2_knee")

@@ -564,17 +564,18 @@ progress()
 # | 11 prefill and FP8 | a prefill kernel for packed sequences, keys and values in 8 bits |
 # | 12 the decode challenge | a whole decode layer against the clock |
 # | 13 generate | attention over pages, and a model that writes text with it |
+# | 14 the last factor of two | a matrix product and attention that keep an H100's tensor cores busy |
 #
-# Lessons 04 to 07 and 09 to 12 use Triton, the language of their GPU kernels. It exists for Linux; on macOS the other
-# lessons work without it. On Windows, use WSL.
+# Lessons 04 to 07, 09 to 12 and 14 use Triton, the language of their GPU kernels. It exists for Linux; on macOS the
+# other lessons work without it. On Windows, use WSL.
 #
 # </details>
 #
 # <details><summary><b>On Google Colab</b></summary>
 #
 # The badge at the top opens this notebook in Colab. Run the first cell there: it installs the course and leaves
-# Colab's PyTorch as it is. The free T4 GPU has no bfloat16; the lessons use float16 there. When you are done, choose
-# *File → Download → Download .ipynb* and hand in that file, under the name that it had.
+# Colab's PyTorch as it is. The free T4 GPU has no bfloat16; the lessons use float16 there, and lesson 14 the CPU. When
+# you are done, choose *File → Download → Download .ipynb* and hand in that file, under the name that it had.
 #
 # </details>
 #
