@@ -331,7 +331,8 @@ for n in (8, 22):
 #
 # - **Rounding**: the order in which a sum is added, and the last bits of `tl.exp`, `tl.log`, `tl.sin` and of a
 #   division. So the last digits of a result may differ from a GPU's.
-# - **Races within a program.** Its threads share the work, and the emulator looks only for races between programs.
+# - **Some races within a program.** Its threads share the work. The emulator sees where one reads what another has
+#   stored, and not where one stores over what another has still to read.
 # - **The further steps of the compiler, caches and time.** `check_speed` is for these.
 #
 # ### Looking inside
