@@ -407,7 +407,7 @@ matrices(
 # All are contiguous. Both products and the scale in one launch. R and Dr are any numbers. The same loop serves
 # both products, so it is a function of its own: it takes the accumulator and returns it.
 #
-# **Points for speed.** The case is the decode step of the first picture: B = 32, S = 1, H = 128, T = 4096 in
+# **Points for speed.** The case is a decode step: B = 32, S = 1, H = 128, T = 4096 in
 # bfloat16. Half of the points: 0.3 of the floor's speed. All: 0.5 of it, and 1.5 times the speed of eager
 # PyTorch.
 #

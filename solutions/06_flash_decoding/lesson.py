@@ -371,7 +371,7 @@ print("right" if error < 1e-2 else f"not yet: off by {error:.0%}")
 #
 # The accumulator, BLOCK_H × 512 numbers in float32, lies in the registers of the program's threads, and a thread has
 # 255 at most. A warp is 32 threads. With 4 warps, Triton's default, 64 rows are 256 numbers a thread, more than fit:
-# take `num_warps=8`. (A T4 multiplies without matrix units and holds operands in float32,
+# take `num_warps=8`. (On a T4 Triton multiplies without matrix units and holds operands in float32,
 # so its blocks are small.)
 
 # %% setup="block_sizes"
@@ -1081,8 +1081,8 @@ playground.write("class Cache:\n    ", decode=latent_decode, new=40, device=devi
 # %% [markdown]
 # ## Measure
 #
-# On a GPU the next cell times your kernels, in float16. (On a T4 they are slow: small blocks, and no matrix
-# units.)
+# On a GPU the next cell times your kernels, in float16. (On a T4 they are slow: small blocks, and Triton
+# does not use its matrix units.)
 
 # %%
 from mla_ref import bench

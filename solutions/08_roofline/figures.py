@@ -132,6 +132,7 @@ def figures(record):
         "reached_batch": f"{break_even(reached * 1e12, v3(1)['naive_gb_per_s'] * 1e9):.0f}",
         "rate_32": f"{v3(32)['absorb_tflop_per_s']:.0f}",
         "rate_48": f"{v3(48)['absorb_tflop_per_s']:.0f}",
+        "rate_128": f"{v3(128)['absorb_tflop_per_s']:.0f}",
         "reached": f"{reached:.0f}",
         "absorb_1_us": f"{v3(1)['absorb_us']:.0f}",
         "each_us": f"{folded['kernels.latent_attention, per sequence']:.0f}",

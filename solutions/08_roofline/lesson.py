@@ -779,7 +779,7 @@ for name, reading in readings.items():
 # {{reached_batch}} for DeepSeek-V3. Absorb falls further short of the product's {{rate}} TFLOP/s than naive does
 # of the copy's {{copy}} GB/s{{!further_short}}: a query of 576 and an accumulator of 512 per row leave little
 # room on the chip for anything else (lesson 06). FlashMLA, a faster absorbed kernel, reaches {{flash_mla_rate}}
-# TFLOP/s at B = 128, where the kernels above came to {{reached}} at most. It takes {{flash_mla_32_us}} µs at
+# TFLOP/s at B = 128, where the kernels above came to {{rate_128}}. It takes {{flash_mla_32_us}} µs at
 # B = 32 and {{flash_mla_128_us}} µs at 128, though its 4096 tokens were each sequence's own. On a straight line
 # between these it crosses naive's {{naive_32_us}} to {{naive_128_us}} µs at {{flash_mla_crossing}}: nearer to the
 # ceilings' {{batch}}{{!nearer}}.
@@ -843,7 +843,7 @@ plots.curves({title: lines}, xlabel="batch B", ylabel="microseconds", dotted=["a
 # - Naive reads 71 times more and computes 3.4 times less (DeepSeek-V3). Over a shared prefix it wins beyond
 #   $B_\theta$: 61 on the paper's NPU, {{sheet_batch}} on an H100 by its data sheet, {{batch}} by measured
 #   ceilings; measured here, between 32 and 48{{!in_between}}.
-# - For own tokens, absorb wins at every batch, until hundreds of new tokens arrive at once.
+# - For own tokens, absorb wins at every batch, as long as a sequence has fewer than $B_\theta$ new tokens at once.
 # - A roofline leaves out the rates kernels reach, tiles, launches, caches and the exponential. Say which ceilings
 #   a prediction is from.
 # - Lesson 09 builds the kernel that your `choose_forms` asks for.
