@@ -74,7 +74,8 @@ def _of_launch(row: Mapping[str, Any], speed: Mapping[str, Any], moved: float) -
     if row.get("spill_bytes"):
         return "registers spill to memory: take smaller blocks, or more warps for one"
     if programs and programs < FEW * units:
-        return f"{programs} programs run on {units} multiprocessors, and the others idle: divide the work further"
+        idle = f"{programs} programs run on {units} multiprocessors, and the others idle"
+        return f"{idle}: divide the work further, where the task leaves it to you"
     products = speed["flops"] / speed["rate"] > MATTER * speed["bytes"] / speed["bandwidth"]
     if products and programs and not row.get("tensor_instructions") and bound not in ("DRAM", "matrix units"):
         return "no matrix units ran: multiply tiles by tl.dot"

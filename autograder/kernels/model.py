@@ -100,14 +100,16 @@ class Modelled(Timed):
             else:
                 counts, compiled = next(launches)
                 moved = counts["distinct"].values()
+                distinct = sum(sum(marks.values()) for marks in moved)
+                issued = sum(counts["access"][kind]["bytes"] for kind in counts["access"])
                 others = {name: time for name, time in step.parts.items() if name != step.bound}
                 beside = max(others, key=others.get, default=None)
                 row |= {
                     "next": [beside, round(others[beside] * 1e6, 3)] if beside else None,
                     "multiprocessors": DEVICES[self.device].sms,
                     "programs": counts["programs"],
-                    "distinct_bytes": sum(sum(marks.values()) for marks in moved),
-                    "issued_bytes": sum(counts["access"][kind]["bytes"] for kind in counts["access"]),
+                    "distinct_bytes": distinct,
+                    "issued_bytes": max(issued, distinct),  # both are estimates where lengths differ
                     "distinct_loaded_bytes": sum(marks.get("read", 0) for marks in moved),
                     "loaded_bytes": counts["access"]["load"]["bytes"],
                     "again_bytes": round(step.again),

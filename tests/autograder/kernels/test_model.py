@@ -117,6 +117,15 @@ def test_the_table_explains_each_step(modelled):
     assert row["bound"] == "DRAM" and row["load_widths"] == {"16": 4} and row["spill_bytes"] == 0
 
 
+def test_no_byte_is_touched_that_was_not_asked_for(modelled):
+    """Both counts are estimates from some programs, where the others have other lengths."""
+    found = modelled("fast")
+    (counts,) = found.counts
+    few = {kind: {**access, "bytes": 0.99 * access["bytes"]} for kind, access in counts["access"].items()}
+    (row,) = dataclasses.replace(found, counts=[{**counts, "access": few}]).table()
+    assert row["issued_bytes"] == row["distinct_bytes"] == FLOOR.bytes
+
+
 def test_a_program_that_counts_who_came_and_waits_for_nobody_has_a_time(workers):
     cell = """
 import torch
