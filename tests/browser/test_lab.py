@@ -30,11 +30,20 @@ def cell(panel, text):
     return panel.locator(".jp-CodeCell").filter(has_text=text).first
 
 
+def dismiss(page):
+    """Close a dialog that JupyterLab opens where its server was slow to answer, and say which it was."""
+    for dialog in page.locator(".jp-Dialog").all():
+        print("closed a dialog:", dialog.inner_text())
+        page.keyboard.press("Escape")
+        dialog.wait_for(state="hidden")
+
+
 def run(page, one):
     """Run a cell and wait until it is done."""
     prompt = one.locator(".jp-InputPrompt")
     before = prompt.inner_text()
     for _ in range(5):  # until the kernel is connected, JupyterLab forgets what it should run
+        dismiss(page)
         one.locator(".cm-content").click()
         page.keyboard.press("Control+Enter")
         page.wait_for_timeout(500)
