@@ -190,6 +190,19 @@ ATTEMPTS = {
         [("position % page_size", "offs_s % page_size")],
         "the slot is s % page_size",
     ),
+    "padding that the loads left out is stored": (
+        "paged_update",
+        [
+            ("c_kv, mask=real[:, None])", "c_kv, mask=(offs_s < S)[:, None])"),
+            ("k_rope, mask=real[:, None])", "k_rope, mask=(offs_s < S)[:, None])"),
+        ],
+        "tokens behind lengths\\[b\\] are written as well",
+    ),
+    "reads of blocks that are full": (
+        "predict_fold",
+        [("q_len // factor", "-(-q_len * H // 128)")],
+        "cache_reads counts blocks of 128 rows",
+    ),
     "lengths of the context": (
         "token_offsets",
         [("real = offs_s <", "real = tl.load(starts_ptr + b) + offs_s <")],

@@ -41,7 +41,8 @@ class Part:
 class Mistake:
     """A wrong answer that has a name: when an output matches `oracle`, the verdict says `message`.
 
-    NaN of the oracle is NaN that a kernel computes; `unwritten` says that it stands for what no store writes.
+    NaN of the oracle is NaN that a kernel computes; `unwritten` says that it stands for what no store writes, or for
+    what a mask leaves out of a load.
     """
 
     name: str

@@ -230,7 +230,8 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
         return terms
     if message.get("explained"):
         return message.get("terms") or Failure(Outcome.WRONG, one_line(message["explained"], 1000), case=str(case))
-    made = bool(message.get("filled")) or _never_written(exercise, message, found)
+    named = any(mistake.unwritten for mistake in exercise.mistakes if mistake.name == found.mistake)
+    made = not named and (bool(message.get("filled")) or _never_written(exercise, message, found))
     strange = "has NaN in" in found.plain or message.get("filled")
     if message.get("frozen") and not found.mistake:
         said = (
@@ -246,9 +247,7 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
 
 
 def _never_written(exercise: Exercise, message: dict[str, Any], found: Difference) -> bool:
-    """Whether every NaN of a kernel's result is a place that no store wrote, and no known mistake says so."""
-    if any(mistake.unwritten for mistake in exercise.mistakes if mistake.name == found.mistake):
-        return False
+    """Whether every NaN of a kernel's result is a place that no store wrote."""
     blank = dict(zip(exercise.returns, message.get("blank") or (), strict=False)).get(found.where)
     return bool(blank) and f"has NaN in {blank} of" in found.plain
 

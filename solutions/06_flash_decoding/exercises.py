@@ -831,10 +831,10 @@ def _factor(q_len: int, H: int) -> int:
     return max((f for f in range(1, q_len + 1) if q_len % f == 0 and H * f <= 128), default=1)
 
 
-def _fold(factor: Callable[[int, int], int] = _factor, reads: Callable[[int, int], float] | None = None) -> Any:
+def _fold(factor: Callable[[int, int], int] = _factor, reads: Callable[[int, int, int], float] | None = None) -> Any:
     def oracle(q_len: int, H: int) -> dict[str, float]:
         f = factor(q_len, H)
-        return {"factor": f, "rows": H * f, "cache_reads": reads(q_len, f) if reads else q_len / f}
+        return {"factor": f, "rows": H * f, "cache_reads": reads(q_len, H, f) if reads else q_len / f}
 
     return oracle
 
@@ -859,9 +859,14 @@ PREDICT_FOLD = Exercise(
     returns=("prediction",),
     mistakes=(
         Mistake(
+            "reads of full blocks",
+            "cache_reads counts blocks of 128 rows: each group of factor tokens has one of its own, full or not",
+            _fold(reads=lambda q_len, H, f: math.ceil(q_len * H / 128)),
+        ),
+        Mistake(
             "factor that does not divide",
             "factor is the most tokens that fit: it must divide q_len as well, so that all groups are alike",
-            _fold(lambda q_len, H: min(q_len, 128 // H), lambda q_len, f: math.ceil(q_len / f)),
+            _fold(lambda q_len, H: min(q_len, 128 // H), lambda q_len, H, f: math.ceil(q_len / f)),
         ),
         Mistake(
             "factor that does not divide",
@@ -876,7 +881,7 @@ PREDICT_FOLD = Exercise(
         Mistake(
             "reads of every token",
             "cache_reads counts one read for each query token: the tokens of a group share one",
-            _fold(reads=lambda q_len, f: q_len),
+            _fold(reads=lambda q_len, H, f: q_len),
         ),
     ),
 )

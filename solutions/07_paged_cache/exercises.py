@@ -760,15 +760,15 @@ def _update_case(
 
 def _updated(
     look_up: LookUp = _row,
-    padding: tuple[bool, bool] | None = None,
+    padding: tuple[bool, bool | None] | None = None,
     key: bool = True,
     apart: tuple[bool, bool] = (True, True),
 ) -> Any:
     """Return an oracle that writes each token to the page and slot from `look_up`. Without `key` no keys are written.
 
     With `padding`, tokens that are not real are written too. Its first entry says whether they go to their own page or
-    to page 0. Its second entry says whether their values or zeros are written. Where pages lie far apart and are not
-    taken to be `apart`, only what lies on page 0 arrives.
+    to page 0. Its second entry says whether their values or zeros are written, or NaN if it is None. Where pages lie
+    far apart and are not taken to be `apart`, only what lies on page 0 arrives.
     """
 
     def oracle(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, lengths):
@@ -781,6 +781,8 @@ def _updated(
                 page = page.where(real, 0)
             for pages, new, far in zip((c_kv_pages, k_rope_pages), (c_kv, k_rope)[: 1 + key], taken, strict=False):
                 rows = new[b, token] * (real[:, None] | bool(padding and padding[1]))
+                if padding and padding[1] is None:
+                    rows = rows.masked_fill(~real[:, None], math.nan)
                 there = far | (page == 0)
                 pages[page[there], slot[there]] = rows[there]
         return c_kv_pages, k_rope_pages
@@ -876,8 +878,9 @@ UPDATE = Exercise(
                 "padding written",
                 "tokens behind lengths[b] are written as well: they are padding, and overwrite what others hold",
                 _updated(padding=padding),
+                unwritten=padding[1] is None,
             )
-            for padding in itertools.product(BOTH, repeat=2)
+            for padding in itertools.product(BOTH, (*BOTH, None))
         ),
         Mistake("key not written", "k_rope_pages stays as it was: the rotated key is cached too", _updated(key=False)),
     ),
