@@ -1,6 +1,9 @@
 """Recording does what `nbgrader autograde` does."""
 
 import shutil
+import sqlite3
+import subprocess
+import sys
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -9,8 +12,10 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 from nbgrader.api import Gradebook
+from nbgrader.dbutil import _temp_alembic_ini
 
 from autograder.classroom import converters, grader
+from autograder.classroom.guard import guard
 from autograder.classroom.record import Records, grades_of, submissions_of
 
 LESSON = "00_start_here"
@@ -108,3 +113,15 @@ def test_a_lesson_is_not_made_anew_under_a_grader_that_is_about_to_enter(records
         with records.staged(times([ben])):  # as another grader with the same gradebook
             assert not removed
         assert records.enter(recorder, ada, [job.settled for job in ada.jobs]).problem is None
+
+
+def test_a_new_gradebook_has_the_version_that_nbgrader_gives_it(tmp_path):
+    guard()
+    with Gradebook(f"sqlite:///{tmp_path / 'gradebook.db'}", "a course"):
+        pass
+    with sqlite3.connect(tmp_path / "gradebook.db") as database:
+        ((version,),) = database.execute("SELECT version_num FROM alembic_version").fetchall()
+    with _temp_alembic_ini("sqlite://") as settings:
+        alembic = Path(sys.executable).with_name("alembic")
+        said = subprocess.run([alembic, "-c", settings, "heads"], capture_output=True, text=True, check=True).stdout
+    assert said.split()[0] == version

@@ -273,9 +273,9 @@ def _gradebook(made, folder):
     from nbgrader.api import Gradebook
     from sqlalchemy import text
 
-    from autograder.classroom.config import find_tools
+    from autograder.classroom.guard import guard
 
-    find_tools()
+    guard()
     with Gradebook(f"sqlite:///{folder / 'gradebook.db'}", "simulated") as book:
 
         def put(table, rows):
