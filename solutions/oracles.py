@@ -108,7 +108,11 @@ def norm_mistakes(norm: Oracle) -> dict[str, Mistake]:
             "the rows are multiplied by the root of the mean square, expected divided by it: rsqrt is 1 / sqrt",
             times_root,
         ),
-        Mistake("no eps", "eps is missing: expected √(mean square + eps)", lambda x, weight, **_: norm(x, weight, 0.0)),
+        Mistake(
+            "no eps",
+            "eps is missing under the root: expected √(mean square + eps)",
+            lambda x, weight, **_: norm(x, weight, 0.0),
+        ),
         Mistake("eps outside", "eps is added to the root, expected inside it: √(mean square + eps)", eps_outside),
         Mistake(
             "eps fixed",

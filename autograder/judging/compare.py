@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -53,14 +54,16 @@ def assess(exercise: Exercise, arguments: Arguments, result: Any) -> Difference 
 def _in_one_entry(
     exercise: Exercise, arguments: Arguments, result: Any, expected: Any, tolerance: float
 ) -> Difference | None:
-    """Return what the first wrong number of a dict says: the known mistake that has it, whatever the others are.
+    """Return what the first wrong number of a dict says: the known mistake that has it, and those before it right.
 
     None where mistakes that have it say different things.
     """
     if not isinstance(result, dict) or not isinstance(expected, dict):
         return None
-    wrong = (key for key in expected if key not in result or _value(result[key], expected[key], key, tolerance))
-    key = next(wrong, None)
+    before = list(
+        itertools.takewhile(lambda each: not _value(result.get(each), expected[each], each, tolerance), expected)
+    )
+    key = next((each for each in expected if each not in before), None)
     if key not in result or not _numbers(expected[key]) or not _numbers(result[key]):
         return None
     where = f"{exercise.returns[0] if exercise.returns else 'the result'}[{key!r}]"
@@ -69,7 +72,9 @@ def _in_one_entry(
     for mistake in exercise.mistakes:
         other = mistake.oracle(**upcast(arguments))
         its = other.get(key) if isinstance(other, dict) else None
-        if _numbers(its) and _value(result[key], its, key, tolerance) is None:
+        if not _numbers(its) or _value(result[key], its, key, tolerance):
+            continue
+        if not any(_value(other.get(each), expected[each], each, tolerance) for each in before):
             having.setdefault(mistake.message, mistake)
     if len(having) != 1:
         return None

@@ -319,7 +319,10 @@ RIDGE_ROWS = Exercise(
         Part(
             "a CPU in 32 bits",
             1,
-            visible=[dict(n=1024, k=768, itemsize=4, peak_flops=320 * 10**9, bandwidth=27 * 10**9)],
+            visible=[
+                dict(n=1024, k=768, itemsize=4, peak_flops=320 * 10**9, bandwidth=27 * 10**9),
+                dict(n=2048, k=4096, itemsize=4, peak_flops=8 * 10**9, bandwidth=20 * 10**9),  # a slow one: 1 row
+            ],
             hidden=lambda r: [_layer(r, 4, r.uniform(4, 40)), _layer(r, 4, r.uniform(4, 40)), _layer(r, 4, 0.4)],
         ),
         Part(

@@ -395,7 +395,8 @@ plots.bars(
 # ## Exercise 5: how many rows until arithmetic matters?
 #
 # A model's weight matrix `[k, n]` is multiplied with `m` rows, one for each token. With one row, every weight is read
-# and used for a single multiply-accumulate: memory-bound, on CPUs and GPUs alike. More rows use the same weights again.
+# and used for a single multiply-accumulate: memory-bound, on nearly every CPU and GPU. More rows use the same weights
+# again.
 #
 # Return the smallest number of rows `m`, an int, for which `roofline_time` of `[m, k] @ [k, n]` is `"compute"`-bound.
 # The rows themselves are read and the results written, as `matmul_cost` counts them. In every case here there is such

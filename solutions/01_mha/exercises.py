@@ -44,7 +44,7 @@ PREDICT_CACHE_BYTES = Exercise(
         Part(
             "one layer",
             1,
-            visible=[dict(num_layers=1, num_heads=12, num_kv_heads=3, head_dim=16, itemsize=4)],
+            visible=[dict(num_layers=1, num_heads=15, num_kv_heads=3, head_dim=16, itemsize=4)],
             hidden=lambda r: [_model(r, 1), _model(r, 1)],
         ),
         Part(
@@ -162,7 +162,9 @@ ATTENTION = Exercise(
     returns=("out", "lse"),
     tolerance=1e-4,
     mistakes=(
-        Mistake("no scale", "the scores are not scaled: expected q·k/√Dh", lambda **a: _attention(**a, scale=1.0)),
+        Mistake(
+            "no scale", "the scores are not divided by √Dh: expected q·k/√Dh", lambda **a: _attention(**a, scale=1.0)
+        ),
         Mistake(
             "scale 1/Dh",
             "the scores are scaled by 1/Dh, expected 1/√Dh",
@@ -283,7 +285,9 @@ GROUPED_ATTENTION = Exercise(
             "the query heads are split as [H/G, G], expected [G, H/G]: consecutive query heads share a key head",
             _group_first,
         ),
-        Mistake("no scale", "the scores are not scaled: expected q·k/√Dh", lambda **a: _consecutive(**a, scale=1.0)),
+        Mistake(
+            "no scale", "the scores are not divided by √Dh: expected q·k/√Dh", lambda **a: _consecutive(**a, scale=1.0)
+        ),
         *mask_mistakes(_consecutive, "q", "k"),
     ),
     needs=("attention",),

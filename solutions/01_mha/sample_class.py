@@ -212,7 +212,7 @@ def room_for(cache, tokens):
             replace("KVCache", "return self.k[:, :total], self.v[:, :total]", "return self.k, self.v"),
         ),
         expect={
-            "attention": Expected(0, says="not scaled"),
+            "attention": Expected(0, says="not divided by √Dh"),
             "predict_cache_bytes": Expected(0, says="half the bytes"),
             "KVCache": Expected(0, says="whole storage"),
         },
@@ -564,7 +564,7 @@ class KVCache:
         slip(f"ole{n}", about, "grouped_attention", changes, words)
         for n, (about, changes, words) in enumerate(
             (
-                ("no scale", {" / math.sqrt(q.shape[-1])": ""}, "not scaled"),
+                ("no scale", {" / math.sqrt(q.shape[-1])": ""}, "not divided by √Dh"),
                 ("a mask from the top left", {" + (T - S)": ""}, "aligned top-left"),
                 ("hides a query's own token", {"(T) > ": "(T) >= "}, "own token"),
                 ("sees the next token", {"(T - S)": "(T - S + 1)"}, "one place too far right"),

@@ -364,7 +364,7 @@ LATENT = Exercise(
         Part(
             "one token",
             1,
-            visible=[dict(B=2, S=1, D=16, R=8, Dr=4, first=7), dict(B=1, S=1, D=12, R=9, Dr=4, first=3, scale=1e-3)],
+            visible=[dict(B=2, S=1, D=16, R=3, Dr=6, first=7), dict(B=1, S=1, D=12, R=9, Dr=4, first=3, scale=1e-3)],
             hidden=lambda r: [
                 _latent_shape(r, S=1),
                 _latent_shape(r, S=1) | dict(scale=1e-3),

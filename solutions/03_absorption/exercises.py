@@ -598,7 +598,7 @@ ABSORB_COSTS = Exercise(
         Part(
             "prefill",
             2,
-            visible=[dict(B=1, S=256, T=512, **LITE, itemsize=4), dict(B=2, S=128, T=4096, **V3, itemsize=2)],
+            visible=[dict(B=1, S=300, T=512, **LITE, itemsize=4), dict(B=2, S=128, T=4096, **V3, itemsize=2)],
             hidden=lambda r: [_step(r, s := r.randint(2, 3000), s + r.randint(0, 3000)) for _ in range(3)],
         ),
     ),

@@ -605,7 +605,7 @@ check("break_even_queries")
 # %%
 widths = {name: value for name, value in sizes.items() if name != "H"}
 for T in (512, 4096, 32768, 10**9):
-    print(f"T = {T:>13,}: naive takes fewer FLOPs from S = {break_even_queries(T, **widths):.1f} on")
+    print(f"T = {T:>13,}: naive takes fewer FLOPs beyond S = {break_even_queries(T, **widths):.1f}")
 
 # %% [markdown]
 # For DeepSeek-V3 and a long context, in FLOPs: **absorb up to 170 new tokens per sequence, naive beyond.** Neither the

@@ -345,7 +345,7 @@ ROPE = Exercise(
         Part(
             "one token",
             1,
-            visible=[dict(B=1, S=1, H=2, Dr=8, first=5)],
+            visible=[dict(B=2, S=1, H=2, Dr=8, first=5)],
             hidden=lambda r: [
                 dict(B=2, S=1, H=r.randint(2, 5), Dr=2 * r.randint(2, 9), first=r.randint(1, 9999)),
                 dict(B=1, S=1, H=1, Dr=2, first=r.randint(1, 99)),

@@ -332,7 +332,7 @@ for n in (8, 22):
 # - **Rounding**: the order in which a sum is added, and the last bits of `tl.exp`, `tl.log`, `tl.sin` and of a
 #   division. So the last digits of a result may differ from a GPU's.
 # - **Some races within a program.** Its threads share the work. The emulator sees where one reads what another has
-#   stored, and not where one stores over what another has still to read.
+#   stored. It does not see where one stores over what another has still to read.
 # - **The further steps of the compiler, caches and time.** `check_speed` is for these.
 #
 # ### Looking inside
@@ -352,7 +352,9 @@ with emulator.emulating():
     show_kernel[(2,)](torch.arange(3.0), 3, BLOCK_SIZE=2)
 
 # %% [markdown]
-# It is masked. To go through a kernel line by line, copy it with a launch on CPU tensors into a file, and run that
+# The fourth place is masked: NaN.
+#
+# To go through a kernel line by line, copy it with a launch on CPU tensors into a file, and run that
 # file as `TRITON_INTERPRET=1 python FILE`. Triton then runs kernels in an interpreter of its own: as Python, one
 # program after the other, each block a NumPy array. `print(x)` and `breakpoint()` work inside the kernel. The
 # interpreter checks no address and looks for no race, and masked places read as 0 there.
@@ -438,8 +440,8 @@ check("scale_add")
 # 5. puts what steps 3 and 4 found into a **model** of the GPU, with constants fitted to kernels measured on an H100.
 #
 # The same kernel always gets the same modelled time. It is compared with the **floor**: the bytes that any kernel has
-# to move, divided by the 3.35 TB/s of the data sheet. No kernel is faster. A plain copy, measured on an H100, reaches
-# {{copy_share}} % of the floor's speed, so little can be won beyond that.
+# to move, divided by the 3.35 TB/s of the data sheet. No kernel is faster. A plain copy, measured on an H100, moves its
+# bytes at {{copy_share}} % of that, and has to be launched. Little can be won beyond its speed.
 #
 # Work out the floor before you run the cell: x and y are read, the result is written, 2 bytes a number.
 #
@@ -479,8 +481,8 @@ check_speed("scale_add")
 # | waiting | asks for too few bytes at a time, and waits for each |
 # | handing out blocks | has too many programs, each too short |
 #
-# The picture is the roofline of lesson 00. Green is the floor, on the roof. Red is your kernel. At {{copy_share}} % of
-# the floor's speed, that of a copy, you can stop.
+# The picture is the roofline of lesson 00. Green is the floor, on the roof. Red is your kernel. Where it takes about as
+# long as a copy, its launch included, the sentence under the table says that it is at the limit. Then you can stop.
 #
 # Before it times a kernel, `check_speed` compares its result in one small call. A kernel that is wrong elsewhere may
 # pass there: in the grade, speed counts only once every case is right.
@@ -903,7 +905,8 @@ bars(
 #
 # Loading every other number takes {{every_other}} times as long as loading rows as they lie, for the same result. That
 # is Triton 3.6{{!by_triton_3_6}}, which puts the threads of a warp on different rows. The second way does not depend on
-# how Triton places the threads. The model underrates this: `check_speed` makes it 5 to 7 times.
+# how Triton places the threads. The model makes too little of the first way: by `check_speed` it takes 5 to 7 times as
+# long, not {{every_other}}.
 #
 # ## Query and key in one launch
 #

@@ -109,7 +109,11 @@ PREDICT_BYTES = Exercise(
         ),
         Mistake("mask counted", MASK_COUNTED, _mask_counted),
         Mistake("mask counted where it is added", MASK_COUNTED, _masks_where_added),
-        Mistake("sum reads one", "the sum of the two products reads both of them", _traffic(SUM_READS_ONE)),
+        Mistake(
+            "sum reads one",
+            "eager_scores lacks a pass: the sum reads both products and writes, the scale reads and writes",
+            _traffic(SUM_READS_ONE),
+        ),
         Mistake(
             "products not written",
             "the products' own results are left out: each matrix product writes a tensor of scores, fused or not",

@@ -931,13 +931,14 @@ plots.matrix(seen, title="Bright: what row m = s·H + h sees (token m // H)", xl
 # sum and accumulator.
 #
 # In the kernel of `split_decode` such a row would end with a sum of NaN. `l_i > 0` is false for NaN, so the guard
-# against 0/0 puts 1 in its place. The row's maximum is −inf, so its lse is −inf + ln 1 = −inf, and `combine_splits`
+# against 0/0 takes 1 for the sum. The row's maximum is −inf, so its lse is −inf + ln 1 = −inf, and `combine_splits`
 # does not read what an empty part holds. A kernel that writes its result itself, or another combine, would hand the
 # NaN on. So use the stand-in of `online_update`: it costs a line.
 #
 # ## Exercise: folded_decode
 #
-# Everything together: fold, split, combine. You choose the number of splits, from shapes alone. `combine_splits`
+# Everything together: fold, split, combine. You choose the number of splits. Shapes are enough for that, and to read
+# the lengths would have the host wait for the GPU. `combine_splits`
 # is there for you, the right one where yours is not. It writes through the `out` that you give it: give it
 # `out.view(B, S * H, R)` of an `out` [B, S, H, R], with partial results [num_splits, B, S · H, …].
 #

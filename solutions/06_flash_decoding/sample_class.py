@@ -314,13 +314,14 @@ def into_state(peak, total, acc, scores, values):
     ),
     Submission(
         "lena",
-        "forgets the lse, takes the block's maximum, 1/√576, shares of T, the lse's maximum, positions from T",
+        "forgets the lse, the block's maximum, 1/√576, shares of T, the lse's maximum, full blocks, positions from T",
         patches=(
             replace("predict_splits", "(512 + 1) * 4", "512 * 4"),
             replace("online_update", "torch.maximum(m_i, qk.amax(-1))", "qk.amax(-1)"),
             replace("latent_decode", "out, lse, scale, H, T,", "out, lse, (R + Dr) ** -0.5, H, T,"),
             replace("split_decode", SHARE, "share = tl.cdiv(T, num_splits)"),
             replace("combine_splits", "m_i + tl.log(l_i)", "m_i"),
+            replace("predict_fold", "q_len // factor", "-(-q_len * H // 128)"),
             replace("folded_decode", SEEN, "seen = T - S + offs_m // H + 1"),
         ),
         expect={
@@ -329,6 +330,7 @@ def into_state(peak, total, acc, scores, values):
             **not_right("latent_decode", "1/√576"),
             **not_right("split_decode", "the sequence's own length", 1),
             **not_right("combine_splits", "the largest of the partial ones"),
+            **says("predict_fold", "counts blocks of 128 rows", 1),
             **not_right("folded_decode", "positions are counted from T", 1),
         },
     ),

@@ -761,25 +761,28 @@ def _update_case(
 def _updated(
     look_up: LookUp = _row,
     padding: tuple[bool, bool | None] | None = None,
+    padded: tuple[bool, bool] = (True, True),
     key: bool = True,
     apart: tuple[bool, bool] = (True, True),
 ) -> Any:
     """Return an oracle that writes each token to the page and slot from `look_up`. Without `key` no keys are written.
 
     With `padding`, tokens that are not real are written too. Its first entry says whether they go to their own page or
-    to page 0. Its second entry says whether their values or zeros are written, or NaN if it is None. Where pages lie
-    far apart and are not taken to be `apart`, only what lies on page 0 arrives.
+    to page 0. Its second entry says whether their values or zeros are written, or NaN if it is None. `padded` are the
+    pools in which that happens. Where pages lie far apart and are not taken to be `apart`, only what lies on page 0
+    arrives.
     """
 
     def oracle(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, lengths):
         S, size, taken = c_kv.shape[1], c_kv_pages.shape[1], _as_taken(apart, block_table)
+        pools = tuple(zip((c_kv_pages, k_rope_pages), (c_kv, k_rope), taken, padded, strict=True))[: 1 + key]
         for b, (start, n) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
-            token = torch.arange(S if padding else n)
-            real = token < n
-            page, slot = _in(c_kv_pages, look_up(block_table, b, token, start, size))
-            if padding and not padding[0]:
-                page = page.where(real, 0)
-            for pages, new, far in zip((c_kv_pages, k_rope_pages), (c_kv, k_rope)[: 1 + key], taken, strict=False):
+            for pages, new, far, more in pools:
+                token = torch.arange(S if padding and more else n)
+                real = token < n
+                page, slot = _in(c_kv_pages, look_up(block_table, b, token, start, size))
+                if padding and not padding[0]:
+                    page = page.where(real, 0)
                 rows = new[b, token] * (real[:, None] | bool(padding and padding[1]))
                 if padding and padding[1] is None:
                     rows = rows.masked_fill(~real[:, None], math.nan)
@@ -877,10 +880,11 @@ UPDATE = Exercise(
             Mistake(
                 "padding written",
                 "tokens behind lengths[b] are written as well: they are padding, and overwrite what others hold",
-                _updated(padding=padding),
+                _updated(padding=padding, padded=padded),
                 unwritten=padding[1] is None,
             )
             for padding in itertools.product(BOTH, (*BOTH, None))
+            for padded in ((True, True), (True, False), (False, True))
         ),
         Mistake("key not written", "k_rope_pages stays as it was: the rotated key is cached too", _updated(key=False)),
     ),

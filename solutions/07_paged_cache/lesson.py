@@ -945,10 +945,10 @@ playground.write("class Cache:\n    ", paged_decode=paged_decode, new=40, device
 #
 # With a look-up for each token, pages add {{added_16}} % for H = 16 and {{added_128}} % for H = 128, where by
 # pointers the contiguous form is slow already{{!slow_already}}. Ahead and by descriptors they add 3 % at
-# most{{!three_at_most}}. Both have changed, and the record does not part them. Your kernel is between the two: it
-# looks ahead, and loads by pointers. A gather in front adds {{gather_adds}} % for H = 16. FlashMLA, DeepSeek's
-# own kernel, knows only pages of 64; it is {{flash_mla_slower}} % slower than "ahead" for H = 16, and
-# {{flash_mla_faster}} times as fast for H = 128.
+# most{{!three_at_most}}. Look-up and loads have both changed, and the record does not say which did what. Your
+# kernel is between the two: it looks ahead, and loads by pointers. A gather in front adds {{gather_adds}} % for
+# H = 16. FlashMLA, DeepSeek's own kernel, knows only pages of 64; it is {{flash_mla_slower}} % slower than "ahead"
+# for H = 16, and {{flash_mla_faster}} times as fast for H = 128.
 #
 # On a GPU the next cell times your kernel, in float16, beside a gather and a decode of the rows that it leaves.
 # (Rows are pages too: one for each sequence, as long as T.)

@@ -801,7 +801,7 @@ plots.curves({title: lines}, xlabel="batch B", ylabel="microseconds", dotted=["a
 # %% [markdown]
 # The kernel splits the context where more programs fill rounds of 132 better; each split costs a merge. With
 # 32 sequences 64 programs become 128 in two splits: one round, over half of the context. With 48 two splits
-# would be 192 programs, one round and a part of another. It takes four, 384 programs: three rounds over a
+# would be 192 programs, one round and a part of another. The kernel takes four, 384 programs: three rounds over a
 # quarter{{!rounds}}. That is nearly as long as 64 sequences take, 128 programs over all of
 # it{{!nearly_as_64}}. With 80 there are 160 programs, more than fit at once. The crossing falls onto the rise
 # from 32 to 48, where the rate drops from {{rate_32}} to {{rate_48}} TFLOP/s. Far out it is {{reached}}.
