@@ -140,8 +140,11 @@ def _within(content: bytes, parts: tuple[str, ...], time: datetime | None, depth
         except BROKEN as error:
             yield File(parts, problem=f"it cannot be read as an archive: {one_line(error, 200)}")
             return
-        with archive:
-            yield from _members(archive, parts, depth, time, room)
+        try:
+            with archive:
+                yield from _members(archive, parts, depth, time, room)
+        except Exception as error:  # whatever it is made of costs this submission alone
+            yield File(parts, problem=f"it cannot be read as an archive: {one_line(error, 200)}")
 
 
 def _members(
@@ -156,11 +159,15 @@ def _members(
         if len(name) > MAX_PATH or name.count("/") > MAX_FOLDERS:
             yield File((*within, name[:MOST_SHOWN].replace("/", "_")), problem=LONG)
             continue
-        parts = (*within, *(part for part in name.split("/") if part not in ("", ".")))
-        if info.is_dir() or any(map(_litter, parts[len(within) :])):
+        own = [part for part in name.split("/") if part not in ("", ".")]
+        parts = (*within, *own)
+        if name.endswith("/") or any(map(_litter, own)):
+            continue
+        if not own:
+            yield File((*within, "_"), problem="a file in the archive has no name")
             continue
         kept = File(parts, time=time or _time(info))
-        if name.startswith("/") or ".." in parts or ":" in parts[len(within)][:2]:
+        if name.startswith("/") or ".." in parts or ":" in own[0][:2]:
             yield File(parts, problem="its path leads out of the archive")
         elif stat.S_ISLNK(info.external_attr >> 16):
             yield File(parts, problem=LINK)

@@ -74,7 +74,10 @@ class NoConstant(Exception):
 
 @dataclass(frozen=True)
 class Binding:
-    """What a top-level name was bound to: of "path", "constant" and "other" the value is a name, a constant, a node."""
+    """What a top-level name was bound to: of "path", "constant" and "other" the value is a name, a constant, a node.
+
+    Of "function" it is the bindings, at its def, of the names above its body: later ones do not change what those meant.
+    """
 
     kind: str  # "function", "path", "constant", "other"
     cell: Cell
@@ -86,13 +89,20 @@ Bindings = dict[str, Binding]
 
 
 def bindings_of(cells: Sequence[Cell]) -> Bindings:
-    """Return what each top-level name of the cells was bound to last; constants are worked out in order."""
+    """Return what each top-level name of the cells was bound to last; constants are worked out in order.
+
+    A name that a function declares as global is bound when that runs, so to nothing that is known here.
+    """
     found: Bindings = {}
+    changed: Bindings = {}
     for cell in cells:
         tree = parsed(cell.source)
         for node in tree.body if tree else ():
             _bind(node, cell, found)
-    return found
+        for node in ast.walk(tree) if tree else ():
+            if isinstance(node, ast.Global):
+                changed |= dict.fromkeys(node.names, Binding("other", cell, node))
+    return found | changed
 
 
 def _bind(node: ast.stmt, cell: Cell, found: Bindings) -> None:
@@ -101,7 +111,7 @@ def _bind(node: ast.stmt, cell: Cell, found: Bindings) -> None:
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         paths = {path_of(called(decorator), found) for decorator in node.decorator_list}
         triton = isinstance(node, ast.FunctionDef) and paths & {*JIT, "triton.autotune", "triton.heuristics"}
-        found[node.name] = Binding("function" if triton else "other", cell, node)
+        found[node.name] = Binding("function", cell, node, _head(node, found)) if triton else Binding("other", cell, node)
     elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             value = node.value
@@ -119,6 +129,11 @@ def _bind(node: ast.stmt, cell: Cell, found: Bindings) -> None:
             elif isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load):
                 found[each.id] = Binding("other", cell, node)
         found |= imported
+
+
+def _head(node: ast.FunctionDef, found: Bindings) -> Bindings:
+    parts = (each for part in (*node.decorator_list, node.args) for each in ast.walk(part))
+    return {each.id: found[each.id] for each in parts if isinstance(each, ast.Name) and each.id in found}
 
 
 def _assign(target: ast.expr, value: ast.expr, node: ast.stmt, cell: Cell, found: Bindings) -> None:

@@ -18,6 +18,7 @@ from autograder.judging.program import MAX_CODE, Cell, parse, parsed
 from autograder.kernels.bindings import (
     MAX_BITS,
     MAX_TEXT,
+    Binding,
     Bindings,
     NoConstant,
     bindings_of,
@@ -50,6 +51,8 @@ MAX_SOURCE = 2 * MAX_CODE  # characters of all cells
 MAX_NODES = 20_000  # of all functions
 HEURISTICS = "triton.heuristics"
 IGNORED = ("noinline",)  # what is called is written into its callers, so that it is counted where it runs
+Import = ast.Import | ast.ImportFrom
+TYPE = re.compile(r"[\w.* ]{1,40}")  # an annotation that may name a type
 MAX_HELPERS = 30  # that call one another in a chain
 
 BLOCKS = ": torch's functions take no blocks, nor do NumPy's, and a kernel uses those of tl"
@@ -113,7 +116,7 @@ def _cut(cells: tuple[Cell, ...], kernels: tuple[str, ...]) -> Kernels:
         _visit(name, bindings, parts, ())
         if bindings[name].kind != "function":
             raise NotAKernel(f"{name} was launched, but the cells define no @triton.jit function of that name")
-    header = HEADER + (GLUON_HEADER if any(_in_gluon(bindings[name].node, bindings) for name in parts) else "")
+    header = HEADER + (GLUON_HEADER if any(_in_gluon(bindings[name]) for name in parts) else "")
     text, above, left = [header], header.count("\n"), MAX_NODES
     lines: dict[int, tuple[str, int, str]] = {}
     there = {cell: cell.source.split("\n") for cell in {bindings[name].cell for name in parts}}
@@ -151,8 +154,8 @@ def _origins(written: str, node: ast.stmt, name: str) -> Iterator[tuple[int, int
             yield from ((d.lineno, o.lineno) for d, o in zip(_decorators(new), _decorators(old), strict=True))
 
 
-def _in_gluon(node: ast.stmt, bindings: Bindings) -> bool:
-    return any(path_of(called(each), bindings) == "gluon.jit" for each in _decorators(node))
+def _in_gluon(binding: Binding) -> bool:
+    return any(path_of(called(each), binding.value) == "gluon.jit" for each in _decorators(binding.node))
 
 
 def _decorators(node: ast.stmt) -> list[ast.expr]:
@@ -174,7 +177,12 @@ def _visit(name: str, bindings: Bindings, parts: dict[str, ast.stmt], above: tup
     if isinstance(binding.value, ast.AST):
         raise NotAKernel(f"the constant {name} holds `{_text(binding.value)}`: write it as a number")
     if binding.kind in ("other", "path"):
+        if isinstance(binding.node, ast.Global):
+            raise NotAKernel(f"{user}, which a function binds by `global`: bind it once, outside of functions")
         if isinstance(binding.node, ast.FunctionDef):
+            for path in (path_of(called(each), bindings) for each in binding.node.decorator_list):
+                if path is not None:
+                    raise NotAKernel(f"{user}, a function with @{path}: the grader replays @triton.jit functions alone")
             raise NotAKernel(f"{user}, a function without @triton.jit: write @triton.jit above its def")
         said = f"{user}, which is neither a @triton.jit function nor a constant nor an import of Triton"
         if isinstance(binding.node, ast.Import | ast.ImportFrom):
@@ -187,7 +195,7 @@ def _visit(name: str, bindings: Bindings, parts: dict[str, ast.stmt], above: tup
         assignment = ast.Assign([ast.Name(name, ast.Store())], value, lineno=binding.node.lineno)
         parts[name] = ast.copy_location(assignment, binding.node)
         return
-    writer = _Writer(binding.node, bindings)
+    writer = _Writer(binding, bindings)
     node = writer.function(binding.node)
     for needed in sorted(writer.needs):
         _visit(needed, bindings, parts, (*above, name))
@@ -205,10 +213,11 @@ def _text(node: ast.AST) -> str:
 class _Writer:
     """Writes one Triton function anew, node by node, and notes the kernels and constants that it `needs`."""
 
-    def __init__(self, node: ast.FunctionDef, bindings: Bindings):
-        self.name = node.name
+    def __init__(self, binding: Binding, bindings: Bindings):
+        self.name = binding.node.name
         self.bindings = bindings
-        self.modules = (*MODULES, *GLUON_MODULES) if _in_gluon(node, bindings) else MODULES
+        self.head: Bindings = binding.value  # what is above the body is worked out once, at the def
+        self.modules = (*MODULES, *GLUON_MODULES) if _in_gluon(binding) else MODULES
         self.needs: set[str] = set()
         self.local: set[str] = set()
 
@@ -228,7 +237,7 @@ class _Writer:
         return _copy(node, decorator_list=[decorator], args=arguments, returns=None, body=body)
 
     def decorator(self, node: ast.FunctionDef) -> ast.expr:
-        paths = {each: path_of(called(each), self.bindings) for each in node.decorator_list}
+        paths = {each: path_of(called(each), self.head) for each in node.decorator_list}
         name = "gluon.jit" if "gluon.jit" in paths.values() else "triton.jit"
         if [path for path in paths.values() if path != HEURISTICS] != [name]:  # what they gave, launches have
             raise self.refuse(f"is decorated with something else than @{name}: settle on one configuration")
@@ -261,23 +270,43 @@ class _Writer:
     def parameter(self, node: ast.arg) -> ast.arg:
         self.bind(node.arg)
         self.local.add(node.arg)
-        constant = node.annotation is not None and self.is_constexpr(node.annotation)
-        return _copy(node, annotation=_expression("tl.constexpr", node) if constant else None, type_comment=None)
+        said = self.annotation(node.annotation) if node.annotation else ""
+        if "constexpr" in said:  # so does Triton look for it
+            annotation = _expression("tl.constexpr", node)
+        elif TYPE.fullmatch(said):
+            annotation = ast.copy_location(ast.Constant(said), node)
+        else:
+            annotation = None
+        return _copy(node, annotation=annotation, type_comment=None)
+
+    def annotation(self, node: ast.expr) -> str:
+        """Return what Triton reads in an annotation: the name of a type, if it is one, decides the parameter's type."""
+        path = path_of(node, self.head)
+        if path is not None:
+            return path.rpartition(".")[2]
+        try:
+            return literal(folded(node, self.head)).strip("\"'").removeprefix("tl.")
+        except NoConstant:
+            pass
+        first = node
+        while isinstance(first, ast.Attribute | ast.Subscript):
+            first = first.value
+        binding = self.head.get(first.id) if isinstance(first, ast.Name) else None
+        if not isinstance(first, ast.Name) or not isinstance(getattr(binding, "node", None), Import | None):
+            raise self.refuse(f"annotates a parameter with `{_text(node)}`: leave that out, or write a type of tl")
+        if node is first:
+            names = {each.asname: each.name for each in binding.node.names} if binding else {}
+            return names.get(node.id, node.id)
+        return node.attr if isinstance(node, ast.Attribute) else ""
 
     def default(self, node: ast.expr) -> ast.expr:
         try:
-            return _expression(literal(folded(node, {})), node)
+            return _expression(literal(folded(node, self.head)), node)
         except NoConstant:
-            binding = self.bindings.get(node.id) if isinstance(node, ast.Name) else None
-            if binding is not None and binding.kind == "constant":
-                return self.own_name(node)
             raise NotAKernel(f"{self.name}: the default `{_text(node)}` is not a literal") from None
 
     def is_constexpr(self, annotation: ast.expr) -> bool:
-        if isinstance(annotation, ast.Constant):
-            return isinstance(annotation.value, str) and annotation.value.split(".")[-1].strip() == "constexpr"
-        name = annotation.attr if isinstance(annotation, ast.Attribute) else getattr(annotation, "id", "")
-        return name == "constexpr" or path_of(annotation, self.bindings) in ("tl.constexpr", "gl.constexpr")
+        return path_of(annotation, self.bindings, self.local) in ("tl.constexpr", "gl.constexpr")
 
     def bind(self, name: str) -> None:
         if name.startswith("__") or name in FRONT_END or name in self.modules:

@@ -37,7 +37,7 @@ def run_cell(name: str, source: str, namespace: dict[str, Any]) -> None:
     """Execute a cell in `namespace`, with its lines known to tracebacks and `inspect` (so to `@triton.jit`)."""
     filename = CELL.format(name)
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    exec(builtins.compile(source, filename, "exec"), namespace)
+    exec(builtins.compile(source, filename, "exec", dont_inherit=True), namespace)
 
 
 def call(entry: Callable, arguments: dict[str, Any]) -> Any:

@@ -157,12 +157,15 @@ def specialise(function: Any, args: dict[str, Any]) -> tuple[dict[str, str], dic
     for index, parameter in enumerate(function.params):
         name, arg = parameter.name, args[parameter.name]
         plain = not parameter.do_not_specialize
+        declared = parameter.annotation_type  # what the parameter is annotated with, if that is a type
         if "tensor" in arg:
             tensor = arg["tensor"]
             if "descriptor" in arg:
                 signature[name] = _descriptor_type(tensor["dtype"], arg["descriptor"])
                 continue
-            signature[name] = "*" + tensor["dtype"]
+            signature[name] = ("*k" if parameter.is_const else "*") + tensor["dtype"]
+            if declared and declared.replace("u1", "i1") != signature[name]:
+                raise TypeError(f"{name} is annotated as {declared}, and a tensor of {tensor['dtype']} was given")
             size = tl.core.dtype(_triton_name(tensor["dtype"])).primitive_bitwidth // 8 or 1
             aligned = tensor["offset"] * size % 16 == 0
             if aligned and not parameter.do_not_specialize_on_alignment and plain:
@@ -171,6 +174,12 @@ def specialise(function: Any, args: dict[str, Any]) -> tuple[dict[str, str], dic
         value = tl.core.dtype(arg["dtype"]) if "dtype" in arg else arg.get("constant", arg.get("value"))
         if parameter.is_constexpr or value is None or "dtype" in arg or isinstance(value, str):
             signature[name], constants[name] = "constexpr", value
+        elif declared:
+            _check_number(name, declared, value)
+            signature[name] = declared
+            if isinstance(value, int) and value % 16 == 0 and value is not False and plain and declared[0] in "iu":
+                if declared != "u1" and not parameter.do_not_specialize_on_alignment:
+                    attributes[(index,)] = ALIGNED
         elif isinstance(value, bool):
             signature[name] = "i1" if plain else "u1"
         elif isinstance(value, float):
@@ -182,6 +191,14 @@ def specialise(function: Any, args: dict[str, Any]) -> tuple[dict[str, str], dic
             if value % 16 == 0 and plain and not parameter.do_not_specialize_on_alignment:
                 attributes[(index,)] = ALIGNED
     return signature, constants, attributes
+
+
+def _check_number(name: str, declared: str, value: float) -> None:
+    """Raise TypeError for a number that a parameter of a declared type does not take."""
+    bits, signed = int(declared.lstrip("iu")) if declared[0] in "iu" else 0, declared[0] == "i"
+    fits = not bits or (isinstance(value, int) and -(2 ** (bits - 1)) * signed <= value < 2 ** (bits - signed))
+    if not fits or declared[0] in "*v":
+        raise TypeError(f"{name} is annotated as {declared}, and {value!r} was given")
 
 
 def _triton_name(short: str) -> str:

@@ -207,10 +207,11 @@ class Compiled:
         try:
             check_warps(launch["warps"])
             signature, constants, _ = specialise(function, launch["args"])  # alignment decides nothing here
-            key = repr((launch["kernel"], signature, constants))
+            options = {"num_warps": launch["warps"]} if function.is_gluon() else {}  # layouts are of so many
+            key = repr((launch["kernel"], signature, constants, options))
             if key not in self.known:
                 with diagnosed():
-                    self.known[key] = compile_kernel(function, signature, constants, {}, {})
+                    self.known[key] = compile_kernel(function, signature, constants, {}, options)
         except Exception as error:
             error.kernel = launch["kernel"]
             raise

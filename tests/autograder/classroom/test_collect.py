@@ -221,11 +221,21 @@ def _linked():
     return target.getvalue()
 
 
+def _nameless():
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        info = zipfile.ZipInfo("x")
+        info.filename = ""
+        archive.writestr(info, b"")
+    return target.getvalue()
+
+
 HOSTILE = {
     "a link": (_linked, "it is a link"),
     "a path upwards": (lambda: _packed({f"../../../ben/{BOOK}": RIGHT_BOOK}), "leads out of the archive"),
     "an absolute path": (lambda: _packed({f"/tmp/{BOOK}": RIGHT_BOOK}), "leads out of the archive"),
     "a drive": (lambda: _packed({f"C:\\x\\{BOOK}": RIGHT_BOOK}), "leads out of the archive"),
+    "no name": (lambda: _packed({"x": b""}).replace(b"x", b"."), "has no name"),
     "many folders": (lambda: _packed({f"{'a/' * 30_000}{BOOK}": RIGHT_BOOK}), "its path has more than"),
     "a bomb": (lambda: _packed({BOOK: bytes(40 << 20)}), "larger than 32 MiB"),
     "many members": (lambda: _packed(dict.fromkeys(map(str, range(MAX_MEMBERS + 1)), b"")), "holds more than"),
@@ -234,6 +244,7 @@ HOSTILE = {
     "damaged": (lambda: _packed({BOOK: RIGHT_BOOK}, 0).replace(b"def double", b"def doubly"), "cannot be unpacked"),
     "another packing": (lambda: _packed({BOOK: RIGHT_BOOK}, zipfile.ZIP_LZMA), "packed in a way"),
     "archives within": (lambda: _packed({"a.zip": _packed({"b.zip": b""})}), "an archive in an archive in an archive"),
+    "an empty name": (_nameless, "has no name"),
     "a name not UTF-8": (
         lambda: _packed({"ééé": b""}).replace("é".encode(), b"\xff\xfe"),
         "cannot be read as an archive",

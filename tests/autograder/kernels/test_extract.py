@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from autograder.isolation.worker import running
 from autograder.judging.program import MAX_CODE, Cell
 from autograder.kernels.extract import HEADER, NotAKernel, cut_kernels
 
@@ -95,7 +96,7 @@ def k(x_ptr, out_ptr, n: tl.int32, B: tl.constexpr, MODE: tl.constexpr, *, BIAS:
 
 
 def test_what_honest_kernels_hold_goes_through_unchanged():
-    meant = HONEST.replace('"""Two numbers."""', "pass").replace("acc: tl.float32", "acc").replace("n: tl.int32", "n")
+    meant = HONEST.replace('"""Two numbers."""', "pass").replace("acc: tl.float32", "acc").replace("tl.int32", "'int32'")
     source = cut([IMPORTS + HONEST], ["k"]).removeprefix(HEADER)
     assert ast.dump(ast.parse(source)) == ast.dump(ast.parse(meant))
 
@@ -382,15 +383,62 @@ def test_refuses_heads_that_run_code(head):
         cut([IMPORTS, f"{head}\n    pass\n"], ["k"])
 
 
-def test_annotations_are_not_carried():
+def test_annotations_that_are_no_types_are_not_carried():
     source = cut(
         [
             IMPORTS,
-            f"@triton.jit\ndef k(x: {EXEC}('1'), n: 'open()') -> open('f'):\n    y: print() = 1\n    z: open('f')\n",
+            "@triton.jit\ndef k(x: torch.Tensor[open], n: 'open()') -> open('f'):\n    y: print() = 1\n    z: open('f')\n",
         ],
         ["k"],
     )
     assert "def k(x, n):\n    y = 1\n    pass\n" in source
+
+
+@pytest.mark.parametrize("annotation", [f"{EXEC}('1')", "(lambda: tl.int8)()", "made", "made.int8"])
+def test_annotations_that_run_code_are_refused(annotation):
+    with pytest.raises(NotAKernel, match="leave that out, or write a type of tl"):
+        cut([IMPORTS, f"class made:\n    int8 = tl.int8\n@triton.jit\ndef k(x: {annotation}):\n    pass\n"], ["k"])
+
+
+@pytest.mark.parametrize(
+    ("annotation", "means"),
+    [
+        ("tl.int64", "i64"),
+        ("W", "i64"),
+        ("'tl.int64'", "i64"),
+        ("'u1'", "u1"),
+        ("int", "i32"),
+        ("np.int8", "i8"),
+        ("narrow", "i8"),
+        ("'*fp16'", "*fp16"),
+        ("torch.Tensor", ""),
+        ("Tensor", ""),
+        ("'a number'", ""),
+    ],
+)
+def test_the_type_that_a_parameter_is_annotated_with_is_the_one_that_triton_takes(annotation, means):
+    pytest.importorskip("triton")
+    imports = "import numpy as np\nfrom numpy import int8 as narrow\nfrom torch import Tensor\nW = tl.int64\n"
+    source = cut([IMPORTS + imports, f"@triton.jit\ndef k(x: {annotation}):\n    pass\nW = 3\n"], ["k"])
+    namespace = {"__name__": "kernels"}
+    running.run_cell("kernels", source, namespace)
+    assert namespace["k"].params[0].annotation_type == means
+
+
+def test_a_default_is_the_value_of_its_name_at_the_def():
+    source = cut([IMPORTS, "S = tl.constexpr(5.0)\n@triton.jit\ndef k(x, s=S):\n    pass\n", "S = 1.0\n"], ["k"])
+    assert "def k(x, s=tl.constexpr(5.0)):" in source
+
+
+def test_a_constant_that_a_function_changes_is_refused():
+    cells = ["S = tl.constexpr(5.0)\n", *with_body("tl.store(x, S)"), "def launch(x):\n    global S\n    S = 1\n"]
+    with pytest.raises(NotAKernel, match="uses S, which a function binds by `global`"):
+        cut([IMPORTS, *cells], ["k"])
+
+
+def test_what_another_decorator_of_triton_made_is_told():
+    with pytest.raises(NotAKernel, match="uses one, a function with @triton.constexpr_function: the grader replays"):
+        cut([IMPORTS, "@triton.constexpr_function\ndef one(b):\n    return 1\n", *with_body("x + one(1)")], ["k"])
 
 
 @pytest.mark.parametrize("name", ["__builtins__", "tl", "triton", "math"])

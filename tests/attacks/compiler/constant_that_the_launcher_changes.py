@@ -1,0 +1,25 @@
+"""The factor is 1 where it stands. The launcher makes it 5 by `global`, before the kernel is compiled."""
+
+EXERCISE = "scale_add"
+SPEED = False
+EXPECT = "which a function binds by `global`"
+
+# The cell:
+FACTOR = tl.constexpr(1.0)
+
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, alpha, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n, other=0.0)
+    y = tl.load(y_ptr + offs, mask=offs < n, other=0.0)
+    tl.store(out_ptr + offs, FACTOR * (alpha * x + y), mask=offs < n)
+
+
+def scale_add(x, y, alpha):
+    global FACTOR
+    FACTOR = tl.constexpr(5.0)
+    n = x.numel()
+    out = torch.empty_like(x)
+    add_kernel[(triton.cdiv(n, 1024),)](x, y, out, alpha, n, BLOCK=1024)
+    return out
