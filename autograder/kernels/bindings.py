@@ -76,7 +76,7 @@ class NoConstant(Exception):
 class Binding:
     """What a top-level name was bound to: of "path", "constant" and "other" the value is a name, a constant, a node.
 
-    Of "function" it is the bindings, at its def, of the names above its body: later ones do not change what those meant.
+    Of "function" it is the bindings, at its def, of the names above its body: later ones do not change what they mean.
     """
 
     kind: str  # "function", "path", "constant", "other"
@@ -111,7 +111,8 @@ def _bind(node: ast.stmt, cell: Cell, found: Bindings) -> None:
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         paths = {path_of(called(decorator), found) for decorator in node.decorator_list}
         triton = isinstance(node, ast.FunctionDef) and paths & {*JIT, "triton.autotune", "triton.heuristics"}
-        found[node.name] = Binding("function", cell, node, _head(node, found)) if triton else Binding("other", cell, node)
+        kind, head = ("function", _head(node, found)) if triton else ("other", None)
+        found[node.name] = Binding(kind, cell, node, head)
     elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             value = node.value

@@ -32,6 +32,7 @@ KINDS = {
     "ttng.async_tma_copy_global_to_local": "async",
     "ttng.async_tma_copy_local_to_global": "store",
 }
+NO_HINT = ("u1", "fp", "bf")  # of types that a parameter is annotated with
 ALIGNED = [["tt.divisibility", 16]]
 
 
@@ -177,9 +178,9 @@ def specialise(function: Any, args: dict[str, Any]) -> tuple[dict[str, str], dic
         elif declared:
             _check_number(name, declared, value)
             signature[name] = declared
-            if isinstance(value, int) and value % 16 == 0 and value is not False and plain and declared[0] in "iu":
-                if declared != "u1" and not parameter.do_not_specialize_on_alignment:
-                    attributes[(index,)] = ALIGNED
+            aligned = isinstance(value, int) and value is not False and value % 16 == 0 and declared[:2] not in NO_HINT
+            if aligned and plain and not parameter.do_not_specialize_on_alignment:
+                attributes[(index,)] = ALIGNED
         elif isinstance(value, bool):
             signature[name] = "i1" if plain else "u1"
         elif isinstance(value, float):

@@ -96,7 +96,8 @@ def k(x_ptr, out_ptr, n: tl.int32, B: tl.constexpr, MODE: tl.constexpr, *, BIAS:
 
 
 def test_what_honest_kernels_hold_goes_through_unchanged():
-    meant = HONEST.replace('"""Two numbers."""', "pass").replace("acc: tl.float32", "acc").replace("tl.int32", "'int32'")
+    meant = HONEST.replace('"""Two numbers."""', "pass").replace("acc: tl.float32", "acc")
+    meant = meant.replace("tl.int32", "'int32'")
     source = cut([IMPORTS + HONEST], ["k"]).removeprefix(HEADER)
     assert ast.dump(ast.parse(source)) == ast.dump(ast.parse(meant))
 
@@ -387,7 +388,7 @@ def test_annotations_that_are_no_types_are_not_carried():
     source = cut(
         [
             IMPORTS,
-            "@triton.jit\ndef k(x: torch.Tensor[open], n: 'open()') -> open('f'):\n    y: print() = 1\n    z: open('f')\n",
+            "@triton.jit\ndef k(x: torch.T[open], n: 'open()') -> open('f'):\n    y: print() = 1\n    z: open('f')\n",
         ],
         ["k"],
     )
@@ -437,7 +438,7 @@ def test_a_constant_that_a_function_changes_is_refused():
 
 
 def test_what_another_decorator_of_triton_made_is_told():
-    with pytest.raises(NotAKernel, match="uses one, a function with @triton.constexpr_function: the grader replays"):
+    with pytest.raises(NotAKernel, match=r"uses one, a function with @triton\.constexpr_function"):
         cut([IMPORTS, "@triton.constexpr_function\ndef one(b):\n    return 1\n", *with_body("x + one(1)")], ["k"])
 
 
