@@ -569,7 +569,7 @@ def timeline(panels: Mapping[str, Sequence[tuple[str, int, float, float]]]) -> "
         colour, and lane 0 is on top.
     """
     names = dict.fromkeys(text.partition("\n")[0] for bars_ in panels.values() for text, *_ in bars_)
-    colors = dict(zip(names, PALETTE[4:] + PALETTE, strict=False))
+    colors = dict(zip(names, PALETTE[4:7] + PALETTE[3::-1], strict=False))  # no black: no text is seen on it
     lanes = [1 + max(lane for _, lane, _, _ in bars_) for bars_ in panels.values()]
     with _figure("", 0.6 + 0.55 * (sum(lanes) + len(lanes)), 9.5) as (figure, axes):
         top = 0.0

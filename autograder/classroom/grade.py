@@ -22,6 +22,7 @@ from nbformat import NotebookNode
 
 from autograder.classroom import extension
 from autograder.classroom import grader as graders
+from autograder.classroom.archives import is_notebook
 from autograder.classroom.database import MARK
 from autograder.classroom.grader import Grader
 from autograder.classroom.record import Entry, Graded, Records
@@ -396,7 +397,7 @@ def _find_notebook(folder: Path) -> Path:
 def _notebooks(folder: Path) -> list[Path]:
     """Return the notebooks in a submission's folder. Raises SubmissionError if one would have to be searched for."""
     path, paths = folder / f"{folder.name}.ipynb", _visible(folder, MOST)
-    found = sorted(p for p in {*paths, path} if p.suffix == ".ipynb" and _is(p, stat.S_ISREG))
+    found = sorted(p for p in {*paths, path} if is_notebook(p.name) and _is(p, stat.S_ISREG))
     if len(paths) == MOST and path not in found:
         raise SubmissionError(Outcome.ABSENT, f"no {path.name} was handed in, but {MOST} other files or more")
     return found

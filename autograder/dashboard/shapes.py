@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autograder.judging.program import PARSE_ERRORS, Cell, build_program, parse, without_magics
+from autograder.judging.program import Cell, build_program, parsed, without_magics
 
 if TYPE_CHECKING:
     from autograder.course.lesson import Lesson
@@ -58,9 +58,8 @@ def shape_of(lesson: Lesson, exercise: str, cells: Sequence[Cell]) -> Shape | No
 
 def shape_of_source(source: str, keep: str = "") -> Shape | None:
     """Return the shape of Python code, in which the name `keep` is not the student's choice; None if it is none."""
-    try:
-        tree = parse(without_magics(source))
-    except PARSE_ERRORS:
+    tree = parsed(without_magics(source), len(source))
+    if tree is None:
         return None
     tokens = list(_tokens(tree, keep))
     nameless = ["name" if token.startswith("\0") else token for token in tokens]

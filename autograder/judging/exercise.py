@@ -95,6 +95,10 @@ class Speed:
         What to change of `case` for a call of which the answer can be compared: a small one with the same widths and
         alignment. Where the time is modelled, operations that run at full size must have run there, or in the cases of
         the parts.
+    data : callable or None
+        `data(generator)` returns, of arguments by name, what they are like at full size, where the small call's own
+        numbers do not tell: as many as there are, or some of which each number is one by chance. So for angles, and
+        where the small call has numbers that nothing reads.
     axes : mapping
         Of arguments and results by name, a letter for each axis along which the oracle can be asked for a part: "bh"
         for [B, H, ...], "b_h" where the second axis is taken whole, "mn". "@block_table" is for a pool of which row b
@@ -114,6 +118,7 @@ class Speed:
     ratio: float = 1.0
     device: str = "h100"
     small: Params | None = None
+    data: Callable[[torch.Generator], Mapping[str, torch.Tensor]] | None = None
     axes: Mapping[str, str] = field(default_factory=dict)
     ranked: Sequence[Params] = ()
     facts: Sequence[Fact] = ()

@@ -30,6 +30,8 @@ BUILTINS = frozenset(dir(builtins))
 RUNS_ITS_BODY = ("time", "timeit", "capture", "prun")
 # What opens, closes or hides code in a line; an escaped character is one mark.
 MARKS = re.compile(r"""\\.|'''|\"\"\"|['"#()\[\]{}]""")
+PROMPT = re.compile(r"(?:>>>|\.\.\.)(?: |$)|In \[\d+\]: |\s+\.{3,}: ?")  # IPython takes them off pasted code
+TIMED = re.compile(r"%time\s+(.+)")
 MAX_PARTS = 100  # of a dotted name; the parser takes as long as the square of their number
 PARTS = re.compile(r"(?:\.(?:[ \t\f]|\\\r?\n)*\w+(?:[ \t\f]|\\\r?\n)*)+")
 PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -161,13 +163,14 @@ def parse(source: str, filename: str = "<unknown>", mode: Literal["exec", "eval"
         return ast.parse(source, filename, mode)  # noqa: TID251
 
 
-def parsed(source: str) -> ast.Module | None:
+def parsed(source: str, most: int = MAX_CODE) -> ast.Module | None:
     """Return the tree of code from outside; None if it does not parse, or it or a name in it is too long to be parsed.
 
-    Nothing is said of it on the terminal. Depth is bounded by the parser, whose limits raise.
+    `most` is how many characters it may have. Nothing is said of it on the terminal. Depth is bounded by the parser,
+    whose limits raise.
     """
     try:
-        if len(source) > MAX_CODE or any(found[0].count(".") > MAX_PARTS for found in PARTS.finditer(source)):
+        if len(source) > most or any(found[0].count(".") > MAX_PARTS for found in PARTS.finditer(source)):
             return None
         return parse(source, OUTSIDE)
     except PARSE_ERRORS:
@@ -339,6 +342,8 @@ def without_magics(source: str) -> str:
     first = next((n for n, line in enumerate(lines) if line.strip()), None)
     if first is None:
         return source
+    if lines[first].startswith((">>> ", "In [")):
+        lines = [PROMPT.sub("", line) for line in lines]
     if lines[first].startswith("%%"):
         if lines[first][2:].split(" ")[0] not in RUNS_ITS_BODY:
             return "\n" * (len(lines) - 1)
@@ -352,7 +357,8 @@ def without_magics(source: str) -> str:
     while n < len(lines):
         if not (level or quote or goes_on) and _is_magic(lines[n]):
             goes_on = lines[n].endswith("\\")
-            lines[n] = _indent(lines[n]) + "pass"
+            timed = TIMED.fullmatch(lines[n].strip())  # which runs, and binds what it binds
+            lines[n] = _indent(lines[n]) + (timed[1] if timed and parsed(timed[1]) else "pass")
             while goes_on and n + 1 < len(lines):
                 n += 1
                 goes_on, lines[n] = lines[n].endswith("\\"), ""
@@ -376,7 +382,7 @@ def _is_magic(line: str) -> bool:
     if text.endswith("?"):
         return not any(mark in text for mark in "#'\"")
     left, _, right = text.partition("=")
-    return right.lstrip().startswith(("%", "!")) and all(c.isalnum() or c in "_,. " for c in left)
+    return right.lstrip().startswith(("%", "!")) and all(c.isalnum() or c in "_,. []'\"" for c in left)
 
 
 def _after(line: str, level: int, quote: str) -> tuple[int, str]:

@@ -117,7 +117,7 @@ class _Flow:
         if not targets and held - {PLAIN}:
             self._reads.append(f"numbers of a tensor are read in Python{where}")
         ruled = control(event) if event["args"] is not None else ()
-        moved = reads - {view["storage"] for view in ruled}
+        moved = {number for number, size in event["reads"] if size} - {view["storage"] for view in ruled}
         counts = event["args"] is not None and self._counts(event, held, moved, targets)
         if not counts:
             of = "from data" if held - {PLAIN} else "with floats"

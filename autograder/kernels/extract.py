@@ -174,6 +174,9 @@ def _visit(name: str, bindings: Bindings, parts: dict[str, ast.stmt], above: tup
         raise NotAKernel(f"{name} needs itself: kernels cannot recurse")
     if len(above) > MAX_HELPERS:
         raise NotAKernel(f"{user}: more than {MAX_HELPERS} helpers call one another in a chain")
+    called_too = binding.value if isinstance(binding.value, ast.Name) else None
+    if called_too is not None and getattr(bindings.get(called_too.id), "kind", "") == "function":
+        raise NotAKernel(f"{name} is another name of the kernel {called_too.id}: call that by its own")
     if isinstance(binding.value, ast.AST):
         raise NotAKernel(f"the constant {name} holds `{_text(binding.value)}`: write it as a number")
     if binding.kind in ("other", "path"):
@@ -288,8 +291,12 @@ class _Writer:
             return literal(folded(node, self.head)).strip("\"'").removeprefix("tl.")
         except NoConstant:
             pass
+        if isinstance(node, ast.BinOp | ast.Subscript):  # int | None, list[int]: a text that names no type
+            return ""
+        if isinstance(node, ast.Call) and path_of(node.func, self.head) == "tl.pointer_type" and len(node.args) == 1:
+            return f"*{self.annotation(node.args[0])}"
         first = node
-        while isinstance(first, ast.Attribute | ast.Subscript):
+        while isinstance(first, ast.Attribute):
             first = first.value
         binding = self.head.get(first.id) if isinstance(first, ast.Name) else None
         if not isinstance(first, ast.Name) or not isinstance(getattr(binding, "node", None), Import | None):
@@ -297,7 +304,7 @@ class _Writer:
         if node is first:
             names = {each.asname: each.name for each in binding.node.names} if binding else {}
             return names.get(node.id, node.id)
-        return node.attr if isinstance(node, ast.Attribute) else ""
+        return node.attr
 
     def default(self, node: ast.expr) -> ast.expr:
         try:

@@ -24,6 +24,7 @@ from autograder.kernels.worker.recording import DTYPES, NAMED
 PICKS = (3, 12)  # parts of rows that are compared of each result, at least and at most
 ENOUGH = 1 << 24  # numbers that the oracle gets in all
 WITHIN = 2  # times the tolerance: a part of a row may differ by more than all of them
+MOST = 1 << 16  # numbers that those of an argument are like, unless they are all that it has
 WRITTEN = 0.98  # of a result, at least: by a sample of programs that are alike, nearly exact
 TABLE = "@"  # before the name of a block table, which names the entries along a first axis
 
@@ -43,15 +44,15 @@ class FullSize:
         self.secret = hashlib.sha256(f"{seed}\0{exercise.name}\0full size".encode()).hexdigest()
         generator = torch.Generator().manual_seed(int(self.secret[:15], 16))
         small = by_name(exercise.inputs(generator, **{**self.speed.case, **(self.speed.small or {})}))
+        like = {**small, **(self.speed.data(generator) if self.speed.data else {})}
         self.drawn: dict[str, list[Any]] = {}
         self.data: dict[str, Generated] = {}
         for name, tensor in by_name(self.arguments).items():
             if tensor.device.type == "meta":
-                found = small[name].double().flatten()
-                found = found[found.isfinite()]
-                mean, deviation = (found.mean().item(), found.std().item()) if len(found) > 1 else (0.0, 1.0)
-                terms = [tensor.numel(), mean, deviation or 1.0, f"{self.secret}{name}"]
-                self.drawn[name] = [DTYPES[tensor.dtype], *terms]
+                values = like[name].to(tensor.dtype).flatten()
+                if len(values) != tensor.numel():
+                    values = values[values.isfinite()][:MOST]
+                self.drawn[name] = [DTYPES[tensor.dtype], tensor.numel(), values, f"{self.secret}{name}"]
         with torch.no_grad():
             self.shapes = [list(tensor.shape) for tensor in tensors_in(self.speed.baseline(*self.arguments.values()))]
         self._expected: dict[str, Any] = {}

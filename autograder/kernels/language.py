@@ -54,19 +54,19 @@ MATH_CALLS = _words("ceil exp floor log log10 log2 sqrt")
 GLUON = DTYPES | _words(
     """BlockedLayout DotOperandLayout NVMMADistributedLayout NVMMASharedLayout SliceLayout SwizzledSharedLayout abs add
     allocate_shared_memory arange associative_scan assume atomic_add atomic_and atomic_cas atomic_max atomic_min
-    atomic_or atomic_xchg atomic_xor broadcast cast cdiv ceil constexpr convert_layout cos device_assert device_print
+    atomic_or atomic_xchg atomic_xor barrier broadcast cast cdiv ceil constexpr convert_layout cos device_assert
+    device_print
     div_rn erf exp exp2 expand_dims fdiv floor fma full full_like join load log log2 max max_constancy max_contiguous
     maximum min minimum mul multiple_of num_programs num_warps permute program_id ravel reduce reduce_or reshape rsqrt
-    sin split sqrt sqrt_rn static_assert static_print static_range store sub sum to_tensor umulhi warp_specialize where
+    sin split sqrt sqrt_rn static_assert static_print static_range store sub sum thread_barrier to_tensor umulhi
+    warp_specialize where
     xor_sum zeros zeros_like"""
 ) - _words("pi32_t")
 GLUON_REFUSED = {
     **dict.fromkeys(_words("amd extra nvidia"), "a module"),
     **dict.fromkeys(_words("inline_asm_elementwise"), "code of one GPU that nothing here runs"),
     **dict.fromkeys(_words("bank_conflicts to_linear_layout set_auto_layout"), "for the compiler to say"),
-    **dict.fromkeys(
-        _words("barrier thread_barrier num_ctas dot_fma fp4_to_fp gather histogram map_elementwise"), "not emulated"
-    ),
+    **dict.fromkeys(_words("num_ctas dot_fma fp4_to_fp gather histogram map_elementwise"), "not emulated"),
     **dict.fromkeys(
         _words("AutoLayout CoalescedLayout DistributedLinearLayout PaddedSharedLayout SharedLinearLayout"),
         "a layout that no lesson needs",
@@ -104,7 +104,8 @@ MESSAGES = _words("print tl.device_assert tl.device_print tl.static_assert tl.st
 VALUE_ATTRIBUTES = _words(
     """T abs advance argmax argmin associative_scan atomic_add atomic_and atomic_cas atomic_max atomic_min atomic_or
     atomic_xchg atomic_xor block_shape broadcast_to cast ceil cos cumprod cumsum dtype element_ty erf exp exp2
-    expand_dims flip floor gather index is_block is_floating is_int is_ptr layout load log log2 logical_and
+    expand_dims flip floor gather index is_bf16 is_block is_floating is_fp16 is_fp32 is_fp64 is_fp8 is_int is_int_signed
+    is_int_unsigned is_ptr layout load log log2 logical_and
     logical_or logsumexp max min nbytes numel permute primitive_bitwidth ravel reduce reshape rsqrt scalar
     scatter shape sigmoid sin slice softmax sort split sqrt sqrt_rn store sum to trans type value view xor_sum"""
 )

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from autograder.isolation.worker.layout import is_gapped
+from autograder.isolation.worker.running import TIME_IS_UP
 from autograder.isolation.worker.trees import by_name
+from autograder.isolation.worker.wire import bytes_of
 from autograder.kernels.record import Recording
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, ended, sentence
 
@@ -92,7 +94,9 @@ def replays(
     reply, limits = workers.perform(request, seconds)
     found: list[Any] = []
     for answer in reply.messages[: len(requests)]:
-        if "error" in answer:
+        if "error" in answer and answer["error"].get("message") == TIME_IS_UP:
+            found.append(LimitReached(f"running its kernels took more than {limits.seconds:g} s"))
+        elif "error" in answer:
             found.append(Fault(answer["error"]))
         else:
             names = ("result", "again", "changed", "unwritten", "blank", "picks", "written")
@@ -120,7 +124,7 @@ def replay_request(
     compiled
         What the compiler said of each launch: what is counted depends on it, and the module that it compiled runs.
     drawn
-        Of arguments of device "meta", how they are drawn: mean, deviation, key.
+        Of arguments of device "meta", how they are drawn: what `worker.generated.Generated` takes.
     options
         `sample`: about as many programs of a launch run, and are counted; `count`: all run, and are counted;
         `secret`: decides which programs those are; `picks`: parts of rows of each result that are wanted.
@@ -165,12 +169,7 @@ def _stored(
     if storage["input"] in drawn:
         found["drawn"] = list(drawn[storage["input"]])
     elif tensor.device.type != "meta":
-        found |= {"content": raw_bytes(tensor), "integers": not tensor.is_floating_point()}
+        found |= {"content": bytes_of(tensor), "integers": not tensor.is_floating_point()}
     if gapped:
         found["elements"] = [list(tensor.shape), list(tensor.stride()), tensor.element_size()]
     return found
-
-
-def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bytes of a tensor's elements, in order."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8)

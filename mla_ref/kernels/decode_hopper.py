@@ -1,8 +1,8 @@
 """Absorbed MLA decode for Hopper: two warpgroups share an accumulator that fits no single one. In Gluon.
 
-A block of 64 heads has 64·512 float32 to sum up: all registers of a warpgroup, twice. So two of them take a half of the
-latent dimensions each. Both need the weights of every token, so each computes the scores of every other block of 64
-tokens and hands the weights on through shared memory::
+A block of 64 heads has 64·512 float32 to sum up: 256 registers for each thread of a warpgroup, and a thread has 255 at
+most. So two of them take a half of the latent dimensions each. Both need the weights of every token, so each computes
+the scores of every other block of 64 tokens and hands the weights on through shared memory::
 
     warpgroup "even"   Q Kᵀ of block 0   softmax   P₀ V₀ left              P₁ V₁ left    Q Kᵀ of block 2 …
     warpgroup "odd"    (P V of before)   Q Kᵀ of block 1   P₀ V₀ right   softmax   P₁ V₁ right          …
@@ -22,7 +22,6 @@ values added in order, and parts of equal length are its idea, too; the writing 
 """
 
 import functools
-import importlib
 from dataclasses import replace
 from types import ModuleType
 
@@ -152,9 +151,10 @@ def takes(decode: Decode) -> bool:
 def _gluon() -> ModuleType | None:
     """Import the kernel: Gluon is an experimental part of Triton, and another version may have it otherwise."""
     try:
-        return importlib.import_module("._decode_hopper", __package__)
+        from . import _decode_hopper
     except (ImportError, AttributeError):
         return None
+    return _decode_hopper
 
 
 @functools.cache

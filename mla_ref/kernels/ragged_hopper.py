@@ -19,7 +19,6 @@ The schedule is FlashAttention-3's (Shah et al. 2024, arXiv:2407.08608, algorith
 """
 
 import functools
-import importlib
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -73,9 +72,10 @@ def _columns(x: Tensor) -> int:
 def _gluon() -> ModuleType | None:
     """Import the kernel: Gluon is an experimental part of Triton, and another version may have it otherwise."""
     try:
-        return importlib.import_module("._ragged_hopper", __package__)
+        from . import _ragged_hopper
     except (ImportError, AttributeError):
         return None
+    return _ragged_hopper
 
 
 @functools.cache

@@ -43,7 +43,11 @@ TENSOR_BYTES = Exercise(
         Part(
             "two bytes and more",
             1,
-            visible=[dict(shape=(2, 3, 5), itemsize=4), dict(shape=(7,), itemsize=2)],
+            visible=[
+                dict(shape=(2, 3, 5), itemsize=4),
+                dict(shape=(7,), itemsize=2),
+                dict(shape=(61, 128, 131072, 1, 576), itemsize=2),  # too large to be made
+            ],
             hidden=lambda r: [
                 *(dict(shape=_shape(r), itemsize=r.choice([2, 4, 8])) for _ in range(3)),
                 dict(shape=(r.randint(64, 128), 131072, 576), itemsize=2),
@@ -176,6 +180,7 @@ ROOFLINE_TIME = Exercise(
             1,
             visible=[
                 dict(flops=2000, nbytes=1000, peak_flops=100, bandwidth=10),
+                dict(flops=2 * 10**9, nbytes=3 * 10**9, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),
                 dict(flops=50, nbytes=25, peak_flops=100, bandwidth=10),
             ],
             hidden=lambda r: [_work(r, r.uniform(0.1, 0.9)) for _ in range(3)],
@@ -185,6 +190,7 @@ ROOFLINE_TIME = Exercise(
             1,
             visible=[
                 dict(flops=30000, nbytes=1000, peak_flops=100, bandwidth=10),
+                dict(flops=10**13, nbytes=10**9, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),
                 dict(flops=70, nbytes=5, peak_flops=100, bandwidth=10),
             ],
             hidden=lambda r: [_work(r, r.uniform(1.1, 10)) for _ in range(3)],
@@ -332,8 +338,14 @@ RIDGE_ROWS = Exercise(
                 dict(n=7168, k=2048, itemsize=1, peak_flops=1979 * 10**12, bandwidth=3350 * 10**9),
                 dict(n=7168, k=7168, itemsize=2, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),
                 dict(n=1024, k=1024, itemsize=2, peak_flops=256 * 10**12, bandwidth=10**12),  # 512 rows: equal times
+                dict(n=8192, k=8192, itemsize=2, peak_flops=1090 * 10**12, bandwidth=10**12),
             ],
-            hidden=lambda r: [_layer(r, 2, r.uniform(50, 300)), _layer(r, 1, r.uniform(100, 600))],
+            hidden=lambda r: [
+                _layer(r, 2, r.uniform(50, 300)),
+                _layer(r, 1, r.uniform(100, 600)),
+                # some 1500 rows
+                dict(n=8192, k=8192, itemsize=2, peak_flops=r.randint(1080, 1120) * 10**12, bandwidth=10**12),
+            ],
         ),
     ),
     inputs=as_given,

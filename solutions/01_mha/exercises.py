@@ -256,8 +256,12 @@ GROUPED_ATTENTION = Exercise(
         Part(
             "grouped",
             2,
-            visible=[dict(B=1, S=1, T=6, H=6, G=3, Dh=8), dict(B=2, S=3, T=11, H=8, G=2, Dh=8)],
-            hidden=lambda r: [_grouped_shape(r, r.randint(2, 4), r.randint(2, 4)) for _ in range(2)],
+            visible=[
+                dict(B=1, S=1, T=6, H=6, G=3, Dh=8),
+                dict(B=2, S=3, T=11, H=8, G=2, Dh=8),
+                dict(B=1, S=2, T=5, H=6, G=2, Dh=8),
+            ],
+            hidden=lambda r: [_grouped_shape(r, r.randint(2, 4), n) for n in (r.randint(2, 4), r.choice([3, 5, 6]))],
         ),
     ),
     inputs=_qkv,
@@ -647,6 +651,7 @@ def _step(r: Random, per_group: int) -> dict[str, int]:
 
 PREDICT_DECODE_COST = Exercise(
     name="predict_decode_cost",
+    needs=("predict_cache_bytes",),
     title="bytes, FLOPs and intensity of one decode step",
     parts=(
         Part(

@@ -181,7 +181,11 @@ RMS = Exercise(
         Part(
             "rows near zero",
             1,
-            visible=[dict(shape=(4, 16), scale=1e-3), dict(shape=(3, 10), scale=1e-3, eps=1e-5)],
+            visible=[
+                dict(shape=(4, 16), scale=1e-3),
+                dict(shape=(3, 10), scale=1e-3, eps=1e-5),
+                dict(shape=(3, 10), scale=1e-3, eps=None),
+            ],
             hidden=lambda r: [
                 dict(shape=(3, r.randint(3, 40)), scale=0.0),
                 dict(shape=(r.randint(1, 4), 1), scale=1e-3),
@@ -192,8 +196,9 @@ RMS = Exercise(
         Part(
             "float16, values up to 800",
             1,
-            visible=[dict(shape=(3, 12), peak=400.0, dtype=torch.float16)],
+            visible=[dict(shape=(3, 12), peak=400.0, dtype=torch.float16), dict(shape=(2, 512), dtype=torch.bfloat16)],
             hidden=lambda r: [
+                dict(shape=(2, r.randint(300, 512)), scale=r.uniform(1, 9), dtype=torch.bfloat16),
                 dict(shape=(2, r.randint(2, 5), r.randint(5, 60)), peak=r.uniform(300, 800), dtype=torch.float16),
                 dict(shape=(2, 512), peak=r.uniform(300, 800), dtype=torch.float16),
             ],

@@ -478,8 +478,15 @@ ABSORBED_MLA_ATTENTION = Exercise(
         Part(
             "several new tokens",
             1,
-            visible=[dict(B=2, S=3, T=8, H=2, Dn=6, Dr=4, Dv=5, R=10)],
-            hidden=lambda r: [_mla_shape(r, S=r.randint(2, 6)), _mla_shape(r, S=r.randint(2, 6))],
+            visible=[
+                dict(B=2, S=3, T=8, H=2, Dn=6, Dr=4, Dv=5, R=10),
+                dict(B=1, S=2, T=40, H=4, Dn=16, Dr=4, Dv=12, R=8),
+            ],
+            hidden=lambda r: [
+                _mla_shape(r, S=r.randint(2, 6)),
+                _mla_shape(r, S=r.randint(2, 6)),
+                dict(B=1, S=2, T=r.randint(40, 60), H=3, Dn=20, Dr=4, Dv=16, R=8),
+            ],
         ),
         Part(
             "long context, not expanded",
@@ -584,6 +591,7 @@ def _step(r: Random, S: int, T: int) -> dict[str, int]:
 
 ABSORB_COSTS = Exercise(
     name="absorb_costs",
+    needs=("predict_macs",),
     title="FLOPs and bytes of a whole step",
     parts=(
         Part(
@@ -693,6 +701,7 @@ def _break_even(T, Dn, Dv, R, *, extra=0, weights=None):
 
 BREAK_EVEN_QUERIES = Exercise(
     name="break_even_queries",
+    needs=("absorb_costs",),
     title="from how many query tokens on naive takes fewer FLOPs",
     parts=(
         Part("DeepSeek-V3", 1, visible=[dict(T=1000, Dr=64, Dn=128, Dv=128, R=512)]),

@@ -111,7 +111,7 @@ SCALE_ADD = Exercise(
         Part(
             "any length",
             1,
-            visible=[dict(n=2500), dict(n=1)],
+            visible=[dict(n=2500), dict(n=1), dict(n=9829)],
             hidden=lambda r: [
                 dict(n=r.randint(2, 200), alpha=r.uniform(-3, 3)),
                 dict(n=r.randint(1025, 4000), alpha=r.uniform(-3, 3), dtype=HALF),
@@ -318,6 +318,12 @@ RMS = Exercise(
 # --- apply_rope -------------------------------------------------------------------------------------------------------
 
 
+def _somewhere(g: torch.Generator, S: int, Dr: int) -> Arguments:
+    """Return the angles of S positions from one on that nobody knows."""
+    first = int(torch.randint(100_000, (), generator=g))
+    return dict(zip(("cos", "sin"), angles(g, S, Dr, first), strict=True))
+
+
 def _first_angle(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return rotated(x, cos[:1].expand_as(cos), sin[:1].expand_as(sin))
 
@@ -345,7 +351,7 @@ ROPE = Exercise(
         Part(
             "one token",
             1,
-            visible=[dict(B=2, S=1, H=2, Dr=8, first=5)],
+            visible=[dict(B=2, S=1, H=2, Dr=8, first=5), dict(B=1, S=1, H=3, Dr=12, first=8)],
             hidden=lambda r: [
                 dict(B=2, S=1, H=r.randint(2, 5), Dr=2 * r.randint(2, 9), first=r.randint(1, 9999)),
                 dict(B=1, S=1, H=1, Dr=2, first=r.randint(1, 99)),
@@ -354,11 +360,18 @@ ROPE = Exercise(
         Part(
             "several tokens and sequences",
             2,
-            visible=[dict(B=2, S=3, H=3, Dr=8, first=2), dict(B=1, S=4, H=70, Dr=6, first=100)],
+            visible=[
+                dict(B=2, S=3, H=3, Dr=8, first=2),
+                dict(B=2, S=4, H=5, Dr=12, first=3),
+                dict(B=1, S=4, H=70, Dr=6, first=100),
+                dict(B=1, S=2, H=130, Dr=64, first=9),
+                dict(B=1, S=1, H=2, Dr=128, first=7),
+            ],
             hidden=lambda r: [
                 dict(B=r.randint(2, 3), S=4, H=4, Dr=8, first=r.randint(0, 50)),
                 dict(B=2, S=r.randint(2, 4), H=r.randint(1, 6), Dr=2 * r.randint(2, 20), first=r.randint(0, 99999)),
                 dict(B=1, S=2, H=r.choice([63, 130]), Dr=64, first=7),
+                dict(B=1, S=2, H=3, Dr=2 * r.randint(50, 64), first=7),
             ],
         ),
         Part(
@@ -399,6 +412,7 @@ ROPE = Exercise(
         points=3,
         case=dict(B=4, S=4096, H=128, Dr=64, dtype=BF16),
         small=dict(B=2, S=4),
+        data=lambda g: _somewhere(g, 4096, 64),
         axes=dict(x="bsh", cos="s", sin="s", out="bsh"),
         floor=lambda B, S, H, Dr, dtype: Cost(
             bytes=2 * B * S * H * Dr * dtype.itemsize + S * Dr * 4, flops=3 * B * S * H * Dr
@@ -445,19 +459,25 @@ QUERY_KEY = Exercise(
         Part(
             "a decode step",
             1,
-            visible=[dict(B=2, S=1, H=4, Dr=8, first=9)],
+            visible=[dict(B=2, S=1, H=4, Dr=8, first=9), dict(B=2, S=1, H=130, Dr=64, first=4, dtype=HALF)],
             hidden=lambda r: [
                 dict(B=r.randint(1, 4), S=1, H=r.randint(1, 20), Dr=2 * r.randint(1, 9), first=r.randint(1, 9999)),
                 dict(B=2, S=1, H=r.choice([33, 128]), Dr=64, first=r.randint(1, 9999), dtype=HALF),
+                dict(B=1, S=1, H=r.randint(129, 140), Dr=16, first=r.randint(1, 99)),
             ],
         ),
         Part(
             "several tokens",
             2,
-            visible=[dict(B=2, S=3, H=3, Dr=8, first=2), dict(B=1, S=2, H=17, Dr=6, first=50, dtype=HALF)],
+            visible=[
+                dict(B=2, S=3, H=3, Dr=8, first=2),
+                dict(B=1, S=2, H=17, Dr=6, first=50, dtype=HALF),
+                dict(B=1, S=1, H=2, Dr=128, first=7),
+            ],
             hidden=lambda r: [
                 dict(B=2, S=r.randint(2, 4), H=r.randint(1, 6), Dr=2 * r.randint(2, 20), first=r.randint(0, 99999)),
                 dict(B=r.randint(2, 3), S=3, H=r.randint(1, 3), Dr=16, first=r.randint(0, 99)),
+                dict(B=1, S=2, H=3, Dr=2 * r.randint(50, 64), first=7),
             ],
         ),
     ),
@@ -480,6 +500,7 @@ QUERY_KEY = Exercise(
         points=2,
         case=dict(B=128, S=1, H=128, Dr=64, dtype=BF16),
         small=dict(B=4),
+        data=lambda g: _somewhere(g, 1, 64),
         axes=dict(q_rope="bsh", k_rope="bs", cos="s", sin="s"),
         floor=lambda B, S, H, Dr, dtype: Cost(
             bytes=2 * B * S * (H + 1) * Dr * dtype.itemsize + S * Dr * 4, flops=3 * B * S * (H + 1) * Dr

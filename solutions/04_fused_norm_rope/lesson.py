@@ -463,7 +463,8 @@ check_speed("scale_add")
 # | bound by | what takes longest in this step; the sentence under the table says what to do about it |
 # | distinct MB | different bytes touched: these come from memory (DRAM), or go there, at least once |
 # | issued MB | all bytes asked for. More than the distinct ones: something is read again |
-# | bytes a load | that a thread loads with one instruction, 16 at most; two numbers if the loads differ |
+# | bytes a load | that a thread loads with one instruction, 16 at most; several numbers if the loads differ |
+# | matrix instr. | instructions of the tensor cores in the machine code; from lesson 05 on |
 # | registers | per thread, 255 at most. An SM has 65536 for all its threads |
 # | spills, bytes | of each thread, that did not fit into its registers and went to memory |
 # | shared, KiB | shared memory: storage of an SM through which the threads of a program exchange numbers |

@@ -194,10 +194,15 @@ MATMUL = Exercise(
         Part(
             "any size",
             1,
-            visible=[dict(M=20, N=33, K=80), dict(M=17, N=20, K=48, scale=0.01, large=True, dtype=HALF)],
+            visible=[
+                dict(M=20, N=33, K=80),
+                dict(M=150, N=333, K=150),
+                dict(M=17, N=20, K=48, scale=0.01, large=True, dtype=HALF),
+            ],
             hidden=lambda r: [
                 dict(M=r.randint(1, 40), N=r.randint(100, 300), K=r.randint(65, 200), scale=r.uniform(-2, 2)),
                 dict(M=r.randint(129, 200), N=r.randint(1, 40), K=r.randint(1, 70), dtype=HALF),
+                dict(M=r.randint(260, 300), N=r.randint(260, 300), K=r.randint(17, 40)),
                 dict(M=r.randint(2, 9), N=r.randint(2, 9), K=r.randint(129, 200), scale=0.01, large=True, dtype=HALF),
             ],
         ),
@@ -325,7 +330,10 @@ SCORE = Exercise(
         Part(
             "several sequences and queries",
             1,
-            visible=[dict(B=2, S=3, H=5, T=37, R=64, Dr=12)],
+            visible=[
+                dict(B=2, S=3, H=5, T=37, R=64, Dr=12),
+                dict(B=2, S=2, H=70, T=140, R=16, Dr=16, dtype=HALF),
+            ],
             hidden=lambda r: [
                 dict(B=r.randint(2, 3), S=r.randint(2, 9), H=r.randint(1, 9), T=r.randint(20, 150), R=32, Dr=8),
                 dict(B=2, S=2, H=r.randint(65, 90), T=r.randint(2, 20), R=16, Dr=16, dtype=HALF),
@@ -334,7 +342,10 @@ SCORE = Exercise(
         Part(
             "widths that are no multiple of a block",
             1,
-            visible=[dict(B=2, S=1, H=4, T=150, R=80, Dr=20, Dn=28)],
+            visible=[
+                dict(B=2, S=1, H=4, T=150, R=80, Dr=20, Dn=28),
+                dict(B=1, S=1, H=3, T=30, R=150, Dr=70, Dn=150),
+            ],
             hidden=lambda r: [
                 dict(B=1, S=2, H=4, T=r.randint(130, 200), R=r.randint(129, 200), Dr=r.randint(65, 90)),
                 dict(B=2, S=1, H=3, T=r.randint(3, 60), R=512, Dr=64, Dn=128, dtype=HALF),
@@ -587,6 +598,8 @@ SOFTMAX = Exercise(
                 dict(lens=(40,), S=1, H=2, T=40, scale=300.0),
                 dict(lens=(40,), S=1, H=2, T=40, level=-150.0),
                 dict(lens=(50,), S=1, H=2, T=50, dtype=HALF),
+                dict(lens=(9000,), S=1, H=1, T=9000),
+                dict(lens=(300,), S=1, H=1, T=300, level=-1e5),
             ],
             hidden=lambda r: (
                 [
@@ -595,12 +608,16 @@ SOFTMAX = Exercise(
                     for n, level in ((1, 0.0), (r.randint(500, 1100), -150.0))
                 ]
                 + [dict(lens=(n,), S=1, H=1, T=n) for n in (r.randint(8193, 16384),)]
+                + [dict(lens=(n,), S=1, H=2, T=n, level=-r.uniform(1e5, 1e6)) for n in (r.randint(20, 90),)]
             ),
         ),
         Part(
             "sequences of several lengths",
             1,
-            visible=[dict(lens=(17, 40, 1), S=1, H=2, T=40)],
+            visible=[
+                dict(lens=(17, 40, 1), S=1, H=2, T=40),
+                dict(lens=(30, 9), S=1, H=1, T=40, poison=math.nan),
+            ],
             hidden=lambda r: [
                 dict(lens=tuple(r.randint(1, 63) for _ in range(4)), S=1, H=3, T=63, poison=math.nan),
                 dict(lens=(r.randint(1, 30), 129), S=1, H=2, T=129, dtype=HALF),
@@ -672,6 +689,7 @@ SOFTMAX = Exercise(
         points=3,
         case=dict(lens=(2500, 4096), S=1024, H=16, T=4096, dtype=BF16),
         small=dict(S=4, H=2),
+        data=lambda g: {"scores": randn(g, 1 << 16, scale=2.0, dtype=BF16)},
         axes=dict(scores="b_h", seq_lens="b", weights="b_h"),
         floor=_softmax_floor,
         bars=((0.4, 0.5), (0.55, 1.0)),
@@ -753,10 +771,14 @@ LONG = Exercise(
                 dict(lens=(8300, 4100), S=2, H=1, T=8300),
                 dict(lens=(0, 5000), S=1, H=1, T=5000, dtype=HALF),
                 dict(lens=(4100,), S=1, H=1, T=4100, level=-150.0),
+                dict(lens=(4100,), S=1, H=1, T=4100, scale=0.0, level=-1e5),
+                dict(lens=(5000, 40), S=2, H=2, T=5000, poison=math.nan),
+                dict(lens=(13000,), S=1, H=1, T=13000),
             ],
             hidden=lambda r: [
                 dict(lens=(r.randint(0, 2), r.randint(4096, 4100)), S=3, H=1, T=r.randint(4101, 9000), poison=math.nan),
                 dict(lens=(r.randint(4097, 8000),), S=r.randint(1, 3), H=1, T=8001, dtype=HALF),
+                dict(lens=(r.randint(4097, 8000),), S=2, H=3, T=8001),
                 dict(lens=(1, 2), S=1, H=2, T=4097, level=-300.0),
                 dict(lens=(1, 2), S=1, H=2, T=4097, level=300.0),
                 dict(lens=(4097,), S=1, H=1, T=4097, scale=0.0, level=-1e5),  # alike: exp2(x · log2 e) is exact, too
@@ -807,6 +829,7 @@ LONG = Exercise(
         points=2,
         case=dict(lens=(98304, 49152, 86016, 97000), S=1, H=128, T=98304, dtype=FLOAT),
         small=dict(lens=(16384, 9000), H=2, T=16384),
+        data=lambda g: {"scores": randn(g, 1 << 16, scale=2.0)},
         axes=dict(scores="b_h", seq_lens="b", weights="b_h"),
         floor=_softmax_floor,
         bars=((0.35, 0.5), (0.5, 1.0)),

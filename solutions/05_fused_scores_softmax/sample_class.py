@@ -488,7 +488,7 @@ def masked_softmax(scores, seq_lens):
             replace("predict_ablation", COMBINED, "100 * (total / (total - sum(saved)) - 1)}"),
         ),
         expect={
-            **says("predict_score_bytes", "reads both of them"),
+            **says("predict_score_bytes", "the sum reads both products"),
             **not_right("scaled_matmul", "only the last turn of the loop", 1),
             **not_right("attention_score", "the RoPE product is missing"),
             **not_right("masked_softmax", "the maximum is taken over positions that are not seen", 1),

@@ -183,7 +183,11 @@ UPDATE = Exercise(
         Part(
             "later blocks",
             1,
-            visible=[dict(H=3, R=4, n=5, before=6, rise=8.0), dict(H=2, R=3, n=4, before=2, rise=-40.0)],
+            visible=[
+                dict(H=3, R=4, n=5, before=6, rise=8.0),
+                dict(H=2, R=3, n=4, before=2, rise=-40.0),
+                dict(H=5, R=3, n=1, before=1),
+            ],
             hidden=lambda r: [
                 dict(H=r.randint(1, 5), R=r.randint(1, 9), n=r.randint(1, 9), before=r.randint(1, 20), rise=rise)
                 for rise in (0.0, 60.0, r.uniform(-5, 5))
@@ -343,7 +347,7 @@ DECODE = Exercise(
         Part(
             "one block of tokens",
             1,
-            visible=[dict(B=2, H=5, T=16)],
+            visible=[dict(B=2, H=5, T=16), dict(B=1, H=130, T=16, R=64, Dr=32)],
             hidden=lambda r: [
                 dict(B=1, H=r.choice([18, 20, 40]), T=16, R=r.choice([16, 64]), Dr=r.choice([16, 32])),
                 dict(B=1, H=r.randint(130, 140), T=16, R=16, Dr=16),
@@ -352,7 +356,7 @@ DECODE = Exercise(
         Part(
             "many blocks, also with scores of a hundred and more",
             2,
-            visible=[dict(B=1, H=8, T=256), dict(B=1, H=8, T=192, sharp=60.0)],
+            visible=[dict(B=1, H=8, T=256), dict(B=1, H=20, T=384, dtype=BF16), dict(B=1, H=8, T=192, sharp=60.0)],
             hidden=lambda r: [dict(B=1, H=r.randint(1, 20), T=128 * r.randint(1, 3), R=64, dtype=BF16)],
         ),
         Part(
@@ -565,7 +569,7 @@ SPLIT = Exercise(
         Part(
             "equal shares",
             1,
-            visible=[dict(B=2, H=4, T=64, num_splits=4)],
+            visible=[dict(B=2, H=4, T=64, num_splits=4), dict(B=1, H=130, T=32, R=64, num_splits=2)],
             hidden=lambda r: (
                 [dict(B=1, H=r.randint(1, 20), T=16 * n, num_splits=n) for n in (r.randint(1, 3),)]
                 + [dict(B=1, H=r.randint(130, 140), T=32, num_splits=2)]
@@ -574,7 +578,12 @@ SPLIT = Exercise(
         Part(
             "shares that do not come out even",
             2,
-            visible=[dict(B=1, H=3, T=50, num_splits=4), dict(B=2, H=3, T=50, lens=(41, 23), num_splits=4), NAN_SPLITS],
+            visible=[
+                dict(B=1, H=3, T=50, num_splits=4),
+                dict(B=2, H=3, T=50, lens=(41, 23), num_splits=4),
+                dict(B=1, H=2, T=600, lens=(570,), num_splits=2, dtype=BF16),
+                NAN_SPLITS,
+            ],
             hidden=lambda r: [
                 dict(B=1, H=r.randint(1, 17), T=170, R=64, lens=(r.choice([131, 149]),), num_splits=2),
                 dict(B=1, H=r.randint(1, 4), T=600, lens=(r.randint(560, 600),), num_splits=2),
@@ -734,11 +743,12 @@ COMBINE = Exercise(
         Part(
             "splits with tokens",
             1,
-            visible=[dict(P=4, B=2, H=3, dtype=HALF)],
+            visible=[dict(P=4, B=2, H=3, dtype=HALF), dict(P=130, B=1, H=2, R=256)],
             hidden=lambda r: [
                 dict(P=1, B=1, H=r.randint(1, 5), R=64),
                 dict(P=r.randint(33, 64), B=1, H=1, R=512),
                 dict(P=r.randint(33, 70), B=2, H=r.randint(1, 3), R=16, dtype=BF16),
+                dict(P=r.randint(200, 256), B=1, H=1, R=16),
             ],
         ),
         Part(
@@ -847,10 +857,10 @@ PREDICT_FOLD = Exercise(
         Part(
             "any step",
             1,
-            visible=[dict(q_len=5, H=32), dict(q_len=6, H=30)],
+            visible=[dict(q_len=5, H=32), dict(q_len=6, H=30), dict(q_len=10, H=32), dict(q_len=9, H=8)],
             hidden=lambda r: (
                 [dict(q_len=r.randint(1, 12), H=r.choice([1, 7, 8, 16, 20, 32, 64, 128])) for _ in range(6)]
-                + [dict(q_len=3, H=43)]
+                + [dict(q_len=3, H=43), dict(q_len=12, H=32), dict(q_len=r.choice([15, 20]), H=16)]
             ),
         ),
     ),
@@ -987,6 +997,8 @@ FOLDED = Exercise(
             visible=[
                 dict(B=2, S=1, H=5, T=40, lens=(40, 17)),
                 dict(B=2, S=1, H=5, T=40, lens=(37, 17), nan_beyond=True),
+                dict(B=1, S=1, H=3, T=300, R=64, dtype=BF16),
+                dict(B=133, S=1, H=1, T=4),
             ],
             hidden=lambda r: [
                 dict(B=2, S=1, H=r.randint(1, 9), T=r.randint(130, 160), R=64, lens=(2 * r.randint(40, 64) + 1, 0)),
@@ -996,7 +1008,11 @@ FOLDED = Exercise(
         Part(
             "several query tokens, causal",
             2,
-            visible=[dict(B=1, S=3, H=4, T=24), dict(B=2, S=4, H=2, T=150, lens=(150, 38))],
+            visible=[
+                dict(B=1, S=3, H=4, T=24),
+                dict(B=2, S=4, H=2, T=150, lens=(150, 38)),
+                dict(B=1, S=2, H=70, T=32),
+            ],
             hidden=lambda r: [
                 dict(B=1, S=5, H=r.choice([13, 14]), T=48, lens=(r.randint(20, 47),)),
                 dict(B=1, S=2, H=r.randint(66, 70), T=32),

@@ -40,10 +40,10 @@ device = "cpu" if emulated else "cuda"
 # %% [markdown]
 # ## Why: 132 multiprocessors
 #
-# All heads of a sequence read the same cache, so they belong into one program. `tl.dot` wants 16 rows at least;
-# here, and in the prediction below, a block has 16 heads. A step then has B · ⌈H/16⌉ programs. A GPU gives each
-# program to one multiprocessor (**SM**), and an H100 has 132. The picture has a square for each SM, coloured if it
-# has a program.
+# All heads of a sequence read the same cache, so they belong into one program. With fewer than 16 rows `tl.dot`
+# leaves tensor cores idle; here, and in the prediction below, a block has 16 heads. A step then has B · ⌈H/16⌉
+# programs. A GPU gives each program to one multiprocessor (**SM**), and an H100 has 132. The picture has a
+# square for each SM, coloured if it has a program.
 
 # %%
 from mla_ref import DEVICES, plots
@@ -825,11 +825,10 @@ measured = [label for label in lines if "measured" in label]
 plots.curves({"H = 16: decode step with its combine": lines}, xlabel="splits", ylabel="µs", log="xy", points=measured)
 
 # %% [markdown]
-# The stars are measured on an H100, in blocks of 64 tokens (`model_measured.json`). The rough model is off by
-# {{off_by}} of what was measured. Eight sequences are six times
-# as fast with 16 splits as with one{{!six_times}}. 128 sequences are {{slower}} times as slow: they filled the
-# GPU already, and 1024 tokens in 16 splits are 64 tokens each, where partial results move about as many bytes as
-# the cache.
+# The marks that no line joins are measured on an H100, in blocks of 64 tokens (`model_measured.json`). The
+# rough model is off by {{off_by}} of what was measured. Eight sequences are six times as fast with 16 splits as
+# with one{{!six_times}}. 128 sequences are {{slower}} times as slow: they filled the GPU already, and 1024
+# tokens in 16 splits are 64 tokens each, where partial results move about as many bytes as the cache.
 #
 # The next cell takes the model's time apart. Find where waiting disappears, and where the combine begins to show.
 

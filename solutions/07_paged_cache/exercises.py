@@ -265,6 +265,7 @@ BASIC = Exercise(
             1,
             visible=[
                 dict(num_pages=6, page_size=4, calls="append 3 to 0, read 0, append 3 to 0, read 0"),
+                dict(num_pages=2, page_size=4, calls="append 3 to 1000, read 1000"),
                 dict(
                     num_pages=6,
                     page_size=4,
@@ -289,11 +290,21 @@ BASIC = Exercise(
                 dict(num_pages=6, page_size=4, calls="append 3 to 0, table 0, append 6 to 0, table 0, table 1"),
                 dict(num_pages=4, page_size=4, calls="append 9 to 0, free 0, append 13 to 1, read 1, read 0"),
                 dict(num_pages=1, page_size=4, calls="append 3 to 0, read 0, free 0, append 2 to 1, read 1"),
+                dict(num_pages=3, page_size=4, calls="append 6 to 0, free 0, append 2 to 0, read 0, table 0"),
             ],
-            hidden=lambda r: [
-                dict(num_pages=3, page_size=2, calls=f"append 2 to 5, append {n} to 7, free 5, append 2 to 7, read 7")
-                for n in (1, 2)
-            ],
+            hidden=lambda r: (
+                [
+                    dict(
+                        num_pages=3, page_size=2, calls=f"append 2 to 5, append {n} to 7, free 5, append 2 to 7, read 7"
+                    )
+                    for n in (1, 2)
+                ]
+                + [
+                    dict(
+                        num_pages=4, page_size=3, calls=f"append {r.randint(2, 9)} to 2, free 2, append 4 to 2, read 2"
+                    )
+                ]
+            ),
         ),
         Part(
             "refusals change nothing",
@@ -310,6 +321,8 @@ BASIC = Exercise(
                     page_size=4,
                     calls="append 6 to 0, append 5 to 1, free 1, append 0 to 2, free 2, free 3",
                 ),
+                # What is left of the last page is room, too.
+                dict(num_pages=2, page_size=3, calls="append 4 to 0, append 2 to 0, read 0, append 1 to 0, read 0"),
             ],
             hidden=lambda r: [
                 dict(
@@ -603,7 +616,10 @@ OFFSETS = Exercise(
         Part(
             "one page",
             1,
-            visible=[dict(starts=(0,), lengths=(3,), S=3, page_size=4, width=1, max_pages=3)],
+            visible=[
+                dict(starts=(0,), lengths=(3,), S=3, page_size=4, width=1, max_pages=3),
+                dict(starts=(0,) * 3, lengths=(130,) * 3, S=130, page_size=256, width=2, max_pages=1),
+            ],
             hidden=lambda r: (
                 [
                     dict(starts=(0, 0), lengths=(n, n), S=n, page_size=8, width=r.randint(2, 9), max_pages=2)
@@ -618,6 +634,7 @@ OFFSETS = Exercise(
             visible=[
                 dict(starts=(0, 5, 3), lengths=(5, 4, 1), S=5, page_size=4, width=6),
                 dict(starts=(1, 7), lengths=(5, 5), S=5, page_size=4, width=6, layers_in_pool=3),
+                dict(starts=(80, 15), lengths=(70, 2), S=70, page_size=1, width=6, max_pages=150),
                 # The padding of the last sequence lies behind the table.
                 dict(starts=(3, 7), lengths=(2, 0), S=2, page_size=4, width=6, max_pages=2, rubbish_behind=True),
             ],
@@ -828,6 +845,7 @@ UPDATE = Exercise(
                 dict(S=3, page_size=4, starts=(0,), lengths=(3,)),
                 dict(S=5, page_size=4, starts=(0, 5), lengths=(5, 5)),
                 dict(S=1, page_size=4, starts=(3, 4), lengths=(1, 1)),
+                dict(S=70, page_size=64, starts=(50, 63), lengths=(70, 70), R=64, max_pages=3, dtype=BF16),
             ],
             hidden=lambda r: [
                 dict(
@@ -848,6 +866,8 @@ UPDATE = Exercise(
                 dict(S=5, page_size=4, starts=(0, 6), lengths=(2, 5)),
                 # The padding of the last sequence goes on behind the table.
                 dict(S=6, page_size=4, starts=(2, 4, 12), lengths=(0, 4, 3), rubbish_behind=True),
+                dict(S=9, page_size=6, starts=(4, 11), lengths=(9, 7), max_pages=4),
+                dict(S=40, page_size=1, starts=(20, 0), lengths=(33, 0), max_pages=80, rubbish_behind=True),
             ],
             hidden=lambda r: [
                 dict(
@@ -1005,7 +1025,10 @@ GATHER = Exercise(
         Part(
             "full pages",
             1,
-            visible=[dict(lengths=(8, 8), T=8, page_size=4)],
+            visible=[
+                dict(lengths=(8, 8), T=8, page_size=4),
+                dict(lengths=(128,), T=128, page_size=64, R=64, dtype=BF16),
+            ],
             hidden=lambda r: [dict(lengths=(size * 2,) * 3, T=size * 2, page_size=size, R=64) for size in (1, 16)],
         ),
         Part(
@@ -1014,6 +1037,7 @@ GATHER = Exercise(
             visible=[
                 dict(lengths=(9, 4, 0, 1), T=11, page_size=6),
                 dict(lengths=(3, 8, 0), T=18, page_size=4, max_pages=3, rubbish_behind=True),
+                dict(lengths=(70, 50), T=75, page_size=50, max_pages=2, rubbish_behind=True),
             ],
             hidden=lambda r: [
                 dict(
@@ -1214,7 +1238,10 @@ DECODE = Exercise(
         Part(
             "one page",
             1,
-            visible=[dict(H=5, lens=(16, 16), page_size=16, max_pages=2)],
+            visible=[
+                dict(H=5, lens=(16, 16), page_size=16, max_pages=2),
+                dict(H=130, lens=(16,), page_size=16, max_pages=1, R=64, dtype=BF16),
+            ],
             hidden=lambda r: [
                 dict(H=r.choice([18, 20]), lens=(32,), page_size=32, max_pages=2, R=64),
                 dict(H=r.randint(130, 140), lens=(16,), page_size=16, max_pages=1),

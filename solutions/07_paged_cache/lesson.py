@@ -153,7 +153,7 @@ print(f"contiguous {1 - sum(lengths) / (32 * capacity):11.0%} {p['preallocated_b
 
 # %% [markdown]
 # A table entry of 4 bytes stands for 18 kB of cache with pages of 16, and for 74 kB with pages of 64. The
-# report's pages of 1024 are longer than nearly all of these sequences.
+# report's pages of 1024 are longer than any of these sequences.
 #
 # ## Predict: the report's Table 4
 #

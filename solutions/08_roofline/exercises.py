@@ -224,6 +224,7 @@ def _asked(r: Random, **fixed: Any) -> dict[str, Any]:
 
 BREAK_EVEN = Exercise(
     name="break_even",
+    needs=("prefix_costs",),
     title="the batch from which naive wins, on any device",
     parts=(
         Part(
@@ -434,6 +435,7 @@ STEP_TIME = Exercise(
             visible=[
                 dict(form="naive", B=3, S=2, T=5000, L=4096, sizes=V3, **ON_H100),
                 dict(form="absorb", B=3, S=1, T=5000, L=0, sizes=KIMI, **ON_H100),
+                dict(form="naive", B=3, S=1, T=5000, L=0, sizes=KIMI, **{**ON_H100, "itemsize": 1}),
             ],
             hidden=lambda r: [_drawn_step(r, form, "memory") for form in FORMS],
         ),
@@ -443,8 +445,12 @@ STEP_TIME = Exercise(
             visible=[
                 dict(form="absorb", B=64, S=2, T=5000, L=4096, sizes=V3, **ON_H100),
                 dict(form="naive", B=500, S=1, T=4096, L=4096, sizes=KIMI, **ON_H100),
+                dict(form="absorb", B=8, S=1, T=900, L=0, sizes=V3, itemsize=2, rate=65e12, bandwidth=1e12),
             ],
-            hidden=lambda r: [_drawn_step(r, form, "compute") for form in FORMS],
+            hidden=lambda r: (
+                [_drawn_step(r, form, "compute") for form in FORMS]
+                + [dict(form="absorb", B=8, S=1, T=900, L=0, sizes=V3, itemsize=2, rate=50e12, bandwidth=1e12)]
+            ),
         ),
     ),
     inputs=as_given,

@@ -820,7 +820,7 @@ SHARED = Exercise(
         Part(
             "whole blocks of users and tokens",
             1,
-            visible=[dict(B=64, H=2, L=128)],
+            visible=[dict(B=64, H=2, L=128), dict(B=256, H=1, L=256, Dn=16, Dr=32, Dv=64)],
             hidden=lambda r: [
                 dict(B=128 * r.randint(1, 3), H=1, L=128, Dv=32),
                 dict(B=64, H=r.randint(2, 4), L=128 * r.randint(1, 3), Dn=16, Dr=32, dtype=BF16),
@@ -829,7 +829,7 @@ SHARED = Exercise(
         Part(
             "tails of users and tokens, also with scores of a hundred and more",
             2,
-            visible=[dict(B=5, H=3, L=37), dict(B=70, H=2, L=201, sharp=40.0), dict(B=9, H=2, L=70, level=-250.0)],
+            visible=[dict(B=5, H=3, L=37), dict(B=140, H=1, L=301, sharp=40.0), dict(B=9, H=2, L=70, level=-250.0)],
             hidden=lambda r: [
                 dict(B=r.randint(129, 150), H=1, L=r.randint(3, 30)),
                 dict(B=r.randint(17, 31), H=2, L=128 + 2 * r.randint(1, 60) + 1, Dv=64),

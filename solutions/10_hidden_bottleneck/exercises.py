@@ -568,7 +568,11 @@ ABSORB = Exercise(
         Part(
             "several groups",
             2,
-            visible=[dict(B=16, H=2, Dn=128, R=64, group=32), dict(B=16, H=1, Dn=192, R=64, group=64, dtype=BF16)],
+            visible=[
+                dict(B=16, H=2, Dn=128, R=64, group=32),
+                dict(B=16, H=1, Dn=192, R=64, group=64, dtype=BF16),
+                dict(B=4, H=1, Dn=384, R=64, group=128),
+            ],
             hidden=lambda r: [
                 dict(B=r.randint(1, 16), H=2, Dn=n * group, R=128, group=group)
                 for n, group in ((3, 32), (2, 64), (r.randint(2, 3), 128))
@@ -577,7 +581,11 @@ ABSORB = Exercise(
         Part(
             "tails of batch and rank",
             1,
-            visible=[dict(B=5, H=2, Dn=64, R=40, group=32), dict(B=37, H=1, Dn=32, R=72, group=32)],
+            visible=[
+                dict(B=5, H=2, Dn=64, R=40, group=32),
+                dict(B=37, H=1, Dn=32, R=72, group=32),
+                dict(B=140, H=1, Dn=32, R=270, group=32),
+            ],
             hidden=lambda r: [
                 dict(B=r.randint(17, 31), H=r.randint(1, 3), Dn=64, R=r.randint(1, 60), group=64),
                 dict(B=r.randint(65, 80), H=2, Dn=32, R=r.randint(257, 300), group=32, dtype=BF16),

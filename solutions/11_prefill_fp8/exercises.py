@@ -453,6 +453,7 @@ RAGGED = Exercise(
             visible=[
                 dict(lengths=[(5, 24), (18, 30)], H=2),
                 dict(lengths=[(24, 150), (3, 70)], H=1, sharp=30.0),
+                dict(lengths=[(140, 280), (1, 9)], H=1, Dv=64),
             ],
             hidden=lambda r: [
                 dict(lengths=[(r.randint(65, 80), 200), (1, r.randint(2, 130)), (17, 128)], H=1, Dn=16, dtype=BF16),
@@ -977,7 +978,12 @@ PACK = Exercise(
         Part(
             "any number of heads and tokens, and widths that differ",
             1,
-            visible=[dict(N=3, H=5, Dn=32, Dr=16, Dv=64, R=48), dict(N=37, H=1)],
+            visible=[
+                dict(N=3, H=5, Dn=32, Dr=16, Dv=64, R=48),
+                dict(N=37, H=1),
+                dict(N=140, H=3),
+                dict(N=2, H=33, Dn=128, Dr=64, Dv=128, R=512),
+            ],
             hidden=lambda r: [
                 dict(N=r.randint(1, 5), H=r.randint(17, 40), Dn=16, Dr=32, Dv=32, R=r.randint(8, 70)),
                 dict(N=r.randint(130, 150), H=3, Dn=16, Dv=16, k_scale=4.0),

@@ -588,6 +588,14 @@ _decode_slip = slips(_decoded)
 WIDE = dict(R=512, Dr=64, scale=192**-0.5, dtype=BF16, room=64)
 RANKED = tuple(dict(B=128, H=128, length=n + 1, **WIDE) for n in (512, 2048, 4096, 6144))
 
+
+def _like_a_context(g: torch.Generator) -> Arguments:
+    """Return the angles of all places of the speed case, and numbers of a cache."""
+    places, width = RANKED[1]["length"] + WIDE["room"], WIDE["Dr"]
+    cos, sin = bfloat16_angles(torch.arange(places), width)
+    return {"cos": cos, "sin": sin, "cache": randn(g, 1 << 16, dtype=BF16)}
+
+
 DECODE = Exercise(
     name="rotating_decode",
     title="decode kernel that rotates as it reads",
@@ -604,7 +612,8 @@ DECODE = Exercise(
         Part(
             "many blocks, also with large scores",
             2,
-            visible=[dict(B=1, H=8, length=256), dict(B=1, H=8, length=192, sharp=8.0),
+            visible=[dict(B=1, H=8, length=256), dict(B=1, H=70, length=320, R=64, Dr=64),
+                     dict(B=1, H=8, length=192, sharp=8.0),
                      dict(B=1, H=4, length=40, low=True)],
             hidden=lambda r: [
                 dict(B=1, H=r.randint(65, 70), length=128, R=16),
@@ -673,6 +682,7 @@ DECODE = Exercise(
         points=3,
         case=RANKED[1],
         small=dict(B=1, H=16, length=130),
+        data=_like_a_context,
         axes=dict(q_latent="bh", q_rope="bh", cache="b", cos="_", sin="_", out="bh"),
         floor=_decode_floor,
         bars=((0.05, 0.5), (0.1, 1.0)),

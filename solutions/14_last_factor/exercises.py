@@ -73,8 +73,11 @@ def _not_split(loop: Mapping[str, Any]) -> str:
     """Who computes has most of the registers."""
     if loop["registers"] >= ENOUGH:
         return ""
-    has = f"{loop['registers']} registers a thread" if loop["registers"] else "no partition"
-    return f"a loop with products has {has}: give the loader 24 by warp_specialize, and who computes 240"
+    has = f"{loop['registers']} registers a thread" if loop["registers"] else "registers that nobody set"
+    return (
+        f"a loop with products has {has}: the last list of warp_specialize has those of the second partition, which "
+        f"computes, and of the third, the loader"
+    )
 
 
 ENOUGH = 200  # registers: scores and acc of 64 rows take 128, the weights 32
@@ -114,13 +117,13 @@ PRODUCT = Exercise(
         Part(
             "round the ring",
             1,
-            visible=[dict(M=64, N=256, K=768), dict(M=128, N=512, K=320)],
+            visible=[dict(M=64, N=256, K=768), dict(M=128, N=512, K=320), dict(M=64, N=256, K=64)],
             hidden=lambda r: [dict(M=64, N=256, K=64 * n) for n in (1, 2, 4, r.randint(5, 14))],
         ),
         Part(
             "tails",
             1,
-            visible=[dict(M=72, N=264, K=200)],
+            visible=[dict(M=72, N=264, K=200), dict(M=140, N=24, K=8)],
             hidden=lambda r: [
                 dict(M=r.randint(1, 63), N=8 * r.randint(1, 31), K=8 * r.randint(1, 7)),
                 dict(M=r.randint(65, 200), N=8 * r.randint(33, 60), K=8 * r.randint(9, 80)),
@@ -225,7 +228,7 @@ ATTENTION = Exercise(
         Part(
             "several blocks",
             1,
-            visible=[dict(H=1, S=128, T=384), dict(H=2, S=256, T=256)],
+            visible=[dict(H=1, S=128, T=384), dict(H=2, S=256, T=256), dict(H=1, S=384, T=640)],
             hidden=lambda r: [
                 dict(H=1, S=128, T=128 * r.randint(4, 6)),
                 dict(H=r.randint(2, 3), S=128 * r.randint(1, 3), T=128 * r.randint(2, 3)),

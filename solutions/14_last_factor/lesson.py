@@ -341,18 +341,23 @@ print(f"a turn, one after the other: {'{{in_turn_us}}' / turns:.2f} µs")
 # A warpgroup could do one thing after the other: scores, wait, softmax, product with the values, wait. With two of them
 # the other one's product often fills the gap. Still better is to have **two products at once**: the scores of block i
 # are started together with the product of the weights of block i − 1 with their values.
+#
+# The picture has three blocks, and the warpgroups A and B. While A's softmax of block 1 runs, the tensor cores multiply
+# A's values of block 0, and then what B has. The loader brings V 2 to the place of V 0 when both have multiplied that.
 
 # %%
-bars = [("load\nK 0", 2, -0.5, 0.4), ("load\nV 0", 2, -0.1, 0.4)]
-for lane, begin in ((0, 0.0), (1, 0.8)):
-    bars += [("scores\n0", lane, begin, 0.4), ("softmax\n0", lane, begin + 0.4, 0.6)]
-    for i in range(1, 4):
-        start = begin + 1.0 + (i - 1) * 1.6
-        bars += [(f"scores\n{i}", lane, start, 0.4), (f"values\n{i - 1}", lane, start + 0.4, 0.4)]
-        bars += [(f"softmax\n{i}", lane, start + 0.8, 0.6)]
-for i in range(1, 4):
-    bars += [(f"load\n{what} {i}", 2, at + (i - 1) * 1.6, 0.4) for what, at in (("K", 0.3), ("V", 0.7))]
-plots.timeline({"two warpgroups (lanes 0 and 1) and a loader (lane 2)": bars})
+bars, free, ready = [], 0.0, {"A": 0.0, "B": 0.0}
+for i in range(4):
+    for lane, who in enumerate("AB", 1):
+        begin = max(free, ready[who])
+        products = [f"scores\n{who} {i}"] * (i < 3) + [f"values\n{who} {i - 1}"] * (i > 0)
+        bars += [(each, 0, begin + 0.4 * n, 0.4) for n, each in enumerate(products)]
+        bars += [(f"softmax\n{who} {i}", lane, begin + 0.4, 0.6)] * (i < 3)
+        free = begin + 0.4 * len(products)
+        ready[who] = max(begin + 1.0, free)
+loads = {"K 0": -0.8, "V 0": -0.4, "K 1": 0.0, "V 1": 0.4, "K 2": 0.8, "V 2": 2.6}
+bars += [(f"load\n{what}", 3, at, 0.4) for what, at in loads.items()]
+plots.timeline({"from the top: the tensor cores, the softmax of A and of B, the loader": bars})
 
 # %% [markdown]
 # ## Exercise: two_warpgroups
@@ -366,7 +371,8 @@ plots.timeline({"two warpgroups (lanes 0 and 1) and a loader (lane 2)": bars})
 # 2. wait for the values of block i − 1, start `acc + weights·v`;
 # 3. wait until **one** product is left under way. Products end in the order in which they were started, so the scores
 #    are there. The keys' place is free;
-# 4. softmax of block i, by `softmax_step` (lesson 06); the new weights in a variable of their own;
+# 4. softmax of block i, by `softmax_step`, which is lesson 06's online softmax; the new weights in a variable of their
+#    own;
 # 5. wait for the product with the values. Until then it reads `weights`. Their place is free, and `acc` can be
 #    multiplied by `alpha`.
 #
@@ -420,8 +426,8 @@ def load(q_desc, k_desc, v_desc, q, k, v, bars, row, first, blocks):
     """The loader: queries once, then keys and values of each block as soon as there is room."""
     q_full, k_full, k_free, v_full, v_free = bars
     mbarrier.expect(q_full, 2 * ROWS * D * 2)
-    for j in gl.static_range(2):
-        tma.async_copy_global_to_shared(q_desc, [row + ROWS * j, 0], q_full, q.index(j))
+    for half in gl.static_range(2):
+        tma.async_copy_global_to_shared(q_desc, [row + ROWS * half, 0], q_full, q.index(half))
     ### BEGIN SOLUTION
     for i in range(blocks):
         place, turn = i & 1, i >> 1 & 1
@@ -549,11 +555,12 @@ check_speed("two_warpgroups")
 #
 # ## Read: the decode kernel
 #
-# Decoding has a harder form of the problem. A block of 64 heads sums up 64 · 512 numbers: in float32 these are all
-# registers of one warpgroup, twice. So two warpgroups cannot have rows of their own. Each takes one **half of the
-# latent's columns** of the same rows, and both need the weights of every block of tokens. `mla_ref` computes the scores
-# of the even blocks in one warpgroup and those of the odd blocks in the other, and hands the weights on through shared
-# memory. FlashMLA calls this schedule the seesaw. The cell prints what one of them does; nothing in it is new to you.
+# Decoding has a harder form of the problem. A block of 64 heads sums up 64 · 512 numbers: in float32 these are 256
+# registers for each thread of a warpgroup, and a thread has 255 at most. So two warpgroups cannot have rows of their
+# own. Each takes one **half of the latent's columns** of the same rows, and both need the weights of every block of
+# tokens. `mla_ref` computes the scores of the even blocks in one warpgroup and those of the odd blocks in the other,
+# and hands the weights on through shared memory. FlashMLA calls this schedule the seesaw. The cell prints what one of
+# them does; nothing in it is new to you.
 
 # %%
 import importlib.util

@@ -225,6 +225,10 @@ SENTENCES = (
 )
 OF_KERNELS = (
     (r"^CompileTimeAssertionFailure: ?(?: |$)", "what this line asserts does not hold"),
+    (
+        r"warpgroup_mma_accumulator",
+        "this product is under way: warpgroup_mma_wait(0, deps=(acc,)) returns the block that it makes",
+    ),
     (r"is not string", 'the first argument of tl.device_print is a text: tl.device_print("x", x)'),
     (r"^AssertionError: .*\bsplit\(", "tl.split takes a block whose last axis has 2 elements, and returns two blocks"),
     (r"^AssertionError:  .*\bdot\(", "the accumulator of tl.dot has the product's shape, and dtype tl.float32"),

@@ -74,7 +74,12 @@ def _pack(value: Any, tensors: list[torch.Tensor], depth: int = 0) -> Any:
 
 
 def _raw(tensor: torch.Tensor) -> bytes:
-    return tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+    return bytes_of(tensor).numpy().tobytes() if tensor.numel() else b""
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a tensor's elements, in order. A single one is contiguous whatever its stride."""
+    return tensor.contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def message_size(data: bytes | bytearray | memoryview) -> int | None:

@@ -12,19 +12,22 @@ import torch
 from autograder.isolation.worker.layout import blank
 
 PAGE = 1 << 16  # bytes that are drawn together
-SCALES = (0.5, 0.8, 1.25, 2.0)  # of pages: what is the same for all numbers cannot be known beforehand
+# What pages of floats are multiplied by: what is the same for all numbers cannot be known beforehand, and half of them
+# look as if nothing had been drawn in their place.
+SCALES = (0.5, 1.0, 1.0, 2.0)
 POOL = 1 << 20  # numbers drawn once, of which each page takes some
 
 
 class Generated:
-    """The storage of a contiguous tensor of random numbers.
+    """The storage of a contiguous tensor of numbers like others.
 
     Parameters
     ----------
     dtype, count
         Of the tensor, and its elements.
-    mean, deviation
-        Of the normal distribution; the deviation differs from page to page, by SCALES.
+    like
+        Values of the dtype, one axis: each number is one of them by chance, times one of SCALES that its page has. If
+        they are as many as the elements, they are what the tensor holds.
     key
         Decides on the numbers; who does not have it cannot tell them.
     raw
@@ -35,8 +38,7 @@ class Generated:
         self,
         dtype: torch.dtype,
         count: int,
-        mean: float,
-        deviation: float,
+        like: torch.Tensor,
         key: str,
         raw: np.ndarray | None = None,
     ):
@@ -46,8 +48,13 @@ class Generated:
         self.key = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little")
         generator = torch.Generator().manual_seed(self.key >> 1)
         most = min(POOL + PAGE // self.itemsize, 2 * count + PAGE // self.itemsize)
-        pool = torch.randn(most, generator=generator) * deviation
-        self.pools = [(pool * scale + mean).to(dtype).view(torch.uint8).numpy() for scale in SCALES]
+        if len(like) == count:
+            self.raw[:] = like.view(torch.uint8).numpy()
+            self.filled[:] = True
+            return
+        pool = like[torch.randint(len(like), (most,), generator=generator)]
+        scaled = [(pool * scale).to(dtype) for scale in SCALES] if dtype.is_floating_point else [pool] * len(SCALES)
+        self.pools = [each.view(torch.uint8).numpy() for each in scaled]
         self.starts = most - PAGE // self.itemsize + 1
 
     def touch(self, elements: torch.Tensor, itemsize: int) -> None:

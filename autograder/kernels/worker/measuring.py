@@ -121,7 +121,8 @@ class CallRunner:
         """Put the results into shared memory; say where, and what else is known of the calls of the last pass."""
         write = Writer(memory)
         last = enumerate(self.calls[-1][0])  # whose data is still in the buffers
-        changed = [number for number, (buffer, data) in last if not torch.equal(_bytes(buffer), _bytes(data))]
+        alike = lambda buffer, data: torch.equal(wire.bytes_of(buffer), wire.bytes_of(data))
+        changed = [number for number, pair in last if not alike(*pair)]
         results = [mapped(result, write) for result in self.results]
         logs = list(self.caller.notes[-len(self.calls) :]) or [None] * len(self.calls)
         return {"results": results, "seconds": self.seconds, "changed": changed, "logs": logs}
@@ -163,7 +164,7 @@ class Relauncher:
         storages: dict[int, torch.Tensor] = {}
         for number, storage in enumerate(log["storages"]):
             if "input" in storage:
-                storages[number] = _bytes(inputs[storage["input"]])
+                storages[number] = wire.bytes_of(inputs[storage["input"]])
             elif "content" in storage:
                 storages[number] = storage["content"].to(DEVICE)
             elif number not in made:
@@ -233,7 +234,7 @@ class Writer:
         self.memory, self.used = memory, 0
 
     def __call__(self, tensor: torch.Tensor) -> dict[str, Any]:
-        raw = _bytes(tensor.contiguous())
+        raw = wire.bytes_of(tensor)
         first, self.used = self.used, self.used + -(-len(raw) // 16) * 16
         if self.used > len(self.memory):
             raise ValueError("the results are larger than they should be")
@@ -248,7 +249,3 @@ def read(memory: torch.Tensor, leaf: Mapping[str, Any]) -> torch.Tensor:
     if min(first, *shape, 0) < 0 or first + count * dtype.itemsize > len(memory):
         raise wire.WireError("a tensor that lies outside of the shared memory")
     return memory[first : first + count * dtype.itemsize].view(dtype).view(shape)
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(-1).view(torch.uint8)

@@ -55,8 +55,8 @@ class Storages:
     ----------
     storages
         Of each the `bytes`; what it holds at first, `content`; of an argument's also `elements` if there are gaps
-        between them, and whether they are `integers`; or `drawn`: dtype, elements, mean, deviation and key of what is
-        drawn where it is touched.
+        between them, and whether they are `integers`; or `drawn`: dtype, elements, what they are like and key of what
+        is drawn where it is touched.
     lazy
         Whether what nobody has filled may hold zeros, which take no memory, instead of NaN.
     """

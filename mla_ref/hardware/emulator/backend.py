@@ -376,6 +376,26 @@ class Driver(DriverBase):
 def register() -> None:
     """Make the backend known to Triton."""
     backends.setdefault(NAME, Backend(Compiler, Driver))
+    _refuse_what_ends_the_process()
+
+
+@functools.cache
+def _refuse_what_ends_the_process() -> None:
+    """Have an error raised for a first factor of `warpgroup_mma` at which the compiler would end Python, too."""
+    from triton._C.libtriton import gluon_ir
+
+    start = gluon_ir.GluonOpBuilder.create_warpgroup_mma
+
+    def checked(builder: Any, first: Any, *rest: Any) -> Any:
+        layout = str(first.get_type())
+        if layout.startswith("tensor<") and "dot_op" not in layout:
+            raise ValueError(
+                "the first factor of warpgroup_mma lies in registers as a result does: "
+                "gl.convert_layout(x, gl.DotOperandLayout(0, layout of acc, 2)) makes a factor of it"
+            )
+        return start(builder, first, *rest)
+
+    gluon_ir.GluonOpBuilder.create_warpgroup_mma = checked
 
 
 def compile_kernel(

@@ -439,14 +439,17 @@ def wait(machine: Machine, op: Op, args: list[Any], env: Any) -> None:
     taken = args[2] if len(args) > 2 else None
     if taken is not None and not bool(taken):
         return
-    me, barrier, parity = mine(machine), _barrier(machine, op, args[0]), int(args[1]) & 1
+    me, barrier, parity = mine(machine), _barrier(machine, op, args[0]), int(args[1])
+    if parity not in (0, 1):
+        said = f"{barrier.name} is waited for with phase {parity}: expected 0 or 1, as `turn & 1` is"
+        machine.fail(faults.Undefined, op, said)
     known = me.clock.get(("phases", *_place(args[0])), 0)
     phases = known if known % 2 != parity else known + 1  # the phase numbered -1 has ended, of parity 1
     ready = lambda: len(barrier.ended) >= phases and len(barrier.ended) % 2 != parity
     if not ready():
 
         def said() -> str:
-            where = f"line {op.line}{machine.source(op)} for parity {parity} of {barrier.name}"
+            where = f"line {op.line} for parity {parity} of {barrier.name}"
             return f"{where} ({len(barrier.ended)} phases ended; of the next {barrier.missing()})"
 
         machine.at = op

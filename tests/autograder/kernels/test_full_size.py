@@ -108,18 +108,29 @@ def test_the_time_does_not_hang_on_the_secret(workers):
 
 
 def test_numbers_depend_on_key_and_place_alone():
-    one, two, other = (Generated(torch.float32, 100_000, 2.0, 3.0, key) for key in ("k", "k", "another"))
+    like = torch.randn(1000) + 2
+    one, two, other = (Generated(torch.float32, 100_000, like, key) for key in ("k", "k", "another"))
     one.touch(torch.tensor([70_000]), 4)
     two.whole(), other.whole()
     first = 70_000 * 4 // PAGE * PAGE
     assert np.array_equal(one.raw[first : first + PAGE], two.raw[first : first + PAGE]) and not one.raw[:first].any()
     drawn, others = (torch.from_numpy(each.raw).view(torch.float32) for each in (two, other))
-    assert abs(drawn.mean() - 2) < 0.2 and 1.5 < drawn.std() < 6 and not (drawn == 0).any()
+    assert 1.5 < drawn.mean() < 3 and torch.isin(drawn, torch.cat([like, like / 2, like * 2])).all()
+    assert 0.2 < torch.isin(drawn, like).float().mean() < 0.8
     assert (drawn != others).float().mean() > 0.99
 
 
+def test_numbers_that_are_given_whole_are_those_of_the_tensor():
+    like = torch.randn(300)
+    given = Generated(torch.float32, 300, like, "key")
+    assert torch.equal(given.part((3, 100), [slice(1, 2)]), like[100:200][None])
+    given.touch(torch.arange(300), 4)
+    assert torch.equal(torch.from_numpy(given.raw).view(torch.float32), like)
+
+
 def test_parts_are_those_of_the_whole():
-    whole, shape = Generated(torch.bfloat16, 40 * 50 * 600, 0.0, 1.0, "key"), (40, 50, 600)
+    like = torch.randn(1000).bfloat16()
+    whole, shape = Generated(torch.bfloat16, 40 * 50 * 600, like, "key"), (40, 50, 600)
     whole.whole()
     all_of_it = torch.from_numpy(whole.raw).view(torch.bfloat16).view(shape)
     for chosen in (
@@ -130,7 +141,7 @@ def test_parts_are_those_of_the_whole():
         [slice(None), slice(None), slice(5, 9)],
         [torch.tensor([39, 0, 7])],
     ):
-        part = Generated(torch.bfloat16, 40 * 50 * 600, 0.0, 1.0, "key").part(shape, chosen)
+        part = Generated(torch.bfloat16, 40 * 50 * 600, like, "key").part(shape, chosen)
         assert torch.equal(part, all_of_it[tuple(chosen)])
 
 

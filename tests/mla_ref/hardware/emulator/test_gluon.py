@@ -81,9 +81,13 @@ MISTAKES = {
         "i // 2 & 1)\n        acc", "0)\n        acc",
         emulator.Race, "a copy by TMA writes a[0] while a product of line 32",
     ),
+    "phases are counted": (
+        "i // 2 & 1)\n        acc", "i // 2)\n        acc",
+        emulator.Undefined, "full[0] is waited for with phase 2: expected 0 or 1, as `turn & 1` is",
+    ),
     "the first place is waited for": (
         "(i // 2 & 1) ^ 1)", "i // 2 & 1)",
-        emulator.EndlessLoop, "partition 1 in line 20 (`mbarrier.wait(free.index(place), i // 2 & 1)`) for parity 0",
+        emulator.EndlessLoop, "partition 1 in line 20 for parity 0 of free[0]",
     ),
     "half of the bytes are expected": (
         "2 * 64 * 64 * 2", "64 * 64 * 2",
