@@ -56,7 +56,7 @@ PRODUCT: dict[str, Edits] = {
 }
 ONE_WARPGROUP: Edits = [
     ("mbarrier.expect(q_full, 2 * ROWS", "mbarrier.expect(q_full, ROWS"),
-    ("for j in gl.static_range(2):\n        tma", "for j in gl.static_range(1):\n        tma"),
+    ("for half in gl.static_range(2):\n        tma", "for half in gl.static_range(1):\n        tma"),
     ("mbarrier.init(k_free.index(j), count=2)", "mbarrier.init(k_free.index(j), count=1)"),
     ("mbarrier.init(v_free.index(j), count=2)", "mbarrier.init(v_free.index(j), count=1)"),
     ("h * S + 2 * ROWS * gl", "h * S + ROWS * gl"),

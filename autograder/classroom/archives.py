@@ -141,8 +141,13 @@ def _within(content: bytes, parts: tuple[str, ...], time: datetime | None, depth
             yield File(parts, problem=f"it cannot be read as an archive: {one_line(error, 200)}")
             return
         try:
+            empty = True
             with archive:
-                yield from _members(archive, parts, depth, time, room)
+                for each in _members(archive, parts, depth, time, room):
+                    empty = False
+                    yield each
+            if empty:
+                yield File(parts, problem="it holds no files, or hidden ones alone")
         except Exception as error:  # whatever it is made of costs this submission alone
             yield File(parts, problem=f"it cannot be read as an archive: {one_line(error, 200)}")
 

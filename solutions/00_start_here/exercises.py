@@ -180,8 +180,8 @@ ROOFLINE_TIME = Exercise(
             1,
             visible=[
                 dict(flops=2000, nbytes=1000, peak_flops=100, bandwidth=10),
-                dict(flops=2 * 10**9, nbytes=3 * 10**9, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),
                 dict(flops=50, nbytes=25, peak_flops=100, bandwidth=10),
+                dict(flops=2 * 10**9, nbytes=3 * 10**9, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),
             ],
             hidden=lambda r: [_work(r, r.uniform(0.1, 0.9)) for _ in range(3)],
         ),

@@ -2,9 +2,9 @@
 # # Lesson 14: the last factor of two
 #
 # The kernels of the lessons before are written in Triton, and Triton decides when a copy is started and when a product
-# is waited for. On an H100 or H200 that has a price: in the best decode kernel of ours in Triton, the tensor cores,
-# which compute matrix products, are busy for {{tma_busy}} % of the time. Here you decide yourself, in **Gluon**, a
-# language below Triton that comes with it. You write two kernels that keep the tensor cores busy, and read the one that
+# is waited for. On an H100 or H200 that has a price: in our best decode kernel in Triton the tensor cores, which
+# compute the matrix products, are busy {{tma_busy}} % of the time. Here you decide yourself, in **Gluon**, a language
+# below Triton that comes with it. You write two kernels that keep the tensor cores busy, and read the one that
 # `mla_ref` decodes with. Allow four hours: one to read, three for the exercises.
 #
 # | exercise | you write | points right | points fast |
@@ -12,9 +12,9 @@
 # | `piped_product` | a matrix product: tiles fetched ahead, a product always under way | 3 | 3 |
 # | `two_warpgroups` | attention by three partitions: two compute, one loads | 3 | 3 |
 #
-# Each exercise may take 10 s and 512 MiB for all its cases. Where there is no H100 or H200, on other GPUs too, the
-# kernels run in the emulator, which names what is read before it is there. No model tells the time of a kernel in
-# Gluon. So its points for speed come from its machine code there, and from the clock where there is an H100 or H200.
+# Each exercise may take 10 s and 512 MiB for all its cases. Without an H100 or H200, also on other GPUs, the kernels
+# run in the emulator. It reports every read of data that have not arrived. No model tells the time of a kernel in
+# Gluon. So points for speed come from the machine code, or, on an H100 or H200, from the clock.
 #
 # | symbol | meaning |
 # |---|---|
@@ -86,7 +86,8 @@ plots.bars(
 # | `mbarrier.init(bar, count=1)` | a barrier: a **phase** of it ends with `count` arrivals and all expected bytes |
 # | `mbarrier.expect(bar, bytes)` | one arrival, and so many bytes to come |
 # | `tma.async_copy_global_to_shared(desc, [row, column], bar, place)` | start a copy; its bytes count for `bar` |
-# | `mbarrier.wait(bar, phase)` | wait until phase 0, 1, 0, 1, … of the barrier has ended |
+# | `mbarrier.wait(bar, phase)` | wait until the phase of this parity has ended: 0 for the first, 1 for the next |
+# | `mbarrier.arrive(bar)` | one arrival, without bytes |
 # | `warpgroup_mma(a, b, acc, is_async=True)` | start `acc + a·b`; `b` is [K, N] |
 # | `warpgroup_mma_wait(n, deps=(acc,))` | wait until at most n products are under way; gives `acc` back |
 #
@@ -94,8 +95,8 @@ plots.bars(
 # one thing after the other: fetch the block of A and of B, wait for them, multiply, wait for the product.
 #
 # - `IN_TURN` is the layout in which wgmma leaves its sum: 16 × 256 for each warp, four warps below each other.
-# - `described(x, block)` of the first cell is a **tensor descriptor**: what TMA needs to know of a matrix. What lies
-#   beyond its edge arrives as 0, and is not written on the way back. So tails take no masks here.
+# - `described(x, block)` of the cell with the imports is a **tensor descriptor**: what TMA needs to know of a matrix.
+#   What lies beyond its edge arrives as 0, and is not written on the way back. So tails take no masks here.
 # - `.permute((1, 0))` looks at a block of B, [256, 64], as its transpose.
 # - `fence_async_shared()` stands between an ordinary store to shared memory and a unit that reads it by itself, as TMA
 #   does when it copies the result out.
@@ -140,9 +141,9 @@ print(f"relative error: {(c - exact).norm() / exact.norm():.1e}")
 #
 # ## Predict: how busy?
 #
-# With M = N = K = 4096 such a kernel has 1024 programs. An SM has one of them at a time, since the exercise's takes
-# 192 KiB of its shared memory. In a turn of the loop 40 KiB arrive, and 64·256·64·2 FLOP are done, which takes an SM of
-# the H200
+# With M = N = K = 4096 such a kernel has 1024 programs. An SM runs one of them at a time: the kernel of the exercise
+# takes 192 KiB of its shared memory, and the three forms asked for below are forms of that one. In a turn of the loop
+# 40 KiB arrive, and 64·256·64·2 FLOP are done, which takes an SM of the H200
 #
 # $$\frac{2 \cdot 64 \cdot 256 \cdot 64}{989 \cdot 10^{12} / 132} = 0.28\ \text{µs}.$$
 #
@@ -157,8 +158,8 @@ print(f"relative error: {(c - exact).norm() / exact.norm():.1e}")
 guess = {"one after the other": 50, "tiles fetched ahead": 60, "a product under way, too": 70}  # %: put your own here
 
 # %% [markdown]
-# What the three look like in time, if a block takes 1 µs to arrive, a product 0.28 µs, and if it costs 0.2 µs that a
-# turn waits for its own product:
+# What the three look like in time, if a block takes 1 µs to arrive, a product 0.28 µs, and if waiting for its own
+# product costs a turn 0.2 µs:
 
 # %%
 def turns(product_us, ahead, waiting_us=0.0, count=7, fetch_us=1.0):
@@ -199,14 +200,14 @@ plots.timeline(
 # the second phase 1, the third phase 0 again: block i waits for phase `i // STAGES & 1`.
 #
 # Given are the ring, `fetch`, the way out, and the launch. You write the middle of the kernel. M is any number, N and K
-# are multiples of 8, as TMA wants rows that begin at multiples of 16 bytes.
+# are multiples of 8, as TMA wants rows that begin at multiples of 16 bytes. K may have fewer blocks than the ring has
+# places.
 #
-# Speed on a Hopper GPU: half of the points take 40 % of the floor's speed, all take 57 %. The floor is 989 TFLOP/s.
+# Speed on a Hopper GPU: half of the points from 40 % of 989 TFLOP/s on, all from 57 % on.
 #
 # <details><summary>Hint 1</summary>
 #
-# Before the loop: `for i in range(gl.minimum(STAGES - 1, blocks))`, and `fetch` for each. K may have fewer blocks than
-# the ring has places.
+# Before the loop: `for i in range(gl.minimum(STAGES - 1, blocks))`, and `fetch` for each.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -286,10 +287,11 @@ check("piped_product")
 
 # %% [markdown]
 # Where there is no Hopper GPU, `check_speed` compiles your kernel for an H100 and reads the machine code. It looks for
-# three facts, each of which counts once those before it hold: the loop starts its products by wgmma (a quarter of the
-# points); a product is under way from one turn to the next, and what the loop fetches is asked for meanwhile (half);
-# the loop moves no register to memory and back (a quarter). None counts if the kernel multiplies over 1.1 times what
-# the work takes, if one program does most of it, or if multiprocessors are left without a program.
+# three facts, in this order; each counts only if those before it hold: the loop starts its products by wgmma (a
+# quarter of the points); a product is under way from one turn to the next, and what the loop fetches is asked for
+# meanwhile (half); the loop moves no register to memory and back (a quarter). None counts if the kernel does more than
+# 1.1 times the products that are needed, if one program does most of them, or if multiprocessors are left without a
+# program.
 
 # %% speed="piped_product"
 check_speed("piped_product")
@@ -311,8 +313,8 @@ print(f"a turn, one after the other: {'{{in_turn_us}}' / turns:.2f} µs")
 
 # %% [markdown]
 # A turn takes 1.0 µs more than its product: that is the fetch. The first step hides it, and most is won. The second
-# hides the time between two products. cuBLAS's tile is 256 × 128, as its kernel's name says: 48 KiB that arrive serve
-# twice the products that 40 KiB serve here.
+# hides the time between two products. cuBLAS's tile is 256 × 128, as its kernel's name says: there 48 KiB
+# are enough for twice the products of our 40 KiB.
 #
 # The last column is one reason why no kernel reaches 989 TFLOP/s. The busier the tensor cores, the more power they
 # draw, and the GPU lowers its clock to stay within its limit. The data sheet's rate is that of 1.83 GHz: 132 SMs, each
@@ -325,18 +327,20 @@ print(f"a turn, one after the other: {'{{in_turn_us}}' / turns:.2f} µs")
 # warpgroups** that compute, each with 64 rows of queries, and both read the same blocks of K and V. A third partition,
 # the **loader**, does nothing but start copies.
 #
-# `gl.warp_specialize` starts the partitions. Each has a function with its own arguments:
+# `gl.warp_specialize([(attend, (…)), (attend, (…)), (load, (…))], [4, 4], [240, 24])` starts the partitions. Each is a
+# function with its arguments:
 #
 # - The first partition has the warps of the launch, `num_warps=4`. The list `[4, 4]` gives the warps of the others.
-# - A program has 65,536 registers, 168 for each thread of three partitions of 4 warps. The list `[240, 24]` gives those
-#   of the second and third partition; the first gets what is left, 240 here. A loader needs few, and the others hold
-#   scores [64, 128], weights and `acc` [64, 128] in registers.
+# - A program has 65,536 registers: 168, a multiple of 8, for each thread of three partitions of 4 warps, 504 for three
+#   threads. The list `[240, 24]` gives those of the second and third partition; the first gets what is left, 240 here.
+#   A loader needs few, and the others hold scores [64, 128], weights and `acc` [64, 128] in registers.
 #
 # Who copies and who computes agree by barriers, two for each place of K and of V:
 #
 # - `full`: the loader's copy has arrived. The warpgroups wait for it.
-# - `free`: both warpgroups are done with the place, `count=2`. The loader waits for it. At the beginning all places are
-#   free though nobody has arrived: the loader waits for phase `turn ^ 1`, the phase *before*, which counts as ended.
+# - `free`: both warpgroups are done with the place, `count=2`. The loader waits for it. For block i it waits for phase
+#   `(i // 2 & 1) ^ 1`, the phase *before* the one in which it fills the place. Of a new barrier that counts as ended:
+#   at the beginning all places are free though nobody has arrived.
 #
 # A warpgroup could do one thing after the other: scores, wait, softmax, product with the values, wait. With two of them
 # the other one's product often fills the gap. Still better is to have **two products at once**: the scores of block i
@@ -379,9 +383,9 @@ plots.timeline({"from the top: the tensor cores, the softmax of A and of B, the 
 # Behind the loop the values of the last block are still to be multiplied.
 #
 # `gl.convert_layout(p.to(gl.bfloat16), WEIGHTS)` makes the first factor of a product of weights, in registers.
-# `use_acc=False` starts a sum anew whatever the accumulator holds: `none` stands in its place.
+# With `use_acc=False` a sum starts at 0, and the accumulator's argument is not read: pass `none`.
 #
-# Speed on a Hopper GPU: half of the points take 45 % of the floor's speed, all take 59 %.
+# Speed on a Hopper GPU: half of the points from 45 % of 989 TFLOP/s on, all from 59 % on.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -545,11 +549,11 @@ check_speed("two_warpgroups")
 # - Two products at once bring another {{two_at_once}} %. But they take registers for two sets of weights. With 168
 #   registers a thread the loop does not fit: the compiler moves registers to memory and back, and the kernel is
 #   **slower** than without the step.
-# - The line above cuDNN's is about what the compiler does with your text. `ptxas`, which makes machine code, may move
-#   the softmax behind the wait for the values, because nothing in front of the wait needs it. It does so here: the note
-#   under `check_speed` says that 0 of 66 exponentials stand where a product is under way. One store to shared memory
-#   that nobody reads, placed in front of the wait, holds the softmax there: then it is 66 of 66. The kernel is then
-#   faster by {{held}} %. It is no more because the other warpgroup had filled most of the gap already.
+# - The line above cuDNN's shows what the compiler does with your order of lines. `ptxas`, which makes machine code,
+#   may move the softmax behind the wait for the values, because nothing in front of the wait needs it. It does so
+#   here: the note under `check_speed` says that 0 of 66 exponentials stand where a product is under way. One store to
+#   shared memory that nobody reads, placed in front of the wait, holds the softmax there: then it is 66 of 66. The
+#   kernel is then faster by {{held}} %. It is not more, as the other warpgroup had filled most of the gap already.
 #
 # Read the note before you believe a text. What runs is the machine code.
 #
@@ -560,7 +564,7 @@ check_speed("two_warpgroups")
 # own. Each takes one **half of the latent's columns** of the same rows, and both need the weights of every block of
 # tokens. `mla_ref` computes the scores of the even blocks in one warpgroup and those of the odd blocks in the other,
 # and hands the weights on through shared memory. FlashMLA calls this schedule the seesaw. The cell prints what one of
-# them does; nothing in it is new to you.
+# them does. It calls small functions of the same file: `_scores` starts Q Kᵀ, `_masked` puts −inf where no token is.
 
 # %%
 import importlib.util
@@ -598,18 +602,19 @@ print(re.search(r"@gluon.jit\ndef _odd.*?\n\n\n", file.read_text(), re.DOTALL)[0
 #
 # </details>
 #
-# What each step is worth shows if it is taken back, alone, in the kernel's text. The table is that, B = 128, H = 128,
-# T = 4096, in one run with the kernel as it is (`benchmarks/hopper_steps.py`):
+# To see what a step is worth, take it back alone. The table does so for B = 128, H = 128, T = 4096, in one run with
+# the kernel as it is (`benchmarks/hopper_steps.py`). Where a line has a minus, the kernel is faster without its step:
+# equal shares of all tokens are for lengths that differ, and here all are alike.
 #
 # {{decode_table}}
 #
-# Which of the lines would you have expected to cost most? The dearest one has no schedule in it at all: it is registers
-# that went to memory. Its L2 hits give it away, {{spill_hits}} % in place of {{kernel_hits}} %: what is moved to memory
-# and back is found in the L2.
+# Which of the lines would you have expected to cost most? The most costly one has nothing to do with the schedule:
+# registers went to memory. Its L2 hits give it away, {{spill_hits}} % in place of {{kernel_hits}} %: what is moved to
+# memory and back is found in the L2.
 #
 # FlashMLA's kernel for the same work reached {{flash_mla}} TFLOP/s on such a GPU, this one {{ours}} in that run
-# (`benchmarks/hopper_decode_h200.json`). Its tensor cores are busy {{flash_mla_busy}} % of the time, those of ours
-# {{ours_busy}} %.
+# (`benchmarks/hopper_decode_h200.json`). With FlashMLA's the tensor cores are busy {{flash_mla_busy}} % of the time,
+# with ours {{ours_busy}} %.
 #
 # ## In the field
 #

@@ -244,6 +244,8 @@ HOSTILE = {
     "damaged": (lambda: _packed({BOOK: RIGHT_BOOK}, 0).replace(b"def double", b"def doubly"), "cannot be unpacked"),
     "another packing": (lambda: _packed({BOOK: RIGHT_BOOK}, zipfile.ZIP_LZMA), "packed in a way"),
     "archives within": (lambda: _packed({"a.zip": _packed({"b.zip": b""})}), "an archive in an archive in an archive"),
+    "nothing": (lambda: _packed({}), "holds no files"),
+    "hidden files": (lambda: _packed({f".work/{BOOK}": RIGHT_BOOK}), "holds no files, or hidden ones alone"),
     "an empty name": (_nameless, "has no name"),
     "a name not UTF-8": (
         lambda: _packed({"ééé": b""}).replace("é".encode(), b"\xff\xfe"),
