@@ -74,9 +74,9 @@ def counted(
             given = {n: torch.empty(s, dtype=getattr(torch, d), device="meta") for n, (s, d) in shapes.items()}
             given |= options
             recording = record_call(workers, program, launcher, given)
-            source = kernels_of(program, recording).source
-            compiled = compile_launches(workers, source, recording, device)
-            replayed = replay(workers, source, replay_request(recording, given, compiled, sample=SAMPLE))
+            kernels = kernels_of(program, recording)
+            compiled = compile_launches(workers, kernels, recording, device)
+            replayed = replay(workers, kernels.source, replay_request(recording, given, compiled, sample=SAMPLE))
             bare = [{k: v for k, v in storage.items() if k != "content"} for storage in recording.storages]
             found[task, size, name] = {
                 "recording": dataclasses.asdict(dataclasses.replace(recording, storages=bare)),

@@ -85,7 +85,7 @@ class Answers:
                 kernels = record.kernels_of(self.program, *(each.recording for each in programs.values()))
                 if GLUON_HEADER in kernels.source:
                     calls = [event for each in programs.values() for event in each.recording.events]
-                    compile_launches(self.workers, kernels.source, Recording(calls, [], []), GLUON_DEVICE)
+                    compile_launches(self.workers, kernels, Recording(calls, [], []), GLUON_DEVICE)
             requests = [replay_request(each.recording, cases[n].arguments) for n, each in programs.items()]
             done = replays(self.workers, kernels.source, requests, self.exercise.limits.seconds)
         except (KernelFailure, LimitReached) as error:

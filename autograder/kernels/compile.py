@@ -7,17 +7,20 @@ from typing import Any
 
 from autograder.kernels import cost_model
 from autograder.kernels.cost_model import DoesNotFit
+from autograder.kernels.extract import Kernels
 from autograder.kernels.record import Recording
 from autograder.kernels.workers import KernelFailure, KernelWorkers, ended, refused
 from mla_ref.hardware.devices import DEVICES
 
 
-def compile_launches(workers: KernelWorkers, source: str, recording: Recording, device: str) -> list[dict[str, Any]]:
-    """Compile each launch for a device and return what the compiler says of it.
+def compile_launches(
+    workers: KernelWorkers, kernels: Kernels, recording: Recording, device: str
+) -> list[dict[str, Any]]:
+    """Compile each launch of a program's kernels for a device and return what the compiler says of it.
 
     Raises KernelFailure for a kernel that does not compile or does not fit.
     """
-    found = _compile(workers, source, recording.launches, device)
+    found = _compile(workers, kernels, recording.launches, device)
     for launch, compiled in zip(recording.launches, found, strict=True):
         try:
             cost_model.resident_blocks(compiled, DEVICES[device])
@@ -27,12 +30,12 @@ def compile_launches(workers: KernelWorkers, source: str, recording: Recording, 
 
 
 def _compile(
-    workers: KernelWorkers, source: str, launches: Sequence[Mapping[str, Any]], device: str
+    workers: KernelWorkers, kernels: Kernels, launches: Sequence[Mapping[str, Any]], device: str
 ) -> list[dict[str, Any]]:
     backend, number, warp_size = DEVICES[device].target
     request = {
         "task": "compile",
-        "source": source,
+        "source": kernels.source,
         "launches": [_bare(launch) for launch in launches],
         "target": {"backend": backend, "arch": number, "warp_size": warp_size},
     }
@@ -44,7 +47,8 @@ def _compile(
     found = reply.messages[0]["launches"]
     for launch, compiled in zip(launches, found, strict=True):
         if "error" in compiled:
-            raise KernelFailure(f"{launch['kernel']} does not compile for {DEVICES[device].name}: {compiled['error']}")
+            said = kernels.told(compiled["error"])
+            raise KernelFailure(f"{launch['kernel']} does not compile for {DEVICES[device].name}: {said}")
     return found
 
 

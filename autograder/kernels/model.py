@@ -158,7 +158,7 @@ def model_call(
         raise KernelFailure(
             "the kernels are in Gluon, of which no model tells the time: where there is a GPU, their speed is measured"
         )
-    compiled = compile_launches(workers, source, recording, device)
+    compiled = compile_launches(workers, kernels, recording, device)
     options = full.options if full else {}
     request = replay_request(recording, arguments, compiled, sample=SAMPLE, **options)
     try:

@@ -153,8 +153,7 @@ def compiled_and_compared(
     speed = exercise.speed
     answers = _compared(_small(exercise), program, workers, seed)
     ((number, recording),) = answers.recordings.items()
-    source = kernels_of(program, recording).source
-    compiled = compile_launches(workers, source, recording, speed.device)
+    compiled = compile_launches(workers, kernels_of(program, recording), recording, speed.device)
     every, most = answers.warpgroup_flops[number]
     share = every / speed.floor(**{**speed.case, **speed.small}).flops
     reason = ""
@@ -185,7 +184,7 @@ def compiled_at_full_size(
             raise KernelFailure(
                 f"{', '.join(form_of(recording))} follow one another, and did not where it was compared"
             )
-        compiled = compile_launches(workers, kernels_of(program, recording).source, recording, speed.device)
+        compiled = compile_launches(workers, kernels_of(program, recording), recording, speed.device)
     programs = [
         math.prod(launch["grid"])
         for launch, each in zip(recording.launches, compiled, strict=True)

@@ -207,7 +207,11 @@ def _triton_name(short: str) -> str:
 
 
 def _sentence(error: BaseException) -> str:
-    """Return the innermost message of a compilation error, without paths."""
+    """Return what a compilation error says, with its line if it is one of the kernel's, without paths."""
+    if hasattr(error, "node") or hasattr(error, "at"):
+        found = running.describe_error(error)
+        if where := found["where"]:
+            return f"{found['type']} in line {where['line']} (`{where['source']}`): {found['message']}"[:1000]
     while error.__cause__ is not None:
         error = error.__cause__
     text = str(error).strip() or type(error).__name__

@@ -74,7 +74,7 @@ def broken(x):
 
 def compiled(workers, entry, arguments, device="h100"):
     recording = record(workers, PROGRAM, entry, arguments)
-    return compile_launches(workers, kernels_of(PROGRAM, recording).source, recording, device)[0]
+    return compile_launches(workers, kernels_of(PROGRAM, recording), recording, device)[0]
 
 
 def meta(*shape, dtype=torch.bfloat16):
