@@ -117,7 +117,8 @@ class _Flow:
         if not targets and held - {PLAIN}:
             self._reads.append(f"numbers of a tensor are read in Python{where}")
         ruled = control(event) if event["args"] is not None else ()
-        moved = {number for number, size in event["reads"] if size} - {view["storage"] for view in ruled}
+        looked_at = reads - {view["storage"] for view in ruled}
+        moved = looked_at & {number for number, size in event["reads"] if size}  # what has no elements mends nothing
         counts = event["args"] is not None and self._counts(event, held, moved, targets)
         if not counts:
             of = "from data" if held - {PLAIN} else "with floats"
@@ -128,7 +129,7 @@ class _Flow:
             strange = next((each for each in held if each not in (PLAIN, DATA)), None)
             for number in targets:
                 self.holds[number] = strange or self._after(self.holds[number], held, event)
-            self.left |= targets if moved & self.left else set()
+            self.left |= targets if looked_at & self.left else set()
         self.empty -= targets
         return event if counts else {**event, "args": None}
 

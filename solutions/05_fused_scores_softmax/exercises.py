@@ -599,7 +599,7 @@ SOFTMAX = Exercise(
                 dict(lens=(40,), S=1, H=2, T=40, level=-150.0),
                 dict(lens=(50,), S=1, H=2, T=50, dtype=HALF),
                 dict(lens=(9000,), S=1, H=1, T=9000),
-                dict(lens=(300,), S=1, H=1, T=300, level=-1e5),
+                dict(lens=(300,), S=1, H=1, T=300, scale=0.0, level=-1e5),
             ],
             hidden=lambda r: (
                 [
@@ -608,7 +608,7 @@ SOFTMAX = Exercise(
                     for n, level in ((1, 0.0), (r.randint(500, 1100), -150.0))
                 ]
                 + [dict(lens=(n,), S=1, H=1, T=n) for n in (r.randint(8193, 16384),)]
-                + [dict(lens=(n,), S=1, H=2, T=n, level=-r.uniform(1e5, 1e6)) for n in (r.randint(20, 90),)]
+                + [dict(lens=(n,), S=1, H=2, T=n, scale=0.0, level=-r.uniform(1e5, 1e6)) for n in (r.randint(20, 90),)]
             ),
         ),
         Part(

@@ -825,10 +825,10 @@ measured = [label for label in lines if "measured" in label]
 plots.curves({"H = 16: decode step with its combine": lines}, xlabel="splits", ylabel="µs", log="xy", points=measured)
 
 # %% [markdown]
-# The marks that no line joins are measured on an H100, in blocks of 64 tokens (`model_measured.json`). The
-# rough model is off by {{off_by}} of what was measured. Eight sequences are six times as fast with 16 splits as
-# with one{{!six_times}}. 128 sequences are {{slower}} times as slow: they filled the GPU already, and 1024
-# tokens in 16 splits are 64 tokens each, where partial results move about as many bytes as the cache.
+# The marks that no line joins are measured on an H100, in blocks of 64 tokens (`model_measured.json`).
+# The rough model is off by {{off_by}} of what was measured. Eight sequences are six times as fast with 16 splits as
+# with one{{!six_times}}. 128 sequences are {{slower}} times as slow: they filled the GPU already, and 1024 tokens in
+# 16 splits are 64 tokens each, where partial results move about as many bytes as the cache.
 #
 # The next cell takes the model's time apart. Find where waiting disappears, and where the combine begins to show.
 
