@@ -162,5 +162,5 @@ def test_what_the_compiler_finds_is_said(workers):
     with pytest.raises(KernelFailure) as raised:
         loops(workers, "piped_product", turned)
     said = str(raised.value)
-    assert "`acc = hopper.warpgroup_mma(" in said
+    assert "CompilationError in line 32 (`acc = warpgroup_mma(" in said
     assert "expected the last dimension of the first operand to be equal to" in said
