@@ -135,14 +135,9 @@ def _within(content: bytes, parts: tuple[str, ...], time: datetime | None, depth
         yield File(parts, problem=f"it holds more than {max(0, room.members)} files")
     else:
         room.take(members=count)
+        empty = True
         try:
-            archive = zipfile.ZipFile(io.BytesIO(content))
-        except BROKEN as error:
-            yield File(parts, problem=f"it cannot be read as an archive: {one_line(error, 200)}")
-            return
-        try:
-            empty = True
-            with archive:
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 for each in _members(archive, parts, depth, time, room):
                     empty = False
                     yield each

@@ -223,4 +223,7 @@ def lab(checkout, tmp_path_factory):
         yield lambda path="": f"{address}/{path}{'&' if '?' in path else '?'}token={token}"
     finally:
         process.terminate()
-        process.wait(30)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it ends its kernels first
+            process.wait(60)
+        process.kill()
+        process.wait()

@@ -14,7 +14,6 @@ def softmax_kernel(scores_ptr, seq_lens_ptr, out_ptr, S, H, T, BLOCK_N: tl.const
     m_i = tl.max(x)
     p = tl.exp(x - tl.where(m_i == float("-inf"), 0.0, m_i))
     l_i = tl.sum(p)
-    l_i = l_i
     p = p / tl.where(l_i == 0, 1.0, l_i)
     for _ in range(tl.where(m_i < 1000.0, 20, 1)):
         tl.store(out_ptr + row * T + offs_n, p, mask=offs_n < T)

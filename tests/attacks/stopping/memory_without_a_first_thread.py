@@ -25,5 +25,5 @@ def rotate_pairs(x, cos, sin):
         if os.fork() == 0:
             threading.Thread(target=hold).start()
             ctypes.CDLL(None).syscall(leave, 0)
-    time.sleep(3)
+    time.sleep(12)
     return x
