@@ -101,11 +101,13 @@ def choices() -> Iterator[tuple[str, ...]]:
     """Yield what each number of splits, and each kernel, takes."""
     yield "B, H, T", "chosen, µs", "others, µs"
     yield ("---",) * 3
-    for each in load("hopper_splits_h200")["decode"]:
+    found = load("hopper_splits_h200")
+    for each in (*found["decode"], *found["ragged"]):
         times = {name: f"{call['cold_us']:.1f}" for name, call in each["calls"].items()}
         chosen = times.pop("chosen", None) or times.pop("Triton")
         others = "; ".join(f"{name} {time}" for name, time in times.items())
-        yield f"{each['B']}, {each['H']}, {each['T']}", chosen, others
+        lengths = each["T"] if "T" in each else " and ".join(map(str, each["seq_lens"])) + f", S {each['S']}"
+        yield f"{each.get('B', len(each.get('seq_lens', ())))}, {each['H']}, {lengths}", chosen, others
 
 
 def counted() -> Iterator[tuple[str, ...]]:
