@@ -106,8 +106,8 @@ def choices() -> Iterator[tuple[str, ...]]:
         times = {name: f"{call['cold_us']:.1f}" for name, call in each["calls"].items()}
         chosen = times.pop("chosen", None) or times.pop("Triton")
         others = "; ".join(f"{name} {time}" for name, time in times.items())
-        lengths = each["T"] if "T" in each else " and ".join(map(str, each["seq_lens"])) + f", S {each['S']}"
-        yield f"{each.get('B', len(each.get('seq_lens', ())))}, {each['H']}, {lengths}", chosen, others
+        lengths = each["T"] if "T" in each else f"{' and '.join(map(str, each['seq_lens']))}, S {each['S']}"
+        yield f"{each.get('B') or len(each['seq_lens'])}, {each['H']}, {lengths}", chosen, others
 
 
 def counted() -> Iterator[tuple[str, ...]]:
@@ -120,11 +120,20 @@ def counted() -> Iterator[tuple[str, ...]]:
         yield each["call"], f"`{kernel}`", f"{each['duration_ns'] / 1e3:,.1f}", *busy, f"{each['clock_hz'] / 1e9:.2f}"
 
 
+def reported() -> Iterator[tuple[str, ...]]:
+    """Yield how much each tool of compute-sanitizer reports of each kernel."""
+    yield "kernel", "tool", "reports"
+    yield ("---",) * 3
+    for each in load("hopper_sanitizer_h200")["runs"]:
+        yield f"`{each['kernel']}`", each["tool"], f"{each['reports']}"
+
+
 TABLES: dict[str, Callable[[], Iterator[tuple[str, ...]]]] = {
     "goals": goals,
     "counters": counted,
     "steps": steps,
     "choices": choices,
+    "sanitizer": reported,
 }
 
 
