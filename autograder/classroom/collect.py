@@ -83,6 +83,7 @@ class Candidate:
     student: str = ""
     lesson: str = ""
     own: str | None = None  # the lesson whose notebook it is
+    around: tuple[str, ...] = ()  # folders around one student's work, of which one may be the student's
     remarks: list[str] = field(default_factory=list)
 
     @property
@@ -113,6 +114,10 @@ class Students:
                     self.known[_plain(name)].add(each.id)
                 if each.lms_user_id:
                     self.numbers[str(each.lms_user_id)].add(each.id)
+
+    def has(self, name: str) -> bool:
+        """Return whether somebody of the class is called so: by the instructor's file, or in the gradebook."""
+        return bool(self.given.get(f"name {_plain(name)}") or self.known.get(_plain(name)))
 
     def find(self, owner: Owner) -> tuple[str, bool]:
         """Return the student's name in the class, and whether the mapping has it. Raises CollectError where two fit."""
@@ -173,7 +178,7 @@ def collect(
         students = Students(room, mapping)
         for source in sources:
             with TemporaryDirectory(prefix=".staging-", dir=room.folder) as stage:
-                found = _read(room.course, source, Path(stage), lesson, progress)
+                found = _read(room.course, source, Path(stage), lesson, students, progress)
                 candidates = [each for each in found if isinstance(each, Candidate)]
                 told = [each for each in found if isinstance(each, Taken)]
                 if timestamps and _of_the_archive(candidates):
@@ -188,7 +193,12 @@ def collect(
 
 
 def _read(
-    course: Course, source: Path, stage: Path, lesson: str | None, progress: Callable[[str, int, int], None]
+    course: Course,
+    source: Path,
+    stage: Path,
+    lesson: str | None,
+    students: Students,
+    progress: Callable[[str, int, int], None],
 ) -> list[Candidate | Taken]:
     """Return the notebooks of a source, put aside in `stage`, and what was left out."""
     found: list[Candidate] = []
@@ -202,9 +212,12 @@ def _read(
             path.write_bytes(file.content)
             found.append(Candidate(file.shown, file.parts, file.parts[-1], path, file.time))
     names, paths = course.lesson_names(), [each.parts for each in found]
-    level, shift = _platform(paths), _wrappers(paths, names)
+    level, shift = _platform(paths, students), _wrappers(paths, names, students)
+    depth = shift if level is None else level
+    alone = len({_place_of(each)[: depth + 1] for each in found}) == 1
     for each in found:
         each.owner = _of_folder(each, shift, names) if level is None else _of_platform(each, level)
+        each.around = each.parts[:depth] if alone else ()
         _lesson(course, each, lesson)
     return [*found, *_left(left, {_place_of(each) for each in found})]
 
@@ -236,16 +249,17 @@ def _place_of(file: File | Candidate) -> tuple[str, ...]:
     return file.parts[:-1]
 
 
-def _platform(paths: Sequence[tuple[str, ...]]) -> int | None:
+def _platform(paths: Sequence[tuple[str, ...]], students: Students) -> int | None:
     """Return where in these paths a platform says whose a file is; None where it does not.
 
-    That is below folders that all share, and most say so there: what is further down, a student has named.
+    That is below folders that all share and that are no student's, and most say so there: what is further down, a
+    student has named.
     """
     level = 0
     while paths and all(len(parts) > level for parts in paths):
         if 2 * sum(_submission(parts[level]) for parts in paths) > len(paths):
             return level
-        if len({parts[level] for parts in paths}) > 1:
+        if len({parts[level] for parts in paths}) > 1 or students.has(_stem(paths[0][level])):
             return None
         level += 1
     return None
@@ -264,20 +278,24 @@ def _of_platform(each: Candidate, level: int) -> Owner | None:
     return None
 
 
-def _wrappers(paths: Sequence[tuple[str, ...]], lessons: Sequence[str]) -> int:
-    """Return how many folders stand around the students' folders."""
+def _wrappers(paths: Sequence[tuple[str, ...]], lessons: Sequence[str], students: Students) -> int:
+    """Return how many folders stand around the students' folders. None of them is called like a student."""
     shift = 0
     while paths and all(len(parts) > shift + 2 and parts[shift + 1] not in lessons for parts in paths):
-        if len({parts[shift] for parts in paths}) > 1:
+        if len({parts[shift] for parts in paths}) > 1 or students.has(_stem(paths[0][shift])):
             break
         shift += 1
     return shift
 
 
+def _stem(part: str) -> str:
+    return re.sub(r"\.zip$", "", part, flags=re.IGNORECASE)
+
+
 def _of_folder(each: Candidate, shift: int, lessons: Sequence[str]) -> Owner | None:
     """Return whose a notebook is by its folder, or its archive."""
     folders = [part for part in each.parts[shift:-1] if part not in lessons]
-    return Owner(re.sub(r"\.zip$", "", folders[0], flags=re.IGNORECASE)) if folders else None
+    return Owner(_stem(folders[0])) if folders else None
 
 
 def _lesson(course: Course, each: Candidate, given: str | None) -> None:
@@ -314,6 +332,11 @@ def _name(students: Students, candidates: Iterable[Candidate]) -> list[Taken]:
         try:
             if each.owner is None:
                 raise CollectError("its path does not say whose it is: put it in a folder of the student's name")
+            if each.around:
+                names = " or ".join(one_line(_stem(part), 100) for part in (*each.around, each.owner.name))
+                raise CollectError(
+                    f"one student's work alone, of {names}: unpack it, and collect the folder around the student's"
+                )
             each.student, given = students.find(each.owner)
             if not given:
                 owners[each.student].add(each.owner)
@@ -349,7 +372,7 @@ def hand_back(
         raise FileNotFoundError(f"there is no {source}")
     students = Students(room, mapping)
     with TemporaryDirectory(prefix=".staging-", dir=room.folder) as stage:
-        found = _read(room.course, source, Path(stage), lesson, lambda stage, done, total: None)
+        found = _read(room.course, source, Path(stage), lesson, students, lambda stage, done, total: None)
         candidates = [each for each in found if isinstance(each, Candidate)]
         told = _name(students, candidates)
     counts = {(each.student, each.lesson): each for each in sorted(candidates, key=lambda c: c.rank) if each.student}
@@ -358,7 +381,8 @@ def hand_back(
         for (student, name), each in sorted(counts.items()):
             page = room.folder / "feedback" / student / name / f"{name}.html"
             if page.is_file():
-                archive.write(page, to := _page_name(each))
+                to = _page_name(each).encode(errors="replace").decode()  # of a file whose name is no text
+                archive.write(page, to)
                 told.append(Taken(each.file, "new", student, name, to))
             else:
                 why = f"there is no page for {student} in {name or 'a lesson'}: collect and grade it first"

@@ -18,7 +18,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from autograder.classroom.grade import Classroom, restored
+from autograder.classroom.grade import Classroom, isolation_for, restored
 from autograder.classroom.grader import Grader
 from autograder.course.course import Course, UnknownExercise
 from autograder.course.lesson import LessonError
@@ -97,13 +97,13 @@ def collect(
     """Judge an exercise of all who handed its lesson in, and time those that are right, one at a time.
 
     Verdicts and times are kept in the classroom, as `grade` keeps them. Raises FileNotFoundError where there is no
-    class.
+    class, and as `grade.isolation_for`.
     """
     lesson_name, exercise = course.locate(name)
     lesson = course.lesson(lesson_name)
-    students = [student for student, handed in Classroom(course, folder).found()[0] if handed == lesson_name]
-    found = []
-    with Grader(course, folder, modelled=modelled) as grader:
+    handed_in = [each for each in Classroom(course, folder).found()[0] if each[1] == lesson_name]
+    students, found = [student for student, _ in handed_in], []
+    with Grader(course, folder, isolation=isolation_for(folder, handed_in), modelled=modelled) as grader:
         kind = GpuWorker if measure.timing(exercise, grader.place.gpu) else KernelWorkers
         with kind(grader.isolation, helpers=course.helpers, hidden=(course.root, folder)) as worker:
             for done, student in enumerate(students):

@@ -233,11 +233,13 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
     named = any(mistake.unwritten for mistake in exercise.mistakes if mistake.name == found.mistake)
     made = not named and (bool(message.get("filled")) or _never_written(exercise, message, found))
     strange = "has NaN in" in found.plain or message.get("filled")
-    if message.get("frozen") and not found.mistake:
+    if message.get("frozen"):
         said = (
             f"{one_line(message['frozen'], 500)}, and what Python makes of them does not count: use torch's operations"
         )
-        return Failure(Outcome.WRONG, f"{one_line(found.plain, 500)}: {said}", case=str(case))
+        both = f"{one_line(found.reason, 500)}. Or it is this: {said}"
+        alone = f"{one_line(found.plain, 500)}: {said}"
+        return Failure(Outcome.WRONG, both if found.mistake else alone, found.mistake, str(case))
     if "has NaN in" in found.plain and not exercise.kernel and not found.mistake:
         return Failure(Outcome.WRONG, f"{one_line(found.reason, 1000)}: {_nan_from(case)}", case=str(case))
     if not exercise.kernel or not strange or (found.mistake and not made):

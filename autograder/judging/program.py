@@ -1,8 +1,9 @@
 """Cut from a notebook the program that one exercise needs: set-up, the right predecessors, the student's own names.
 
 The solution cell of the exercise runs whole. From the student's other cells only those top-level statements run that
-bind a name the solution reads, or an item or attribute of one, directly or through another such statement, so an
-exploring cell that is broken, slow or merely plots costs nothing. Omitted lines are left blank: line numbers in
+bind a name the solution reads, or change it in place, directly or through another such statement, so an exploring cell
+that is broken, slow or merely plots costs nothing. What stands behind the solution counts for names that nothing before
+it binds: it ran later, or not at all. Omitted lines are left blank: line numbers in
 tracebacks are those of the notebook.
 """
 
@@ -25,6 +26,9 @@ BINDING = (
     *DEFINING,
     *(ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.Try, ast.For, ast.While, ast.With, ast.Match),
 )
+# Methods that change what they are called on; `register` is singledispatch's
+CHANGING = frozenset(["add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem"])
+CHANGING |= {"register", "remove", "reverse", "setdefault", "sort", "update"}
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 BUILTINS = frozenset(dir(builtins))
 RUNS_ITS_BODY = ("time", "timeit", "capture", "prun")
@@ -93,7 +97,9 @@ def build_program(setup: Sequence[Cell], references: Sequence[Cell], own: Sequen
         for cell, code in zip(own, _codes(tuple(cell.source for cell in own)), strict=True)
         if cell.name != solution.name
     ]
-    picked = _pick([code for _, code in helpers], reads - _bound(main) - given, given)
+    names = [cell.name for cell in own]
+    before = names.index(solution.name) if solution.name in names else len(names)
+    picked = _pick([code for _, code in helpers], reads - _bound(main) - given, given, before)
     kept = {
         cell.name: Cell(cell.name, _keep(code.source, statements), cell.required)
         for (cell, code), statements in zip(helpers, picked, strict=True)
@@ -103,8 +109,11 @@ def build_program(setup: Sequence[Cell], references: Sequence[Cell], own: Sequen
     return [*trusted, *(kept[cell.name] for cell in own if cell.name in kept)]
 
 
-def _pick(codes: Sequence[_Code], needed: set[str], given: set[str]) -> list[set[_Statement]]:
-    """Return of each cell the statements that bind the needed names and what those need in turn."""
+def _pick(codes: Sequence[_Code], needed: set[str], given: set[str], before: int) -> list[set[_Statement]]:
+    """Return of each cell the statements that bind the needed names and what those need in turn.
+
+    Of names that one of the first cells binds, as many as `before`, only these do.
+    """
     chosen: list[set[_Statement]] = []
     binders: dict[str, list[tuple[int, _Statement]]] = defaultdict(list)
     for n, code in enumerate(codes):
@@ -114,8 +123,10 @@ def _pick(codes: Sequence[_Code], needed: set[str], given: set[str]) -> list[set
                 binders[name].append((n, statement))
     seen, waiting, followed = set(needed), list(needed), set()
     while waiting:
-        for n, statement in binders[waiting.pop()]:
-            if statement not in followed:
+        name = waiting.pop()
+        first = any(n < before and name in statement.bound for n, statement in binders[name])
+        for n, statement in binders[name]:
+            if statement not in followed and (n < before or not first):
                 followed.add(statement)
                 chosen[n].add(statement)
                 fresh = statement.reads - given - seen
@@ -199,7 +210,7 @@ def _statements(source: str) -> tuple[_Statement, ...] | None:
 def _statement(first: int, last: int, nodes: Sequence[ast.stmt]) -> _Statement:
     top = _Scope()
     changed, star = _walk(nodes, top)
-    binds = top.bound | changed if any(isinstance(node, BINDING) for node in nodes) else set()
+    binds = top.bound | changed if any(isinstance(node, BINDING) for node in nodes) else changed
     if not any(isinstance(node, DEFINING) for node in nodes):
         binds = binds - BUILTINS  # `sum = 0` in an exploring cell, not `def sum` in a helper's
     return _Statement(first, last, frozenset(top.bound), frozenset(binds), frozenset(_global_reads(top)), star)
@@ -225,7 +236,8 @@ class _Scope:
 def _walk(nodes: Sequence[ast.AST], top: _Scope) -> tuple[set[str], bool]:
     """Enter in `top` and scopes below it what the statements bind and read, each node visited once.
 
-    Returns the names of which the cell's top level sets an item or an attribute, and whether it imports `*`.
+    Returns the names that the cell's top level changes in place, by setting an item or an attribute or by a method, and
+    whether it imports `*`, or from the future, which concerns the whole cell.
     """
     changed: set[str] = set()
     star = False
@@ -237,7 +249,7 @@ def _walk(nodes: Sequence[ast.AST], top: _Scope) -> tuple[set[str], bool]:
         elif isinstance(node, ast.Constant):
             continue
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            star |= node.names[0].name == "*"
+            star |= node.names[0].name == "*" or getattr(node, "module", "") == "__future__"
             scope.bound.update(alias.asname or alias.name.split(".")[0] for alias in node.names if alias.name != "*")
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             arguments, inner = node.args, scope.child(ast.FunctionDef)
@@ -275,13 +287,17 @@ def _walk(nodes: Sequence[ast.AST], top: _Scope) -> tuple[set[str], bool]:
             if isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar | ast.MatchMapping):
                 name = node.rest if isinstance(node, ast.MatchMapping) else node.name
                 scope.bound.update([name] if name else [])
-            elif scope is top and isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
+            elif scope is top and isinstance(node, ast.Attribute | ast.Subscript) and _changes(node):
                 root = node.value
                 while isinstance(root, ast.Attribute | ast.Subscript):
                     root = root.value
                 changed.update([root.id] if isinstance(root, ast.Name) else [])
             waiting += [(each, scope) for each in _children(node)]
     return changed, star
+
+
+def _changes(node: ast.Attribute | ast.Subscript) -> bool:
+    return isinstance(node.ctx, ast.Store) or (isinstance(node, ast.Attribute) and node.attr in CHANGING)
 
 
 def _children(node: ast.AST) -> list[ast.AST]:

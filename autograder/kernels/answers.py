@@ -32,6 +32,8 @@ ORDER = (
     "another order it is wrong"
 )
 
+UNDEFINED = "the result depends on what is undefined, and with other numbers there it is wrong"
+
 
 class Answers:
     """The answers of one exercise's program, for `judging.judge.judge`.
@@ -102,6 +104,10 @@ class Answers:
                 again = recording.filled(replayed.again) if replayed.again and not program.reason else None
                 if again is not None and assess(self.exercise, cases[n].arguments, again):
                     terms = terms or Failure(Outcome.WRONG, ORDER, case=str(cases[n]))
+                other = recording.filled(replayed.otherwise) if replayed.otherwise and not program.reason else None
+                if other is not None and assess(self.exercise, cases[n].arguments, other):
+                    told = [f": {kernels.told(said)}" for said in (*replayed.unwritten, *replayed.left_out)]
+                    terms = terms or Failure(Outcome.WRONG, "".join([UNDEFINED, *told[:1]]), case=str(cases[n]))
                 found[n] = {
                     "result": recording.filled(replayed.result),
                     "changed": [name.split("[")[0] for name in (*replayed.changed, *program.changed)],

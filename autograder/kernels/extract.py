@@ -106,6 +106,25 @@ def cut_kernels(cells: Sequence[Cell], kernels: Iterable[str]) -> Kernels:
         raise NotAKernel("the kernels are nested too deeply: write them in shorter expressions") from None
 
 
+def check_definition(cells: Sequence[Cell], name: str, cell: str, line: int) -> None:
+    """Raise NotAKernel if a kernel that was launched is not the last one that the cells define by its name.
+
+    It begins in `line` of `cell`, of some cell if that is "".
+    """
+    found = [
+        (each.name, min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.lineno)
+        for each in cells
+        for node in ast.walk(parsed(each.source) or ast.Module([], []))
+        if isinstance(node, ast.FunctionDef) and node.name == name
+    ]
+    here = [n for n, (where, first, _) in enumerate(found) if first == line and cell in ("", where)]
+    if here and here[-1] != len(found) - 1:
+        raise NotAKernel(
+            f"{name} is defined {len(found)} times, and the one in line {found[here[-1]][2]} is launched, which is not "
+            "the last: give each kernel a name of its own"
+        )
+
+
 @functools.lru_cache(maxsize=8)
 def _cut(cells: tuple[Cell, ...], kernels: tuple[str, ...]) -> Kernels:
     if sum(len(cell.source) for cell in cells) > MAX_SOURCE:

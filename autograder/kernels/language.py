@@ -82,7 +82,7 @@ GLUON_REFUSED = {
 HOPPER = frozenset(
     [
         *_words("fence_async_shared warpgroup_mma warpgroup_mma_init warpgroup_mma_wait"),
-        *(f"mbarrier.{name}" for name in _words("MBarrierLayout arrive expect init invalidate wait")),
+        *(f"mbarrier.{name}" for name in _words("MBarrierLayout allocate_mbarrier arrive expect init invalidate wait")),
         *(f"tma.{name}" for name in _words("async_copy_global_to_shared async_copy_shared_to_global store_wait")),
     ]
 )
@@ -103,9 +103,9 @@ MESSAGES = _words("print tl.device_assert tl.device_print tl.static_assert tl.st
 # What a value inside a kernel (a tensor, a pointer, a descriptor, a type) may be asked for.
 VALUE_ATTRIBUTES = _words(
     """T abs advance argmax argmin associative_scan atomic_add atomic_and atomic_cas atomic_max atomic_min atomic_or
-    atomic_xchg atomic_xor block_shape broadcast_to cast ceil cos cumprod cumsum dtype element_ty erf exp exp2
-    expand_dims flip floor gather index is_bf16 is_block is_floating is_fp16 is_fp32 is_fp64 is_fp8 is_int is_int_signed
-    is_int_unsigned is_ptr layout load log log2 logical_and
-    logical_or logsumexp max min nbytes numel permute primitive_bitwidth ravel reduce reshape rsqrt scalar
-    scatter shape sigmoid sin slice softmax sort split sqrt sqrt_rn store sum to trans type value view xor_sum"""
+    atomic_xchg atomic_xor block_shape block_type broadcast_to cast ceil cos cumprod cumsum dtype element_ty erf exp
+    exp2 expand_dims flip floor gather index is_bf16 is_block is_floating is_fp16 is_fp32 is_fp64 is_fp8 is_int
+    is_int_signed is_int_unsigned is_ptr layout load log log2 logical_and logical_or logsumexp max min nbytes
+    nbytes_per_cta numel permute primitive_bitwidth ravel reduce reshape rsqrt scalar scatter shape sigmoid sin slice
+    softmax sort split sqrt sqrt_rn store sum to trans type value view xor_sum"""
 )

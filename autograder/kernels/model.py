@@ -256,6 +256,9 @@ def in_order(
     return events, [storage["bytes"] for storage in recording.storages]
 
 
+FILLED = ("full", "full_like", "new_full", "new_zeros", "ones_like", "zeros", "zeros_like")
+
+
 def shortfall(found: Modelled, floor: Cost) -> str | None:
     """Return what of the compulsory work the launches leave out, or None.
 
@@ -264,7 +267,9 @@ def shortfall(found: Modelled, floor: Cost) -> str | None:
     enough = NEARLY if all(counts["alike"] or counts["exact"] for counts in found.counts) else ROUGHLY
     moved = sum(sum(marks.values()) for counts in found.counts for marks in counts["distinct"].values())
     if moved < enough * floor.bytes:
-        return f"the kernels touch {moved / 1e6:.4g} MB, and the work takes {floor.bytes / 1e6:.4g} MB at least"
+        reason = f"the kernels touch {moved / 1e6:.4g} MB, and the work takes {floor.bytes / 1e6:.4g} MB at least"
+        filled = ", ".join(step.name for step in found.steps if step.name in FILLED)
+        return f"{reason}: have them store what `{filled}` of torch fills in, too" if filled else reason
     products = sum(sum(counts["dots"].values()) for counts in found.counts)
     if not products:  # multiplied and added outside the matrix units, two halves at a time
         products = sum(

@@ -16,7 +16,7 @@ from autograder.isolation.sandbox import Limits
 from autograder.isolation.worker.layout import packed
 from autograder.isolation.worker.trees import mapped, tensors_in
 from autograder.judging.program import Cell
-from autograder.kernels.extract import Kernels, NotAKernel, cut_kernels
+from autograder.kernels.extract import Kernels, NotAKernel, check_definition, cut_kernels
 from autograder.kernels.worker import hosting
 from autograder.kernels.worker.recording import NAMED
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, ended, sentence
@@ -103,11 +103,13 @@ def kernels_of(program: Sequence[Cell], *recordings: Recording) -> Kernels:
 
     Raises KernelFailure if there are no launches, or if the kernels cannot be cut out.
     """
-    names = [launch["kernel"] for recording in recordings for launch in recording.launches]
-    if not names:
+    launched = {(each["kernel"], *each["defined"]) for recording in recordings for each in recording.launches}
+    if not launched:
         raise KernelFailure("no Triton kernel was launched")
     try:
-        return cut_kernels(program, names)
+        for each in sorted(launched, key=str):
+            check_definition(program, *each)
+        return cut_kernels(program, sorted({name for name, *_ in launched}))
     except NotAKernel as error:
         raise KernelFailure(str(error)) from None
 
@@ -207,6 +209,7 @@ class Launch(TypedDict):
     __pydantic_config__ = STRICT
     kind: Literal["launch"]
     kernel: str
+    defined: Annotated[list[Annotated[str, Field(max_length=1000)] | Size], Field(min_length=2, max_length=2)]
     grid: Annotated[list[Annotated[int, Field(ge=0, le=1 << 31)]], Field(min_length=3, max_length=3)]
     args: dict[str, TensorArgument | DtypeArgument | ConstantArgument | ValueArgument]
     options: Options

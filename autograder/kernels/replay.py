@@ -13,6 +13,7 @@ from autograder.isolation.worker.running import TIME_IS_UP
 from autograder.isolation.worker.trees import by_name
 from autograder.isolation.worker.wire import bytes_of
 from autograder.kernels.record import Recording
+from autograder.kernels.worker.hosting import views_in
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, ended, sentence
 
 # Of a kernel: its name, the text of a line, and a column.
@@ -48,6 +49,11 @@ class Replayed:
     filled
         A sentence on a masked load of which what the mask leaves out reaches the results, if any does; None if that is
         not known.
+    otherwise
+        The same with other numbers in what is undefined, which nothing wrote or a mask leaves out of a load; empty
+        where that cannot matter.
+    left_out
+        A sentence on each load that left places out where it can.
     picks
         Of a sample, for each tensor of the result parts of its rows: index, first element, values, which of them count.
     written
@@ -61,6 +67,8 @@ class Replayed:
     unwritten: list[str] = field(default_factory=list)
     blank: list[int] = field(default_factory=list)
     filled: list[str] | None = None
+    otherwise: list[torch.Tensor] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     picks: list[list[Any]] = field(default_factory=list)
     written: dict[str, float] = field(default_factory=dict)
 
@@ -99,7 +107,7 @@ def replays(
         elif "error" in answer:
             found.append(Fault(answer["error"]))
         else:
-            names = ("result", "again", "changed", "unwritten", "blank", "picks", "written")
+            names = ("result", "again", "changed", "unwritten", "blank", "otherwise", "left_out", "picks", "written")
             found.append(Replayed(answer["launches"], **{name: answer[name] for name in names if name in answer}))
     for answer in reply.messages[len(requests) :]:
         if "filled" in answer:
@@ -144,7 +152,9 @@ def replay_request(
         facts |= {key: known[key] for key in ("module", "places", "parameters") if key in known}
         events.append({**event, **facts})
         number += 1
-    dtypes = {view["storage"]: view["dtype"] for view in recording.views()}
+    seen = [view for event in recording.events if event["kind"] == "host" and event["args"] is not None
+            for view in (*views_in(event["args"]), *event["out"])]  # fmt: skip
+    dtypes = {view["storage"]: view["dtype"] for view in (*seen, *recording.views())}
     storages = [
         {**_stored(storage, inputs, drawn or {}), "dtype": dtypes.get(number)}
         for number, storage in enumerate(recording.storages)

@@ -336,7 +336,8 @@ def verdict_on(exercise: Exercise, found: Attained) -> Verdict:
         points = speed.points * (share - before)
         reached = found.fraction >= fraction * (1 - found.slack)
         reached &= not needs_ratio or found.ratio >= speed.ratio * (1 - found.slack)
-        reason = "" if reached else f"{found.fraction:.0%} of the floor's speed, {found.ratio:.2g}× the baseline's"
+        below = math.floor(100 * found.fraction)  # 29.9 % are not the 30 % that are asked for
+        reason = "" if reached else f"{below}% of the floor's speed, {found.ratio:.2g}× the baseline's"
         parts.append(PartVerdict(name, points, points if reached else 0.0, reason))
         before = share
     score = sum(part.score for part in parts)

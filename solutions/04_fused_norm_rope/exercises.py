@@ -220,6 +220,7 @@ RMS = Exercise(
                 dict(rows=3, width=33, scale=20.0),
                 dict(rows=2, width=64),
                 dict(rows=2, width=7168),
+                dict(rows=1, width=1),
             ],
             hidden=lambda r: [
                 dict(rows=r.randint(1, 5), width=r.randint(20, 300), scale=r.uniform(1, 50)),
@@ -351,7 +352,11 @@ ROPE = Exercise(
         Part(
             "one token",
             1,
-            visible=[dict(B=2, S=1, H=2, Dr=8, first=5), dict(B=1, S=1, H=3, Dr=12, first=8)],
+            visible=[
+                dict(B=2, S=1, H=2, Dr=8, first=5),
+                dict(B=1, S=1, H=3, Dr=12, first=8),
+                dict(B=1, S=1, H=1, Dr=2),
+            ],
             hidden=lambda r: [
                 dict(B=2, S=1, H=r.randint(2, 5), Dr=2 * r.randint(2, 9), first=r.randint(1, 9999)),
                 dict(B=1, S=1, H=1, Dr=2, first=r.randint(1, 99)),
@@ -459,7 +464,11 @@ QUERY_KEY = Exercise(
         Part(
             "a decode step",
             1,
-            visible=[dict(B=2, S=1, H=4, Dr=8, first=9), dict(B=2, S=1, H=130, Dr=64, first=4, dtype=HALF)],
+            visible=[
+                dict(B=2, S=1, H=4, Dr=8, first=9),
+                dict(B=2, S=1, H=130, Dr=64, first=4, dtype=HALF),
+                dict(B=1, S=1, H=1, Dr=2),
+            ],
             hidden=lambda r: [
                 dict(B=r.randint(1, 4), S=1, H=r.randint(1, 20), Dr=2 * r.randint(1, 9), first=r.randint(1, 9999)),
                 dict(B=2, S=1, H=r.choice([33, 128]), Dr=64, first=r.randint(1, 9999), dtype=HALF),

@@ -942,9 +942,9 @@ print(f"read and write query and key of a decode step: {decode.bytes / 1e6:.1f} 
 # | returns | rotated query, rotated key; shapes as given | that of `q_rope` |
 #
 # A kernel may call another function that is decorated with `@triton.jit`; it is inlined, at no cost. An `if` on
-# `tl.program_id` is decided once for the whole program, so it works, and costs nothing. Without it every program of a
-# token would turn the key. The result is right, as all of them store the same numbers, and the key is loaded, turned
-# and stored once for each block of heads.
+# `tl.program_id` is decided once for the whole program, so it works, and costs next to nothing. Without it every
+# program of a token would turn the key. The result is right, as all of them store the same numbers, and the key is
+# loaded, turned and stored once for each block of heads.
 #
 # The case for speed is that decode step: B = 128, S = 1, H = 128. The floor counts bytes alone, and the launch takes
 # longer than those. So the bars are low. A kernel at 10 % of the floor's speed earns half of the points for speed. One

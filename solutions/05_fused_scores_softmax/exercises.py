@@ -185,7 +185,12 @@ MATMUL = Exercise(
         Part(
             "one tile",
             1,
-            visible=[dict(M=16, N=16, K=32), dict(M=16, N=64, K=16, scale=-1.5), dict(M=3, N=5, K=7)],
+            visible=[
+                dict(M=16, N=16, K=32),
+                dict(M=16, N=64, K=16, scale=-1.5),
+                dict(M=3, N=5, K=7),
+                dict(M=1, N=1, K=1),
+            ],
             hidden=lambda r: [
                 dict(M=r.randint(1, 16), N=r.randint(1, 16), K=r.randint(1, 16), scale=r.uniform(-2, 2)),
                 dict(M=r.randint(2, 16), N=r.randint(2, 16), K=r.randint(9, 16), dtype=HALF),
@@ -321,7 +326,7 @@ SCORE = Exercise(
         Part(
             "one query",
             1,
-            visible=[dict(B=1, S=1, H=3, T=20, R=32, Dr=8)],
+            visible=[dict(B=1, S=1, H=3, T=20, R=32, Dr=8), dict(B=1, S=1, H=1, T=1, R=8, Dr=1)],
             hidden=lambda r: [
                 dict(B=1, S=1, H=r.randint(1, 40), T=r.randint(1, 200), R=32, Dr=16, Dn=r.randint(8, 200)),
                 dict(B=1, S=1, H=r.choice([1, 17]), T=1, R=r.randint(2, 32), Dr=r.randint(1, 9)),
@@ -416,6 +421,7 @@ SCORE = Exercise(
         Mistake("float16 accumulator", FLOAT16_SUM, _overflowing(_right_scores)),
     ),
     kernel=True,
+    launches=1,
     speed=Speed(
         points=3,
         case=dict(B=32, S=1, H=128, T=4096, R=512, Dr=64, Dn=128, dtype=BF16),
@@ -600,6 +606,7 @@ SOFTMAX = Exercise(
                 dict(lens=(50,), S=1, H=2, T=50, dtype=HALF),
                 dict(lens=(9000,), S=1, H=1, T=9000),
                 dict(lens=(300,), S=1, H=1, T=300, scale=0.0, level=-1e5),
+                dict(lens=(1,), S=1, H=1, T=1),
             ],
             hidden=lambda r: (
                 [

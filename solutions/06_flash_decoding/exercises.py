@@ -347,7 +347,7 @@ DECODE = Exercise(
         Part(
             "one block of tokens",
             1,
-            visible=[dict(B=2, H=5, T=16), dict(B=1, H=130, T=16, R=64, Dr=32)],
+            visible=[dict(B=2, H=5, T=16), dict(B=1, H=130, T=16, R=64, Dr=32), dict(B=1, H=1, T=16)],
             hidden=lambda r: [
                 dict(B=1, H=r.choice([18, 20, 40]), T=16, R=r.choice([16, 64]), Dr=r.choice([16, 32])),
                 dict(B=1, H=r.randint(130, 140), T=16, R=16, Dr=16),
@@ -569,7 +569,11 @@ SPLIT = Exercise(
         Part(
             "equal shares",
             1,
-            visible=[dict(B=2, H=4, T=64, num_splits=4), dict(B=1, H=130, T=32, R=64, num_splits=2)],
+            visible=[
+                dict(B=2, H=4, T=64, num_splits=4),
+                dict(B=1, H=1, T=16, num_splits=1),  # integers of 1 are constants in a kernel
+                dict(B=1, H=130, T=32, R=64, num_splits=2),
+            ],
             hidden=lambda r: (
                 [dict(B=1, H=r.randint(1, 20), T=16 * n, num_splits=n) for n in (r.randint(1, 3),)]
                 + [dict(B=1, H=r.randint(130, 140), T=32, num_splits=2)]
@@ -676,12 +680,13 @@ def _partials(
     R: int = 32,
     at: float = 0.0,
     empty: Sequence[tuple[int, int]] = (),
+    held: float = math.nan,
     dtype: torch.dtype = FLOAT,
 ) -> Arguments:
-    """Return partial results with log-sum-exps around `at`. Each (split, sequence) in `empty` has an out of NaN."""
+    """Return partial results with log-sum-exps around `at`. Each (split, sequence) in `empty` has an out of `held`."""
     partial_out, partial_lse = randn(g, P, B, H, R), randn(g, P, B, H, scale=2.0) + at
     for split, b in empty:
-        partial_out[split, b], partial_lse[split, b] = math.nan, -INF
+        partial_out[split, b], partial_lse[split, b] = held, -INF
     return {"partial_out": partial_out, "partial_lse": partial_lse, "out": randn(g, B, H, R, dtype=dtype)}
 
 
@@ -743,7 +748,7 @@ COMBINE = Exercise(
         Part(
             "splits with tokens",
             1,
-            visible=[dict(P=4, B=2, H=3, dtype=HALF), dict(P=130, B=1, H=2, R=256)],
+            visible=[dict(P=4, B=2, H=3, dtype=HALF), dict(P=130, B=1, H=2, R=256), dict(P=1, B=1, H=1)],
             hidden=lambda r: [
                 dict(P=1, B=1, H=r.randint(1, 5), R=64),
                 dict(P=r.randint(33, 64), B=1, H=1, R=512),
@@ -760,7 +765,11 @@ COMBINE = Exercise(
         Part(
             "empty splits",
             1,
-            visible=[dict(P=3, B=2, H=2, empty=((1, 0), (2, 0))), dict(P=2, B=2, H=3, empty=((0, 1), (1, 1)))],
+            visible=[
+                dict(P=3, B=2, H=2, empty=((1, 0), (2, 0))),
+                dict(P=2, B=2, H=3, empty=((0, 1), (1, 1))),
+                dict(P=3, B=2, H=2, empty=((1, 0),), held=INF),
+            ],
             hidden=lambda r: [dict(P=4, B=2, H=2, empty=[(split, r.randint(0, 1)) for split in range(4)])],
         ),
     ),

@@ -619,6 +619,7 @@ OFFSETS = Exercise(
             visible=[
                 dict(starts=(0,), lengths=(3,), S=3, page_size=4, width=1, max_pages=3),
                 dict(starts=(0,) * 3, lengths=(130,) * 3, S=130, page_size=256, width=2, max_pages=1),
+                dict(starts=(0,), lengths=(1,), S=1, page_size=1, width=1, max_pages=1),
             ],
             hidden=lambda r: (
                 [
@@ -1028,6 +1029,7 @@ GATHER = Exercise(
             visible=[
                 dict(lengths=(8, 8), T=8, page_size=4),
                 dict(lengths=(128,), T=128, page_size=64, R=64, dtype=BF16),
+                dict(lengths=(1,), T=1, page_size=1, R=64),
             ],
             hidden=lambda r: [dict(lengths=(size * 2,) * 3, T=size * 2, page_size=size, R=64) for size in (1, 16)],
         ),
@@ -1241,6 +1243,7 @@ DECODE = Exercise(
             visible=[
                 dict(H=5, lens=(16, 16), page_size=16, max_pages=2),
                 dict(H=130, lens=(16,), page_size=16, max_pages=1, R=64, dtype=BF16),
+                dict(H=1, lens=(5,), page_size=16, max_pages=1),
             ],
             hidden=lambda r: [
                 dict(H=r.choice([18, 20]), lens=(32,), page_size=32, max_pages=2, R=64),

@@ -173,7 +173,7 @@ for (B, L), printed in PRINTED.items():
     print(f"{B:2} {L:5} {p['pages']:7} {100 * p['saving']:15.2f} % {against_pool:16.2f} % {printed:7.2f} %")
 
 # %% [markdown]
-# Every printed digit is there{{!every_digit}}, in the column before the last, and none in the column that the
+# Every printed number is there{{!every_digit}}, in the column before the last, and none in the column that the
 # equations give. The report's public code makes a pool of 564 pages, 512 × 1.1 rounded up. Its saving is the
 # share of *that pool* which is not in use.
 #

@@ -805,7 +805,8 @@ plots.curves({title: lines}, xlabel="batch B", ylabel="microseconds", dotted=["a
 # quarter{{!rounds}}. That is nearly as long as 64 sequences take, 128 programs over all of
 # it{{!nearly_as_64}}. With 80 there are 160 programs, more than fit at once. The crossing falls onto the rise
 # from 32 to 48, where the rate drops from {{rate_32}} to {{rate_48}} TFLOP/s. Far out it is {{reached}}.
-# Naive has tiles too: any batch up to 128 takes the same time{{!same_time}}.
+# Naive has tiles too: any batch up to 128 takes about the same time{{!same_time}}, and a larger one more, where the
+# roofline is still flat.
 #
 # **3. Starting costs time.** At B = 1 absorb takes {{absorb_1_us}} µs where the model says less than
 # 2{{!less_than_2}}: many short programs, then a second launch that merges them. The two lines cannot cross down

@@ -972,7 +972,7 @@ PACK = Exercise(
         Part(
             "blocks that are full",
             1,
-            visible=[dict(N=4, H=16), dict(N=2, H=4, dtype=HALF)],
+            visible=[dict(N=4, H=16), dict(N=2, H=4, dtype=HALF), dict(N=1, H=1)],
             hidden=lambda r: [dict(N=r.randint(1, 9), H=16, Dn=64, Dr=32, Dv=64, k_scale=2.0, v_scale=1.0)],
         ),
         Part(

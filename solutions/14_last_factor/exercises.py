@@ -123,7 +123,7 @@ PRODUCT = Exercise(
         Part(
             "tails",
             1,
-            visible=[dict(M=72, N=264, K=200), dict(M=140, N=24, K=8)],
+            visible=[dict(M=1, N=8, K=8), dict(M=72, N=264, K=200), dict(M=140, N=24, K=8)],
             hidden=lambda r: [
                 dict(M=r.randint(1, 63), N=8 * r.randint(1, 31), K=8 * r.randint(1, 7)),
                 dict(M=r.randint(65, 200), N=8 * r.randint(33, 60), K=8 * r.randint(9, 80)),

@@ -416,6 +416,10 @@ def is_students(filename: str) -> bool:
     return is_theirs(filename) and not filename.endswith(f"{REFERENCE}>")
 
 
+def cell_of(filename: str | None) -> str:
+    """Return the name of the cell that code is of, in a program of ours; "" elsewhere."""
+    return filename[6:-1] if filename and filename.startswith("<cell ") else ""
+
+
 def _place(filename: str | None, line: int | None, source: str | None) -> dict[str, Any]:
-    cell = filename[6:-1] if filename and filename.startswith("<cell ") else ""
-    return {"cell": cell, "line": line or 0, "source": (source or "").strip()[:200]}
+    return {"cell": cell_of(filename), "line": line or 0, "source": (source or "").strip()[:200]}

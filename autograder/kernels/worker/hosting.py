@@ -196,6 +196,11 @@ def check_places(step: Mapping[str, Any], made: Sequence, view: Callable[[Mappin
     """
     name, overload = step["op"]
     plain, args = name.removesuffix("_"), step["args"]
+    if name == "copy_":
+        (target, put), places = _unpacked(args, view)[:2], [*views_in(args)]
+        if len(places) > 1 and places[0]["storage"] != places[1]["storage"]:
+            _check_kept("copy_", target, put)
+        return
     adds = plain == "index_put" and (step["kwargs"].get("accumulate") or (len(args) > 3 and args[3]))
     wanted = {"index_put": "default", "index_copy": "default", "scatter": "src"}.get(plain)
     if adds or overload != wanted or len(args) < (3 if plain == "index_put" else 4):
@@ -208,11 +213,16 @@ def check_places(step: Mapping[str, Any], made: Sequence, view: Callable[[Mappin
         found, put = out.index_select(first, rest[0]), rest[1]
     else:
         found, put = out.gather(first, rest[0]), rest[1][tuple(map(slice, rest[0].shape))]
-    same = found == put.to(found.dtype)
+    _check_kept(plain, found, put)
+
+
+def _check_kept(name: str, found: torch.Tensor, put: torch.Tensor) -> None:
+    put = put.to(found.dtype)
+    same = found == put
     if found.dtype.is_floating_point:
         same |= found.isnan() & put.isnan()
     if not bool(same.all()):
-        raise ValueError(f"`{plain}` of torch puts several values in one place: nothing says which one stays")
+        raise ValueError(f"`{name}` of torch puts several values in one place: nothing says which one stays")
 
 
 def flops(step: Mapping[str, Any]) -> int:

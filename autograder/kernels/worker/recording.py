@@ -21,8 +21,8 @@ from autograder.isolation.worker import running
 from autograder.isolation.worker.layout import is_gapped
 from autograder.isolation.worker.trees import by_name, holds, mapped, tensors_in
 from autograder.kernels.worker.diagnostics import diagnosed
-from autograder.kernels.worker.hosting import EMPTY, is_known
-from mla_ref.hardware.emulator.memory import Blanks
+from autograder.kernels.worker.hosting import ALIKE, EMPTY, is_known
+from mla_ref.hardware.emulator.memory import Blanks, Fills
 
 LARGEST_CONSTANT = 1 << 20  # bytes of a tensor that was there before the call
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
@@ -100,6 +100,7 @@ class Recorder:
             {
                 "kind": "launch",
                 "kernel": function.fn.__name__,
+                "defined": _definition(function.fn.__code__),
                 "grid": sizes + [1] * (3 - len(sizes)),
                 "args": {n: self._argument(n, v, n in constants) for n, v in bound.arguments.items()},
                 "options": {k: int(v) for k, v in options.items() if k in OPTIONS and v is not None},
@@ -143,6 +144,8 @@ class Recorder:
 
     def _look_after(self, name: str, given: list[torch.Tensor], made: list[torch.Tensor], mutable: bool) -> None:
         """Note which storages hold nothing yet."""
+        if Fills.current is not None and name not in (*EMPTY, *ALIKE):
+            Fills.current.asked |= any(map(self.blanks.lacks, given[mutable:]))
         known = {tensor.untyped_storage().data_ptr() for tensor in given}
         for tensor in (*made, *(given if mutable else ())):
             fresh = tensor.untyped_storage().data_ptr() not in known
@@ -248,14 +251,40 @@ class _Watch(TorchDispatchMode):
         self.recorder = recorder
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if not self.recorder.inside:
+            for apart in (_in_parts, _into):
+                with self:
+                    found = apart(func, args, kwargs)
+                if found is not NotImplemented:
+                    return found
+        out = func(*args, **kwargs)
         if not self.recorder.inside:
             self.recorder.inside = True
             try:
-                self.recorder.operation(func, args, kwargs or {}, out)
+                self.recorder.operation(func, args, kwargs, out)
             finally:
                 self.recorder.inside = False
         return out
+
+
+def _in_parts(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Do what an operation is made of, where torch has not taken it apart itself: in its inference mode."""
+    return func.decompose(*args, **kwargs) if torch.is_inference_mode_enabled() else NotImplemented
+
+
+def _into(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Do an operation that puts its result into `out=` as one that makes it, and a copy."""
+    targets = [each.name for each in func._schema.arguments if each.is_out]
+    if len(targets) != 1 or targets[0] not in kwargs:
+        return NotImplemented
+    wanted = [(each.name, str(each.type)) for each in func._schema.arguments if not each.is_out]
+    alike = (getattr(func.overloadpacket, each) for each in func.overloadpacket.overloads())
+    plain = next((f for f in alike if [(x.name, str(x.type)) for x in f._schema.arguments] == wanted), None)
+    if plain is None:
+        return NotImplemented
+    made, target = plain(*args, **{key: x for key, x in kwargs.items() if key not in targets}), kwargs[targets[0]]
+    return target.copy_(made) if made.shape == target.shape else NotImplemented
 
 
 @contextmanager
@@ -327,6 +356,11 @@ def _line() -> str:
         return ""
     text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
     return f"line {frame.f_lineno} (`{text[:120]}`)"
+
+
+def _definition(code: Any) -> list[Any]:
+    """Return the cell that defines a function, where the judge runs it, and the line in which it begins."""
+    return [running.cell_of(code.co_filename), code.co_firstlineno]
 
 
 def _bytes(tensor: torch.Tensor) -> int:

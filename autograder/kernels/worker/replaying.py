@@ -31,7 +31,7 @@ from autograder.kernels.worker.recording import NAMED
 from mla_ref.hardware.emulator.access import KINDS
 from mla_ref.hardware.emulator.gluon import Descriptor
 from mla_ref.hardware.emulator.machine import Kernel, Watch
-from mla_ref.hardware.emulator.memory import Blanks, Fills, Memory, Region, blank_nans
+from mla_ref.hardware.emulator.memory import Blanks, Fills, Memory, Region, blank_nans, otherwise
 from mla_ref.hardware.emulator.ttir import Block
 
 GUARD = 1 << 12
@@ -59,9 +59,11 @@ class Storages:
         is drawn where it is touched.
     lazy
         Whether what nobody has filled may hold zeros, which take no memory, instead of NaN.
+    other
+        Whether it holds what `memory.otherwise` gives instead.
     """
 
-    def __init__(self, storages: list[dict[str, Any]], lazy: bool):
+    def __init__(self, storages: list[dict[str, Any]], lazy: bool, other: bool = False):
         self.storages = storages
         self.sizes = [storage["bytes"] for storage in storages]
         self.buffers: list[np.ndarray] = []
@@ -82,7 +84,7 @@ class Storages:
                 self.drawn[number] = Generated(NAMED[name], *rest, raw=self.buffers[-1])
             elif not lazy:
                 if size:
-                    poison(self.buffers[-1], storages[number].get("dtype"))
+                    poison(self.buffers[-1], storages[number].get("dtype"), other)
                 if 0 < size <= Blanks.LARGEST:
                     self.written[number] = torch.zeros(size, dtype=torch.bool)
         self.numbers = {base: number for number, base in enumerate(self.bases)}
@@ -116,6 +118,9 @@ class Storages:
         """Do an operation of torch. With `covered`, note too which bytes it makes of what is known."""
         targets = _targets(step)
         for view in hosting.read_by(step):
+            known = self.written.get(view["storage"])
+            if known is not None and not bool(elements(known.numpy(), view).all()):
+                self.reports.append(f"torch's `{step['op'][0]}` reads what nothing wrote")
             if self.storages[view["storage"]].get("integers") and self._differs(view["storage"]):
                 name = self.storages[view["storage"]]["input"]
                 raise ValueError(f"a kernel has changed {name}: torch may not compute with it any more")
@@ -128,7 +133,9 @@ class Storages:
         for view, tensor in zip(step["out"], made, strict=True):
             shown(self.buffers[view["storage"]], view).copy_(tensor)
         for view in targets:
-            self.written.pop(view["storage"], None)
+            known = self.written.get(view["storage"])
+            if known is not None:
+                elements(known.numpy(), view, every=False).fill_(True)
 
     def lose(self, numbers: Sequence[int], covered: Sequence[np.ndarray] | None) -> None:
         """Put NaN, or the largest integers, where an operation wrote that is not done again."""
@@ -158,10 +165,17 @@ class Storages:
                 elements(covered[view["storage"]], view, every=False).copy_((tensor == 1)[..., None])
 
 
-def poison(raw: np.ndarray, dtype: str | None) -> None:
-    """Fill a storage with NaN, or the largest integers, as torch fills what `running.poisoned` looks after."""
+def poison(raw: np.ndarray, dtype: str | None, other: bool = False) -> None:
+    """Fill a storage with NaN, or the largest integers, as torch fills what `running.poisoned` looks after.
+
+    With `other`, fill it with what `memory.otherwise` gives.
+    """
     raw[:] = 0xFF
-    if dtype is not None and not NAMED[dtype].is_floating_point and dtype != "i1":
+    if dtype is not None and other:
+        kind = NAMED[dtype]
+        whole = torch.from_numpy(raw[: len(raw) // kind.itemsize * kind.itemsize]).view(kind)
+        whole.copy_(otherwise(whole.shape, kind))
+    elif dtype is not None and not NAMED[dtype].is_floating_point and dtype != "i1":
         kind = NAMED[dtype]
         torch.from_numpy(raw[: len(raw) // kind.itemsize * kind.itemsize]).view(kind).fill_(torch.iinfo(kind).max)
 
@@ -261,9 +275,11 @@ def _loops_in(region: list[Block]) -> bool:
 def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run each of `request["replays"]` on storages of its own; yield what the launches did, and the results.
 
-    What goes wrong in a kernel gives `{"error": the fault}`. After all of them comes, `of` the number of each whose
-    results hold NaN, or whose kernels leave integers out of a load, the masked load of which it reaches the results,
-    `filled`, or none: finding it takes further runs.
+    Where the results may depend on what is undefined, there is also what comes of other values in these places,
+    `otherwise`, and a sentence on each load of which the mask leaves places out, `left_out`. What goes wrong in a
+    kernel gives `{"error": the fault}`. After all of them comes, `of` the number of each whose results hold NaN, or
+    whose kernels leave integers out of a load, the masked load of which it reaches the results, `filled`, or none:
+    finding it takes further runs.
     """
     compiled = Compiled(request["source"])
     strange: dict[int, tuple[Fills, list[torch.Tensor]]] = {}
@@ -271,6 +287,9 @@ def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         try:
             with Fills() as fills:
                 found = _replay(compiled, each)
+            if "result" in found and (fills.open or found["unwritten"]):
+                with Fills(other=True):
+                    found |= {"otherwise": _results(compiled, each, other=True), "left_out": [*fills.loads.values()]}
             if "result" in found:
                 strange[number] = fills, found["result"]
             yield found
@@ -284,9 +303,9 @@ def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"of": number, "filled": fills.reaching(again, results)}
 
 
-def _results(compiled: Compiled, request: dict[str, Any]) -> list[torch.Tensor]:
+def _results(compiled: Compiled, request: dict[str, Any], other: bool = False) -> list[torch.Tensor]:
     kernels = {number: compiled.kernel(event) for number, event in enumerate(request["events"]) if "kernel" in event}
-    return _run(request, kernels, None)["result"]
+    return _run(request, kernels, None, other=other)["result"]
 
 
 def _replay(compiled: Compiled, request: dict[str, Any]) -> dict[str, Any]:
@@ -305,9 +324,13 @@ def _replay(compiled: Compiled, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(
-    request: dict[str, Any], kernels: dict[int, tuple[Kernel, list[Given]]], limit: int | None, order: str = "forward"
+    request: dict[str, Any],
+    kernels: dict[int, tuple[Kernel, list[Given]]],
+    limit: int | None,
+    order: str = "forward",
+    other: bool = False,
 ) -> dict[str, Any]:
-    storages = Storages(request["storages"], limit is not None)
+    storages = Storages(request["storages"], limit is not None, other)
     counted = limit is not None or (request.get("count") and order == "forward")
     sectors = Sectors(storages.sizes) if counted else None
     covered = [blank(size).view(bool) for size in storages.sizes] if limit is not None else None

@@ -9,7 +9,7 @@ import torch
 
 from . import faults
 from .arithmetic import BINARY, bitcast, flushed, storage_dtype
-from .memory import Fills, Region
+from .memory import Fills, Region, otherwise
 from .races import POLL, READ, UPDATE, WRITE, Kept
 from .ttir import Op
 
@@ -26,6 +26,7 @@ VERBS = {
 }
 # What tl.atomic_* does, in the order of Triton's enumeration; the last one exchanges
 RMW = ("andi", "ori", "xori", "addi", "addf", "maxsi", "minsi", "maxui", "minui", None)
+EXCHANGE = len(RMW)
 RELAXED, ACQUIRE, RELEASE, ACQUIRE_RELEASE = range(1, 5)  # `sem` of an atomic operation
 CTA = 2  # its `scope`, if that is one program
 LEFT_OUT = b"\x5a"  # each byte of an integer that a mask leaves out of a load
@@ -173,6 +174,8 @@ def _load(
         fill = other
         if fill is None:
             fill = torch.full((), _undefined(machine, op, dtype), dtype=plain)
+            if Fills.current is not None and Fills.current.other and op.attrs["operandSegmentSizes"][1]:
+                fill = otherwise(torch.broadcast_shapes(found.shape, mask.shape), dtype).view(plain)
         elif fill.dtype != plain:
             fill = fill.view(plain)
         found = torch.where(mask, found, fill)
@@ -214,7 +217,9 @@ def _filling(machine: Machine, op: Op, dtype: torch.dtype, has_mask: bool, what:
     fills.loads.setdefault(key, f"{machine.kernel.name} in line {op.line}{machine.source(op)}: {said}")
     if not dtype.is_floating_point:
         fills.integers.add(key)
-    return 0 if key in fills.zero else value
+    if key in fills.zero:
+        return 0
+    return otherwise((), dtype).view(INTEGERS[1] if dtype.itemsize == 1 else dtype).item() if fills.other else value
 
 
 def _check_written(
@@ -230,6 +235,8 @@ def _check_written(
     said = f"{_named(op)} reads element {element} of {region.name}, which nothing wrote; "
     said += f"program {machine.program(spot[0])}"
     told = f"{machine.kernel.name} in line {op.line}{machine.source(op)}: {said}"
+    if Fills.current is not None:
+        Fills.current.asked = True
     if told not in region.reports:
         region.reports.append(told)
 
@@ -398,6 +405,8 @@ def _update(
         flat = region.view(dtype)
         keep = torch.ones(full, dtype=torch.bool) if here is None else given(here)
         places, new = given(index)[keep], value[keep]
+        if region.written is not None and op.attrs.get("atomic_rmw_op") != EXCHANGE:
+            _check_written(machine, op, region, index, here, dtype)
         machine.remember(flat, places)
         old = _one_by_one(flat, places, new, None if compare is None else compare[keep], op.attrs.get("atomic_rmw_op"))
         changed = bits(old) != bits(flat[places])

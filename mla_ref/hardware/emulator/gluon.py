@@ -13,6 +13,7 @@ the same partition reads it.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import threading
 from collections.abc import Callable, Hashable, Sequence
@@ -87,7 +88,7 @@ class View:
 class Barrier:
     """An mbarrier: arrivals and bytes that its phase still waits for, and what each phase that ended makes known.
 
-    ``made`` says who initialised it, and at which tick.
+    ``made`` says who initialised it, and at which tick; ``life`` is another one for each barrier at the same place.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Barrier:
     bytes: int = 0
     clock: Clock = field(default_factory=dict)
     ended: list[Clock] = field(default_factory=list)
+    life: int = field(default_factory=itertools.count().__next__)
 
     def settle(self) -> None:
         """End the phase if nothing is missing."""
@@ -396,6 +398,9 @@ def _place(view: View) -> tuple[int, int]:
 
 def init_barrier(machine: Machine, op: Op, args: list[Any], env: Any) -> None:
     me, count = mine(machine), op.attrs["count"]
+    if _place(args[0]) in me.barriers:
+        said = f"{args[0].name} is initialised a second time: mbarrier.invalidate comes before that"
+        machine.fail(faults.Undefined, op, said)
     me.barriers[_place(args[0])] = Barrier(args[0].name, (me.number, me.clock[me.number]), count, count)
 
 
@@ -443,7 +448,7 @@ def wait(machine: Machine, op: Op, args: list[Any], env: Any) -> None:
     if parity not in (0, 1):
         said = f"{barrier.name} is waited for with phase {parity}: expected 0 or 1, as `turn & 1` is"
         machine.fail(faults.Undefined, op, said)
-    known = me.clock.get(("phases", *_place(args[0])), 0)
+    known = me.clock.get(("phases", barrier.life), 0)
     phases = known if known % 2 != parity else known + 1  # the phase numbered -1 has ended, of parity 1
     ready = lambda: len(barrier.ended) >= phases and len(barrier.ended) % 2 != parity
     if not ready():
@@ -461,7 +466,7 @@ def wait(machine: Machine, op: Op, args: list[Any], env: Any) -> None:
             _stuck(machine, op, str(stuck))
     if phases:
         me.learn(barrier.ended[phases - 1])
-    me.clock["phases", *_place(args[0])] = phases
+    me.clock["phases", barrier.life] = phases
 
 
 def _stuck(machine: Machine, op: Op, said: str) -> None:
@@ -505,11 +510,11 @@ def copy_in(access: Op, machine: Machine, op: Op, args: list[Any], env: Any) -> 
     start = [int(each) for each in args[1 : 1 + len(given.shape)]]
     barrier, values = _barrier(machine, op, bar), view.values
     phase = len(barrier.ended) + 1
-    touch(machine, op, view, True, COPY, ((COPY, *_place(bar)), phase))
+    touch(machine, op, view, True, COPY, ((COPY, barrier.life), phase))
     address, inside = given.block(start, values.shape, values.dtype.itemsize)
     fill = torch.full([1] * address.dim(), given.fill).to(values.dtype)
     values.copy_(access_memory(machine, access, [address, inside, fill], env)[0])
-    barrier.clock[COPY, *_place(bar)] = phase
+    barrier.clock[COPY, barrier.life] = phase
     barrier.bytes -= values.numel() * values.dtype.itemsize
     barrier.settle()
 

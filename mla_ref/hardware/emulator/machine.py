@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from . import blocks, faults, gluon
-from .access import ACQUIRE, ACQUIRE_RELEASE, KINDS, access, barrier, is_known
+from .access import ACQUIRE, ACQUIRE_RELEASE, EXCHANGE, KINDS, access, barrier, is_known
 from .arithmetic import BITS, dtype_of, elementwise, storage_dtype
 from .faults import raise_in
-from .memory import Memory, Region
+from .memory import Fills, Memory, Region
 from .races import Shadow
 from .ttir import Block, Function, Module, Op, Type
 
@@ -30,7 +30,9 @@ STUCK = 1 << 10  # turns of a loop after which it is looked at whether they chan
 PATIENCE = 1 << 2  # the same where another program may run instead
 GROUPS = 64  # one after the other in reversed order, at least
 WARPS, STAGES = 4, 3  # of a launch that does not say
-EXCHANGE = 10  # tl.atomic_xchg
+# What may give numbers where it is given NaN
+DROPS_NAN = {"arith.cmpf", "arith.maxnumf", "arith.minnumf", "arith.fptosi", "arith.fptoui"}
+DROPS_NAN |= {"tt.clampf", "tt.bitcast", "tt.atomic_rmw"}
 PER_BLOCK = ("tt.map_elementwise", "tt.reduce", "tt.scan")  # have regions and are no control flow
 ORDERS = ("forward", "reversed")
 
@@ -108,6 +110,8 @@ class Kernel:
         The loads of which larger blocks or control flow use what they read: all threads, if they are more than numbers.
     asked
         The atomic operations of which something uses the result.
+    drops_nan
+        Whether NaN that it is given may not show in what it stores.
     described
         The accesses by tensor descriptors, if what a program stores may cross with one: which no barrier orders.
     """
@@ -139,6 +143,7 @@ class Kernel:
         self.programs_ordered = self.depends or len(kinds) > 1 or EXCHANGE in kinds
         combined = (op for op in self.module.ops if op.name in ("tt.reduce", "tt.scan"))
         self.order_matters = self.shares or self.programs_ordered or not all(map(blocks.is_plain, combined))
+        self.drops_nan = any(op.name in DROPS_NAN for op in self.module.ops)
         self.described = frozenset(op.number for op in accesses if op.described)
         loops = ((op, _ahead(op)) for op in self.module.ops if op.name == "scf.for")
         self.ahead = {op.number: (op.attrs.get("tt.num_stages"), loads) for op, loads in loops if loads}
@@ -209,6 +214,9 @@ class Kernel:
         ValueError
             Another order.
         """
+        if Fills.current is not None:  # in Gluon the order of turns hardly matters, and each run takes long
+            Fills.current.asked |= self.order_matters and not self.shares
+            Fills.current.drops_nan |= self.drops_nan
         if order not in ORDERS:
             raise ValueError(f"the order of programs is {order!r}, expected one of {', '.join(ORDERS)}")
         total = math.prod(grid)

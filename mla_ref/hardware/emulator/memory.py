@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -95,24 +96,38 @@ class Blanks:
             self.kept.append(storage)  # so that no other gets its address
             self.written[storage.data_ptr()] = torch.zeros(storage.nbytes(), dtype=torch.bool)
 
+    def lacks(self, tensor: torch.Tensor) -> bool:
+        """Return whether nothing wrote some of a tensor's elements."""
+        written = self.written.get(tensor.untyped_storage().data_ptr())
+        return written is not None and not bool(first_bytes(tensor, written).all())
+
     def nans(self, tensors: Sequence[torch.Tensor]) -> list[int]:
         """Return of each tensor how many elements are NaN and lie where nothing wrote."""
         known = [self.written.get(each.untyped_storage().data_ptr()) for each in tensors]
         return [0 if w is None else blank_nans(each, w) for each, w in zip(tensors, known, strict=True)]
 
     def fill(self, tensor: torch.Tensor) -> None:
-        """Say that something other than a kernel wrote to a tensor's storage."""
-        self.written.pop(tensor.untyped_storage().data_ptr(), None)
+        """Say that something other than a kernel wrote to a tensor."""
+        written = self.written.get(tensor.untyped_storage().data_ptr())
+        if written is not None:
+            size = tensor.element_size()
+            places = written[: len(written) // size * size].view(-1, size)
+            strides = [*(n * size for n in tensor.stride()), 1]
+            places.as_strided([*tensor.shape, size], strides, tensor.storage_offset() * size).fill_(True)
 
 
 def blank_nans(tensor: torch.Tensor, written: torch.Tensor) -> int:
     """Return how many elements of a tensor are NaN and lie where nothing wrote; ``written`` is as in `Region`."""
     if not tensor.is_floating_point():
         return 0
+    return int((tensor.isnan() & ~first_bytes(tensor, written)).sum())
+
+
+def first_bytes(tensor: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
+    """Return of each element of a tensor whether something wrote its first byte; ``written`` is as in `Region`."""
     size = tensor.element_size()
     known = written[: len(written) // size * size].view(-1, size)[:, 0].contiguous()
-    known = known.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-    return int((tensor.isnan() & ~known).sum())
+    return known.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 Load = tuple[str, tuple[str, int, int]]  # a kernel, and the place of one of its loads
@@ -127,6 +142,8 @@ class Fills:
     ----------
     zero
         The loads that give 0 there; others give NaN, or a large integer.
+    other
+        Whether they give what `otherwise` does instead.
 
     Attributes
     ----------
@@ -134,14 +151,24 @@ class Fills:
         Those that ran, each with a sentence on it that says what such a place holds.
     integers
         Those of integers.
+    drops_nan
+        Whether a kernel that ran may take NaN and store numbers.
+    asked
+        Whether something else may give a call several results: its order, or memory that nothing wrote.
     """
 
     current: Fills | None = None
 
-    def __init__(self, zero: Collection[Load] = ()):
-        self.zero = zero
+    def __init__(self, zero: Collection[Load] = (), other: bool = False):
+        self.zero, self.other = zero, other
         self.loads: dict[Load, str] = {}
         self.integers: set[Load] = set()
+        self.drops_nan = self.asked = False
+
+    @property
+    def open(self) -> bool:
+        """Whether there may be other results than those of one run, though they hold no NaN."""
+        return self.asked or bool(self.integers) or (bool(self.loads) and self.drops_nan)
 
     def __enter__(self) -> Fills:
         self.outer, Fills.current = Fills.current, self
@@ -169,6 +196,15 @@ class Fills:
             return []
         told = (said for load, said in self.loads.items() if others(self.loads.keys() - {load}))
         return [f"{said}, and it reaches the result" for said in (next(told, None),) if said]
+
+
+def otherwise(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Return what undefined places may hold as well as NaN: large numbers of both signs in turn, or small integers."""
+    if not dtype.is_floating_point:
+        return torch.full(tuple(shape), torch.iinfo(dtype).min if dtype != torch.bool else 0, dtype=dtype)
+    large = torch.full((math.prod(shape),), torch.finfo(dtype).max / 4, dtype=torch.float64)
+    large[1::2] *= -1
+    return large.to(dtype).view(tuple(shape))
 
 
 def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:

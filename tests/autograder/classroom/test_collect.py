@@ -137,6 +137,19 @@ def test_a_file_says_who_is_who(tiny_room, tmp_path, mapping):
     assert set(_there(tiny_room)) == {"zoe", "ben"}
 
 
+def test_a_files_name_that_is_no_text_keeps_nobodys_page_back(tiny_room, tmp_path):
+    for name in (f"ada/{BOOK}".encode(), b"bo/x\xff.ipynb"):
+        path = os.path.join(os.fsencode(tmp_path), b"in", name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(RIGHT_BOOK)
+    collect(tiny_room, [tmp_path / "in"], lesson=NAME)
+    tiny_room.grade()
+    write_feedback(tiny_room)
+    assert {each.what for each in hand_back(tiny_room, tmp_path / "in", tmp_path / "back.zip", NAME)} == {"new"}
+    assert len(zipfile.ZipFile(tmp_path / "back.zip").namelist()) == 2
+
+
 @pytest.mark.parametrize("mapping", ["a,b\n1,2\n", "student_id,number\n../x,1\n", b"student_id,number\n\xff,1\n"])
 def test_a_file_that_says_no_such_thing_is_refused_whole(tiny_room, tmp_path, mapping):
     (tmp_path / "who.csv").write_bytes(mapping if isinstance(mapping, bytes) else mapping.encode())
@@ -169,6 +182,21 @@ def test_nobody_hands_in_for_another_by_a_files_name(tiny_room, tmp_path):
         collect(tiny_room, [_zip(tmp_path / "in.zip", members)], mapping=tmp_path / "who.csv")
         assert "ben" not in _there(tiny_room)
         assert _there(tiny_room)["eve"] == WRONG_BOOK
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [f"bo/{BOOK}", "bo.zip", f"bo_1_assignsubmission_file_{BOOK}", f"bo_1_2_{BOOK}", f"export/bo/{BOOK}"],
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_the_folders_of_one_students_work_are_no_students(tiny_room, tmp_path, inside, known):
+    _enrol(tiny_room, **({"ada": {}, "bo": {}} if known else {"bo": {}}))
+    content = _packed({BOOK: WRONG_BOOK}) if inside.endswith(".zip") else WRONG_BOOK
+    taken = collect(tiny_room, [_zip(tmp_path / "late.zip", {f"ada/{inside}": content})], lesson=NAME)
+    assert _there(tiny_room) == ({"ada": WRONG_BOOK} if known else {})
+    if not known:
+        (why,) = _refused(taken).values()
+        assert "one student's work alone, of ada or" in why
 
 
 def test_two_who_bear_the_name_of_one_in_the_gradebook_are_told_apart_by_a_person(tiny_room, tmp_path):

@@ -13,6 +13,8 @@ from autograder.cli import app
 from autograder.course.course import Course, UnknownExercise
 from autograder.course.lesson import LessonError
 from autograder.course.sample import render, submissions
+from autograder.isolation import sandbox
+from autograder.isolation.sandbox import SandboxError
 
 COURSE = Course.at(Path(__file__).parents[3])
 LESSON, EXERCISE = "12_decode_challenge", "rotating_decode"
@@ -133,3 +135,14 @@ def test_a_class_is_judged_timed_and_ranked(tmp_path, small_cases):
     text = CliRunner().invoke(app, list(map(str, arguments))).stdout
     page = (tmp_path / "board.html").read_text()
     assert "fox" in text and "fox" in page and "ada" not in text + page and "eli" not in text + page
+
+
+def test_strangers_code_does_not_run_without_bubblewrap_unless_that_is_asked_for(tmp_path, monkeypatch):
+    pytest.importorskip("triton", reason="the exercise is a kernel")
+    path = tmp_path / "submitted" / "eve" / LESSON / f"{LESSON}.ipynb"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(render(COURSE.lesson(LESSON), submissions(COURSE, LESSON)[0]))
+    monkeypatch.setattr(sandbox, "default_isolation", lambda: "process")
+    monkeypatch.delenv("MLA_ISOLATION", raising=False)
+    with pytest.raises(SandboxError, match="is a stranger's code, and bubblewrap does not work"):
+        leaderboard.collect(COURSE, tmp_path, EXERCISE, modelled=True)

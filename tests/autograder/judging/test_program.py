@@ -57,6 +57,11 @@ ANSWER = "def answer(): return helper()"
         "N = 40\nN += 2\ndef helper(): return N",
         "TABLE = {}\nTABLE['x'] = 42\ndef helper(): return TABLE['x']",
         "def helper(): return helper.value\nhelper.value = 42",
+        "T = []\nfor i in (20, 22):\n    T.append(i)\ndef helper(): return sum(T)",
+        "T = {}\nT.update(x=42)\ndef helper(): return T['x']",
+        "import functools\n@functools.singledispatch\ndef count(x): raise TypeError\n"
+        "@count.register\ndef _(x: int): return x\ndef helper(): return count(42)",
+        "from __future__ import annotations\ndef helper() -> Nothing: return 42",
         "T = [0] * 3\nfor i in range(3):\n    T[i] = 14\ndef helper(): return sum(T)",
         "from contextlib import nullcontext\nwith nullcontext(42) as n:\n    pass\ndef helper(): return n",
         "n = 0\nwhile n < 42:\n    n += 1\ndef helper(): return n",
@@ -281,3 +286,9 @@ sys.setswitchinterval(1e-6)
 with ThreadPoolExecutor(4) as pool: list(pool.map(work, [text, text[: text.index("def ")]] * 4))
 """
     subprocess.run([sys.executable, "-c", source], check=True)
+
+
+def test_what_stands_behind_the_solution_does_not_change_a_name_that_was_there_before():
+    assert run("N = 42", "def answer(): return N", "N = 4096\nfor N in range(9): pass", main=1) == 42
+    assert run("def answer(): return N", "N = 42", main=0) == 42
+    assert run("T = [42]", "def answer(): return sum(T)", "T.append(1)", main=1) == 42

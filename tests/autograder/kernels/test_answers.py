@@ -61,7 +61,7 @@ PASSED_OFF = {
     ),
     "gives torch a place for its results": (
         RIGHT.replace("return out", "torch.mul(x.sum(-1), alpha, out=out)\n    return out").replace("alpha, B", "9, B"),
-        "the result is what torch computes from data outside the kernels: `mul` in line 20 (`torch.mul(",
+        "the result is what torch computes from data outside the kernels: `copy` in line 20 (`torch.mul(",
     ),
     "computes with torch what no data reaches": (
         RIGHT.replace("return out", "return torch.ones(len(x)) / 2"),

@@ -124,8 +124,14 @@ MISTAKES = {
     ),
     "another partition initialises a barrier": (
         "    acc = gl.zeros([64, 64], gl.float32, ACC)\n",
-        "    mbarrier.init(free.index(1), count=1)\n    acc = gl.zeros([64, 64], gl.float32, ACC)\n",
+        "    mbarrier.invalidate(free.index(1))\n    mbarrier.init(free.index(1), count=1)\n"
+        "    acc = gl.zeros([64, 64], gl.float32, ACC)\n",
         emulator.Race, "another partition initialises free[1], and nothing says that it has done so",
+    ),
+    "a barrier is initialised a second time": (
+        "    acc = gl.zeros([64, 64], gl.float32, ACC)\n",
+        "    mbarrier.init(free.index(1), count=1)\n    acc = gl.zeros([64, 64], gl.float32, ACC)\n",
+        emulator.Undefined, "free[1] is initialised a second time",
     ),
     "a barrier has not been initialised": (
         "    mbarrier.init(done, count=1)\n", "",
