@@ -27,6 +27,7 @@ from autograder.text import listed, one_line
 MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+(_(?P<file>.*))?", re.DOTALL)
 CANVAS = re.compile(r"(?P<name>.+?)_(?P<late>LATE_)?(?P<number>\d+)_(?P<upload>\d+)_(?P<file>.+)", re.DOTALL)
 MOST = 100  # lines on what was not taken of a source
+LONGEST = 200  # characters of a folder's or a file's name that may say the lesson
 AT_ONCE = timedelta(minutes=10)  # within which a platform writes an archive
 IDS = ("student_id", "sis login id", "username", "id number", "sis user id", "email address", "email")
 NUMBERS = ("number", "identifier", "id")
@@ -188,7 +189,7 @@ def collect(
                 told += _name(students, candidates)
                 _remember(room, [each for each in candidates if each.student and not dry])
                 told += _place(room, [each for each in candidates if each.student], timestamps, dry)
-                taken += sorted(told, key=lambda each: each.file)
+                taken += _fewer(sorted(told, key=lambda each: each.file))
     return taken
 
 
@@ -220,6 +221,17 @@ def _read(
         each.around = each.parts[:depth] if alone else ()
         _lesson(course, each, lesson)
     return [*found, *_left(left, {_place_of(each) for each in found})]
+
+
+def _fewer(told: Sequence[Taken]) -> list[Taken]:
+    """Return what became of files without the refused ones of a student beyond the first MOST, which a line counts."""
+    kept, refused = [], defaultdict(int)
+    for each in told:
+        number = refused[each.student] = refused[each.student] + (each.what == "refused" and bool(each.student))
+        if each.what != "refused" or number <= MOST:
+            kept.append(each)
+    more = {student: number - MOST for student, number in refused.items() if number > MOST}
+    return kept + [Taken(f"{n} files more", "refused", student, why="as above") for student, n in sorted(more.items())]
 
 
 def _left(left: dict[tuple[str, tuple[str, ...]], list[str]], places: set[tuple[str, ...]]) -> list[Taken]:
@@ -305,10 +317,8 @@ def _lesson(course: Course, each: Candidate, given: str | None) -> None:
         each.own = lesson_of(course, cells)
     except SubmissionError:
         each.remarks.append("it is no notebook that can be read, as `grade` will tell the student")
-    names = course.lesson_names()
-    within = [
-        name for part in (*each.parts[:-1], each.name) for name in names if _plain(name) in _plain(Path(part).stem)
-    ]
+    plain = [_plain(Path(part).stem[:LONGEST]) for part in (*each.parts[:-1], each.name)]
+    within = [name for name in course.lesson_names() if any(_plain(name) in part for part in plain)]
     each.lesson = given or (max(within, key=len) if within else None) or each.own or ""
     if each.own and each.own != each.lesson:
         each.remarks.append(f"it is the notebook of {each.own}, handed in as {each.lesson}")

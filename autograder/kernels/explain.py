@@ -246,7 +246,7 @@ def _check_cost(events: Sequence[Mapping[str, Any]], most: Cost) -> None:
         if (total := sum(by_place.values())) > limit:
             place = max(by_place, key=by_place.get)
             raise Forbidden(
-                f"{what} {total:,} {unit} in this call, and {limit:,.0f} are plenty: "
+                f"{what} {total:,} {unit} in this case, and {limit:,.0f} are plenty: "
                 f"{by_place[place]:,} of them by {place}"
             )
 

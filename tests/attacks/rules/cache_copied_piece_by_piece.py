@@ -2,7 +2,7 @@
 
 EXERCISE = "KVCache"
 SPEED = False
-EXPECT = "bytes in this call"
+EXPECT = "bytes in this case"
 
 # The cell:
 class KVCache:

@@ -2,7 +2,7 @@
 
 EXERCISE = "absorbed_mla_attention"
 SPEED = False
-EXPECT = "FLOPs in this call"
+EXPECT = "FLOPs in this case"
 
 # The cell:
 def absorbed_mla_attention(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv):

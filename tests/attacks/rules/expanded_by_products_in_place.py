@@ -2,7 +2,7 @@
 
 EXERCISE = "absorbed_step"
 SPEED = False
-EXPECT = "FLOPs in this call"
+EXPECT = "FLOPs in this case"
 
 # The cell:
 def product(a, b):

@@ -313,6 +313,16 @@ def test_an_archive_of_100_000_members_is_read_and_told_in_a_few_lines(tiny_room
     assert len(taken) < 200
 
 
+def test_thousands_of_notebooks_of_one_student_are_told_in_a_few_lines_and_soon(tiny_room, tmp_path):
+    book = json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    long = 960 * "\ufdfa"  # of which each is 18 letters, taken apart
+    many = _packed({f"{n}{long}.ipynb": book for n in range(200)})
+    members = {"Bo_1_assignsubmission_file_/work.zip": many, f"Ada_2_assignsubmission_file_/{BOOK}": RIGHT_BOOK}
+    taken = collect(tiny_room, [_zip(tmp_path / "in.zip", members)])
+    assert _there(tiny_room) == {"Ada": RIGHT_BOOK} and len(taken) == 102
+    assert taken[-1].file == "100 files more" and taken[-1].student == "Bo"
+
+
 def test_which_of_two_counts_is_not_guessed(tiny_room, tmp_path):
     members = {
         "ada/one.ipynb": RIGHT_BOOK,

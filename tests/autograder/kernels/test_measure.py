@@ -250,6 +250,27 @@ def test_tensor_descriptors_of_the_host_are_measured(gpu):
     assert 0 < found.fraction <= 1 and [row["step"] for row in found.table()] == ["axpy_tiles"]
 
 
+OWN_TILES = """
+@triton.jit
+def axpy_own_tiles(x_ptr, y_ptr, out_ptr, alpha, n, BLOCK: tl.constexpr):
+    x_desc = tl.make_tensor_descriptor(x_ptr, [n], [1], [BLOCK])
+    y_desc = tl.make_tensor_descriptor(y_ptr, [n], [1], [BLOCK])
+    out_desc = tl.make_tensor_descriptor(out_ptr, [n], [1], [BLOCK])
+    start = tl.program_id(0) * BLOCK
+    out_desc.store([start], alpha * x_desc.load([start]) + y_desc.load([start]))
+"""
+
+
+def test_tensor_descriptors_that_a_kernel_makes_are_measured(gpu):
+    body = """    out = torch.empty_like(x)
+    axpy_own_tiles[(triton.cdiv(x.numel(), 256),)](x, y, out, alpha, x.numel(), BLOCK=256)
+    return out
+"""
+    setup, cell = program(body)
+    found = gpu.measure([setup, Cell("tiles", OWN_TILES, required=True), cell], EXERCISE)
+    assert 0 < found.fraction <= 1 and [row["step"] for row in found.table()] == ["axpy_own_tiles"]
+
+
 def test_casts_and_copies_for_a_kernel_belong_to_its_time(gpu):
     once = gpu.measure(program("    return run(x, y, alpha)"), EXERCISE)
     more = gpu.measure(program("    return run(x.clone(), y.double().float(), alpha)"), EXERCISE)
