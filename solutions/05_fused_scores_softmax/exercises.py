@@ -421,7 +421,6 @@ SCORE = Exercise(
         Mistake("float16 accumulator", FLOAT16_SUM, _overflowing(_right_scores)),
     ),
     kernel=True,
-    launches=1,
     speed=Speed(
         points=3,
         case=dict(B=32, S=1, H=128, T=4096, R=512, Dr=64, Dn=128, dtype=BF16),

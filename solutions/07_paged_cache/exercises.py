@@ -1243,7 +1243,7 @@ DECODE = Exercise(
             visible=[
                 dict(H=5, lens=(16, 16), page_size=16, max_pages=2),
                 dict(H=130, lens=(16,), page_size=16, max_pages=1, R=64, dtype=BF16),
-                dict(H=1, lens=(5,), page_size=16, max_pages=1),
+                dict(H=1, lens=(16,), page_size=16, max_pages=1),
             ],
             hidden=lambda r: [
                 dict(H=r.choice([18, 20]), lens=(32,), page_size=32, max_pages=2, R=64),

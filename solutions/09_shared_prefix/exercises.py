@@ -820,7 +820,7 @@ SHARED = Exercise(
         Part(
             "whole blocks of users and tokens",
             1,
-            visible=[dict(B=64, H=2, L=128), dict(B=256, H=1, L=256, Dn=16, Dr=32, Dv=64), dict(B=1, H=1, L=1)],
+            visible=[dict(B=64, H=2, L=128), dict(B=256, H=1, L=256, Dn=16, Dr=32, Dv=64)],
             hidden=lambda r: [
                 dict(B=128 * r.randint(1, 3), H=1, L=128, Dv=32),
                 dict(B=64, H=r.randint(2, 4), L=128 * r.randint(1, 3), Dn=16, Dr=32, dtype=BF16),
@@ -839,7 +839,7 @@ SHARED = Exercise(
         Part(
             "one user, one token",
             1,
-            visible=[dict(B=1, H=2, L=50), dict(B=19, H=2, L=1)],
+            visible=[dict(B=1, H=2, L=50), dict(B=19, H=2, L=1), dict(B=1, H=1, L=1)],
             hidden=lambda r: [dict(B=1, H=r.randint(1, 4), L=1), dict(B=2, H=1, L=r.choice([65, 129]))],
         ),
     ),

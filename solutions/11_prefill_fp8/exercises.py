@@ -972,7 +972,7 @@ PACK = Exercise(
         Part(
             "blocks that are full",
             1,
-            visible=[dict(N=4, H=16), dict(N=2, H=4, dtype=HALF), dict(N=1, H=1)],
+            visible=[dict(N=4, H=16), dict(N=2, H=4, dtype=HALF)],
             hidden=lambda r: [dict(N=r.randint(1, 9), H=16, Dn=64, Dr=32, Dv=64, k_scale=2.0, v_scale=1.0)],
         ),
         Part(
@@ -981,6 +981,7 @@ PACK = Exercise(
             visible=[
                 dict(N=3, H=5, Dn=32, Dr=16, Dv=64, R=48),
                 dict(N=37, H=1),
+                dict(N=1, H=1),
                 dict(N=140, H=3),
                 dict(N=2, H=33, Dn=128, Dr=64, Dv=128, R=512),
             ],
