@@ -171,13 +171,14 @@ def poison(raw: np.ndarray, dtype: str | None, other: bool = False) -> None:
     With `other`, fill it with what `memory.otherwise` gives.
     """
     raw[:] = 0xFF
-    if dtype is not None and other:
-        kind = NAMED[dtype]
-        whole = torch.from_numpy(raw[: len(raw) // kind.itemsize * kind.itemsize]).view(kind)
+    if dtype is None:
+        return
+    kind = NAMED[dtype]
+    whole = torch.from_numpy(raw[: len(raw) // kind.itemsize * kind.itemsize]).view(kind)
+    if other:
         whole.copy_(otherwise(whole.shape, kind))
-    elif dtype is not None and not NAMED[dtype].is_floating_point and dtype != "i1":
-        kind = NAMED[dtype]
-        torch.from_numpy(raw[: len(raw) // kind.itemsize * kind.itemsize]).view(kind).fill_(torch.iinfo(kind).max)
+    elif dtype != "i1" and not (kind.is_floating_point or kind.is_complex):
+        whole.fill_(torch.iinfo(kind).max)
 
 
 def shown(raw: np.ndarray, view: dict[str, Any]) -> torch.Tensor:

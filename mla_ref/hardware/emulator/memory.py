@@ -199,8 +199,8 @@ class Fills:
 
 
 def otherwise(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Return what undefined places may hold as well as NaN: large numbers of both signs in turn, or small integers."""
-    if not dtype.is_floating_point:
+    """Return what undefined places may hold as well as NaN: large numbers of both signs, or the least integer."""
+    if not (dtype.is_floating_point or dtype.is_complex):
         return torch.full(tuple(shape), torch.iinfo(dtype).min if dtype != torch.bool else 0, dtype=dtype)
     large = torch.full((math.prod(shape),), torch.finfo(dtype).max / 4, dtype=torch.float64)
     large[1::2] *= -1
