@@ -1,13 +1,17 @@
-// A value handed on through shared memory between two groups of 128 threads, for benchmarks/hopper_sanitizer.py.
+// Right kernels of a few lines, which racecheck reports all the same, for benchmarks/hopper_sanitizer.py.
 //
+// `handed_on`: one group of 128 threads hands values on to another through shared memory.
 // ONE: a group's threads meet at its barrier, then one of them arrives at the mbarrier for all, as compiled Gluon does.
 // EACH: every thread arrives itself. NONE: nobody waits, which is a race.
+//
+// `met`: the two groups meet at a barrier of all threads between a store and the load, as in what Triton makes of
+// `warp_specialize`. ALONE: that is their only barrier. BESIDE: before it, one group meets at a barrier of its own.
 
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 
-enum Form { ONE, EACH, NONE };
+enum Form { ONE, EACH, NONE, ALONE, BESIDE };
 
 __device__ uint32_t address(uint64_t *bar) { return (uint32_t)__cvta_generic_to_shared(bar); }
 
@@ -51,15 +55,32 @@ template <Form FORM> __global__ void __launch_bounds__(256, 1) handed_on(float *
   if (group == 1) sums[thread] = sum;
 }
 
+template <Form FORM> __global__ void __launch_bounds__(256, 1) met(float *sums) {
+  __shared__ float value;
+  int thread = threadIdx.x % 128, group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+  if (group == 0) {
+    if (FORM == BESIDE) asm volatile("bar.sync 1, 128;" ::: "memory");
+    *(volatile float *)&value = 7;
+    asm volatile("barrier.sync 0;" ::: "memory");
+  } else {
+    asm volatile("barrier.sync 0;" ::: "memory");
+    sums[blockIdx.x * 128 + thread] = *(volatile float *)&value;
+  }
+}
+
 int main(int, char **argv) {
-  const int turns = 8;
-  float *sums, host[128];
+  const int turns = 8, blocks = 132;
+  static float host[128 * blocks];
+  float *sums;
   cudaMalloc(&sums, sizeof host);
   if (!strcmp(argv[1], "one")) handed_on<ONE><<<1, 256>>>(sums, turns);
   if (!strcmp(argv[1], "each")) handed_on<EACH><<<1, 256>>>(sums, turns);
   if (!strcmp(argv[1], "none")) handed_on<NONE><<<1, 256>>>(sums, turns);
+  if (!strcmp(argv[1], "alone")) met<ALONE><<<blocks, 256>>>(sums);
+  if (!strcmp(argv[1], "beside")) met<BESIDE><<<blocks, 256>>>(sums);
   if (cudaMemcpy(host, sums, sizeof host, cudaMemcpyDeviceToHost) != cudaSuccess) return 2;
-  for (int t = 0; t < 128; ++t)
-    if (host[t] != turns * (turns - 1) / 2 + turns * ((t + 1) % 128)) return 1;
+  const bool meeting = !strcmp(argv[1], "alone") || !strcmp(argv[1], "beside");
+  for (int t = 0; t < (meeting ? 128 * blocks : 128); ++t)
+    if (host[t] != (meeting ? 7 : turns * (turns - 1) / 2 + turns * ((t + 1) % 128))) return 1;
   return 0;
 }

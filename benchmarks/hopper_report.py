@@ -110,6 +110,15 @@ def choices() -> Iterator[tuple[str, ...]]:
         yield f"{each.get('B') or len(each['seq_lens'])}, {each['H']}, {lengths}", chosen, others
 
 
+def parts() -> Iterator[tuple[str, ...]]:
+    """Yield what a step over a shared prefix is made of."""
+    yield "part", "µs", "TFLOP/s"
+    yield ("---",) * 3
+    names = {"step": "the step", "prefix": "the prefix alone, by prefill", "own": "what is not shared alone, by decode"}
+    for name, each in load("prefix_h200")["apart"]["calls"].items():
+        yield names[name], f"{each['cold_us']:,.0f}", f"{each['tflops']:.0f}"
+
+
 def counted() -> Iterator[tuple[str, ...]]:
     """Yield what the hardware counts of our kernels and FlashMLA's."""
     yield "call", "kernel", "µs", "tensor cores busy", "DRAM busy", "clock, GHz"
@@ -133,6 +142,7 @@ TABLES: dict[str, Callable[[], Iterator[tuple[str, ...]]]] = {
     "counters": counted,
     "steps": steps,
     "choices": choices,
+    "parts": parts,
     "sanitizer": reported,
 }
 
