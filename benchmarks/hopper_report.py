@@ -110,6 +110,16 @@ def choices() -> Iterator[tuple[str, ...]]:
         yield f"{each.get('B') or len(each['seq_lens'])}, {each['H']}, {lengths}", chosen, others
 
 
+def in_8_bits() -> Iterator[tuple[str, ...]]:
+    """Yield what decode takes with products of 8-bit numbers."""
+    yield "B, H, T", "form", "µs", "error"
+    yield ("---",) * 4
+    for each in load("hopper_float8_h200")["decode"]:
+        for name, call in each["calls"].items():
+            time = f"{call['cold_us']:,.1f} ({call['cold_low_us']:,.1f} to {call['cold_high_us']:,.1f})"
+            yield f"{each['B']}, {each['H']}, {each['T']}", name, time, f"{call['relative_error']:.2g}"
+
+
 def parts() -> Iterator[tuple[str, ...]]:
     """Yield what a step over a shared prefix is made of."""
     yield "part", "µs", "TFLOP/s"
@@ -143,6 +153,7 @@ TABLES: dict[str, Callable[[], Iterator[tuple[str, ...]]]] = {
     "steps": steps,
     "choices": choices,
     "parts": parts,
+    "float8": in_8_bits,
     "sanitizer": reported,
 }
 

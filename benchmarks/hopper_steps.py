@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -130,7 +131,9 @@ def edited(text: str, edits: Edits, name: str) -> ModuleType:
             raise ValueError(f"{name}: the text no longer has {old!r}")
         text = text.replace(old, new)
     path = Path(tempfile.mkdtemp(prefix="steps-")) / "edited.py"
-    path.write_text(text.replace("from ._", "from mla_ref.kernels._"))
+    for here, package in ((r"\.\.", "mla_ref."), (r"\.(?=\w)", "mla_ref.kernels."), (r"\. ", "mla_ref.kernels ")):
+        text = re.sub(f"^from {here}", f"from {package}", text, flags=re.MULTILINE)
+    path.write_text(text)
     spec = importlib.util.spec_from_file_location(f"edited_{abs(hash(name))}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
