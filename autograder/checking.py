@@ -199,7 +199,11 @@ def _described(error: Exception) -> dict[str, Any]:
 
 
 def _called(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, Any], Explained | None]:
-    """Return the result, the message that the judge would get, and what of the call counts; None if that is open."""
+    """Return the result, the message that the judge would get, and what of the call counts.
+
+    None stands for what is open: on noise, as for the judge, the call does other things, and nothing says yet why it
+    should not count.
+    """
     limit = running.stopped_after(exercise.limits.seconds)
     if exercise.kernel and not emulator.active():
         case = replace(case, arguments=_on(case.arguments, "cuda"))
@@ -227,7 +231,7 @@ def _called(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, 
     owners = [call.storages[view["storage"]].get("input") for view in call.result]
     message["terms"] = broken_terms(exercise, case, len(call.launches), owners)
     known = not fills.open and wire.encode(notes) == _noted_on_noise(exercise, entry, case)
-    return result, message, found if known else None
+    return result, message, found if known or found.reason else None
 
 
 def _filled(exercise: Exercise, entry: Any, case: Case, fills: Fills, results: list[torch.Tensor]) -> list[str] | None:

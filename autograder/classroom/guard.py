@@ -8,7 +8,9 @@ the tables of an empty database, which two that come at once would both do, and 
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -34,9 +36,12 @@ from sqlalchemy import create_engine, make_url, text
 
 from autograder.classroom.grade import SECRET, read_secret, read_time
 from autograder.classroom.preprocessors import VERDICTS
+from autograder.classroom.restore import safe_name
+from autograder.text import one_line
 
 _copy_all = BaseConverter.init_assignment
 _release_all = ExchangeReleaseFeedback.copy_files
+_collect_all, _record_of = ExchangeCollect.copy_files, ExchangeCollect._path_to_record
 _open = Gradebook.__init__
 OPENING, REGISTERING = 0x6D6C61, 0x6D6C62  # of a gradebook, of lessons in one; who holds the second may take the first
 
@@ -48,6 +53,7 @@ def guard() -> None:
         Gradebook.__init__ = _open_alone
     nbgrader.api.get_alembic_version = _newest_tables
     BaseConverter.init_assignment = _copy_notes
+    ExchangeCollect._path_to_record, ExchangeCollect.copy_files = _record, _copy_collected
     ExchangeCollect.do_copy = _collect
     ExchangeReleaseFeedback.copy_files = _release
     CourseDirectory.get_existing_timestamp = _time
@@ -114,20 +120,67 @@ def _copy_notes(self: BaseConverter, assignment_id: str, student_id: str) -> Non
             (copies / name).write_text(said)
 
 
+def _record(self: ExchangeCollect, path: str) -> dict[str, Any]:
+    """In place of `ExchangeCollect._path_to_record`: what a student put there that is no submission stops nobody else.
+
+    nbgrader stops at a name without a time, and follows an entry that is a link: to another student's, say.
+    """
+    name = Path(path).name
+    try:
+        record = _record_of(self, path)
+        if not safe_name(record["username"]):
+            why = "that is no student's name"
+        elif not stat.S_ISDIR(os.lstat(path).st_mode):
+            why = "it is a link or a file, expected a folder"
+        else:
+            return record
+    except Exception as error:  # the parser of times has many ways to fail
+        why = one_line(error, 200)
+    self.log.error("Not collected: %s: %s", one_line(name, 200), why)
+    return {"username": None, "filename": name, "timestamp": datetime.min}
+
+
+def _copy_collected(self: ExchangeCollect) -> None:
+    """In place of `ExchangeCollect.copy_files`: leave out what `_record` refused."""
+    self.src_records = [record for record in self.src_records if record["username"]]
+    _collect_all(self)
+
+
 def _collect(self: ExchangeCollect, src: str, dest: str, log: Any = None) -> None:
     """In place of `Exchange.do_copy`, to collect: links stay links, and what cannot be copied stops nobody else.
 
-    nbgrader follows links, with which a student hands in any file that the instructor can read.
+    nbgrader follows links, with which a student hands in any file that the instructor can read; also where the student
+    puts a link in a folder's place meanwhile.
     """
     rules = self.coursedir
     skip = ignore_patterns(rules.ignore, rules.include, rules.max_file_size, self.log)
     try:
-        if self.get_size(src) > 1000 * rules.max_dir_size:
-            raise OSError(f"it is larger than {rules.max_dir_size} KB")
-        shutil.copytree(src, dest, symlinks=True, ignore=skip)
+        folder = os.open(src, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            here = Path(f"/proc/self/fd/{folder}")
+            here = f"{here}/" if here.exists() else src
+            if self.get_size(here) > 1000 * rules.max_dir_size:
+                raise OSError(f"it is larger than {rules.max_dir_size} KB")
+            shutil.copytree(here, dest, symlinks=True, ignore=skip, copy_function=_copy_file)
+        finally:
+            os.close(folder)
+        for each, _, _ in os.walk(dest):  # nbgrader deletes it when the student hands in again
+            os.chmod(each, os.stat(each).st_mode | stat.S_IRWXU)
     except OSError as error:
         shutil.rmtree(dest, ignore_errors=True)
-        self.log.error("Not collected: %s: %s", src, error)
+        self.log.error("Not collected: %s: %s", src, one_line(error, 500))
+
+
+def _copy_file(src: str, dest: str) -> None:
+    """Copy a file, which must be one: no link is followed, no pipe waited for."""
+
+    def opened(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+    with open(src, "rb", opener=opened) as file, open(dest, "wb") as copy:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{src} is not a file")
+        shutil.copyfileobj(file, copy)
 
 
 def _release(self: ExchangeReleaseFeedback) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
+from nbgrader.utils import parse_utc
 
 from autograder.classroom.restore import REMARKS, SubmissionError, code_cells, read_cells, restore
 from autograder.course.lesson import Lesson
@@ -91,7 +92,8 @@ class History:
     ) -> None:
         """Note an attempt, with the restored notebook that was graded, as the last one.
 
-        It takes the place of an earlier one with the same code. `secret` names its feedback in nbgrader's exchange.
+        It takes the place of an earlier one with the same code, and its time where that was before. `secret` names its
+        feedback in nbgrader's exchange.
         """
         remarks = notebook.metadata.get(REMARKS, {})
         if "outcome" not in remarks:
@@ -99,6 +101,8 @@ class History:
             kept = nbformat.v4.new_notebook(cells=own, metadata={REMARKS: remarks, SECRET: secret})
             write_whole(self._cells(student, lesson.name, attempt.digest), nbformat.writes(kept))
         before = self.read(student, lesson.name)
+        times = [each.submitted for each in (attempt, *before) if each.digest == attempt.digest]
+        attempt = replace(attempt, submitted=None if None in times else min(times, key=parse_utc))
         self._write(student, lesson.name, [*(each for each in before if each.digest != attempt.digest), attempt])
 
     def replace(self, student: str, lesson: str, attempt: Attempt) -> None:

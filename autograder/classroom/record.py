@@ -289,8 +289,12 @@ class Records:
         result.better = most if result.score is not None and most > result.score else None
 
     def attempted(self, entry: Entry) -> list[tuple[NotebookNode, str | None, str | None]]:
-        """Return the notebooks of a student's other attempts at a lesson, with the time and the secret of each."""
-        earlier = [a for a in self.history(entry.student, entry.lesson.name) if a.digest != entry.digest()]
+        """Return the notebooks of a student's other attempts at a lesson, with the time and the secret of each.
+
+        The same code that was there at another time before is one of them.
+        """
+        same = (entry.digest(), entry.timestamp)
+        earlier = [a for a in self.history(entry.student, entry.lesson.name) if (a.digest, a.submitted) != same]
         kept = [(a, self.attempts.notebook(entry.student, entry.lesson, a.digest)) for a in earlier]
         return [(found[0], attempt.submitted, found[1]) for attempt, found in kept if found]
 

@@ -150,8 +150,10 @@ def restore(lesson: Lesson, cells: Sequence[StudentCell], remarks: dict[str, Any
 
     A solution cell is found by its id or its nbgrader name, wherever it stands; where that one is untouched, absent, or
     defines something else, by the name that a cell defines. Of several, the last one that is not the untouched starter
-    counts. What was repaired is listed in the notebook's metadata under "mla_course". The student's own text is in the
-    result as text, not as markup (see `as_text`).
+    counts; those of them that define something else are the student's own, as the parts of a cell that was split. Where
+    tools have taken the ids away, the lesson's cells are found by their nbgrader names and by their text. What was
+    repaired is listed in the notebook's metadata under "mla_course". The student's own text is in the result as text,
+    not as markup (see `as_text`).
     """
     notebook = nbformat.from_dict(lesson.notebook)
     known = {cell["id"]: cell for cell in notebook.cells}
@@ -159,6 +161,7 @@ def restore(lesson: Lesson, cells: Sequence[StudentCell], remarks: dict[str, Any
     sources: dict[str, str] = {}
     repaired: dict[str, list[str]] = {"missing": [], "copied": []}
     taken: set[int] = set()
+    parts: set[int] = set()
     for exercise, solution in lesson.solutions.items():
         starter = clear_solution(solution)
         marked = [n for n, c in enumerate(cells) if c.kind == "code" and exercise in (c.id, c.grade_id)]
@@ -167,8 +170,9 @@ def restore(lesson: Lesson, cells: Sequence[StudentCell], remarks: dict[str, Any
         elsewhere = [n for n, names in bound.items() if exercise in names and n not in marked]
         found = fitting or elsewhere or edited or marked
         taken.update(marked, found)
+        parts.update(n for n in edited if n not in fitting and found is not edited)
         sources[exercise] = cells[found[-1]].source if found else starter
-        if len(edited) > 1:
+        if len(set(edited) - parts) > 1:
             repaired["copied"].append(exercise)
         if not found:
             repaired["missing"].append(exercise)
@@ -176,12 +180,12 @@ def restore(lesson: Lesson, cells: Sequence[StudentCell], remarks: dict[str, Any
         known[exercise].source = source
     following: dict[str, list[NotebookNode]] = {}
     anchor = ""
-    for n, cell in enumerate(cells):
-        if cell.id in known:
-            anchor = cell.id
-            if "nbgrader" not in known[cell.id].metadata and known[cell.id].cell_type == "code" == cell.kind:
-                known[cell.id].source = cell.source
-        elif n not in taken and _is_own(cell, known):
+    for n, (cell, place) in enumerate(zip(cells, _places(cells, known, parts), strict=True)):
+        if place:
+            anchor = place
+            if "nbgrader" not in known[place].metadata and known[place].cell_type == "code" == cell.kind:
+                known[place].source = cell.source
+        if n in parts or (not place and n not in taken and cell.grade_id not in known):
             following.setdefault(anchor, []).append(_own_cell(cell, f"own-{n}"))
     notebook.cells = [
         *following.get("", []),
@@ -204,8 +208,18 @@ def _is_students(cell: StudentCell, known: dict[str, NotebookNode]) -> bool:
     return marks.get("solution", False) or (not marks and cell.source != original.source)
 
 
-def _is_own(cell: StudentCell, known: dict[str, NotebookNode]) -> bool:
-    return cell.id not in known and cell.grade_id not in known
+def _places(cells: Sequence[StudentCell], known: dict[str, NotebookNode], parts: set[int]) -> Iterator[str]:
+    """Yield the id of the lesson's cell that each cell is; "" for what is none of them."""
+    there = {cell.id for cell in cells}
+    texts = {(each.cell_type, each.source): name for name, each in known.items() if "nbgrader" not in each.metadata}
+    for n, cell in enumerate(cells):
+        if cell.id in known:
+            yield cell.id
+        elif cell.grade_id in known:
+            yield "" if cell.grade_id in there or n in parts else cell.grade_id
+        else:
+            name = texts.get((cell.kind, cell.source), "")
+            yield "" if name in there else name
 
 
 def _own_cell(cell: StudentCell, name: str) -> NotebookNode:

@@ -100,7 +100,8 @@ def _tokens(tree: ast.Module, keep: str) -> Iterator[str]:
         for name in _names_in(node):
             yield named(name)
         if isinstance(node, ast.Constant):
-            yield repr(node.value)[:100]
+            # in hexadecimal, since Python writes out no longer integers than of 4,300 digits
+            yield (hex if type(node.value) is int else repr)(node.value)[:100]
         elif isinstance(node, ast.Attribute):
             yield numbers.setdefault(f".{node.attr}", f"\0{len(numbers)}") if node.attr in fields else node.attr
         elif isinstance(node, ast.keyword) and node.arg:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from autograder.isolation.worker.running import forbidden_word
 from autograder.isolation.worker.trees import by_name
 from autograder.judging.exercise import is_data
 from autograder.kernels.record import Recording
@@ -192,7 +193,7 @@ def _is_integer(view: Mapping[str, Any]) -> bool:
 def torch_alone(recording: Recording, forbidden: Sequence[str], most: Cost | None = None) -> Explained:
     """Leave out of a program of torch's operations what is none of its mathematics.
 
-    Raises Forbidden for an operation of which the name holds one of the forbidden words, and for a program that writes
+    Raises Forbidden for an operation of which the name has one of the forbidden words, and for a program that writes
     more bytes or takes more FLOPs for products than `most`; KernelFailure for products of what cannot be multiplied.
     """
     storages = recording.storages
@@ -202,7 +203,7 @@ def torch_alone(recording: Recording, forbidden: Sequence[str], most: Cost | Non
     for event in recording.events:
         runs = event["kind"] == "host" and event["args"] is not None
         name, where = event["op"][0] if event["kind"] == "host" else event["kernel"], event.get("line")
-        if word := next((word for word in forbidden if word in name), None):
+        if word := forbidden_word(name, forbidden):
             raise Forbidden(
                 f"this exercise may not call {word}{f', as it does in {where}' if where else ''}: write it out"
             )

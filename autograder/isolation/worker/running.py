@@ -10,7 +10,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -113,8 +113,13 @@ class ForbiddenCall(RuntimeError):
     """An operation that the exercise asks the student to write was called instead."""
 
 
+def forbidden_word(name: str, words: Iterable[str]) -> str | None:
+    """Return which of the words stands in an operation's name, whole: `cat` does in `_chunk_cat`, not in `scatter`."""
+    return next((word for word in words if re.search(rf"(?<![a-z]){re.escape(word)}(?![a-z])", name)), None)
+
+
 def _refuse(name: str, forbidden: tuple[str, ...], by: str = "") -> None:
-    if any(word in name for word in forbidden):
+    if forbidden_word(name, forbidden):
         named, by = name.strip("_"), by.strip("_")
         called = f"{by}, which calls {named}" if by and by != named else named
         raise ForbiddenCall(f"this exercise may not call {called}: write it out")
@@ -152,7 +157,7 @@ class _ForbidOperator(TorchDispatchMode):
 
 @contextmanager
 def forbidding(words: list[str] | tuple[str, ...]) -> Iterator[None]:
-    """Raise ForbiddenCall when a torch function or operator whose name contains one of `words` is called."""
+    """Raise ForbiddenCall when a torch function or operator of which the name has one of `words` is called."""
     if not words:
         yield
         return

@@ -94,6 +94,18 @@ def test_lateness_is_taken_off_before_the_best_is_chosen(room):
     assert (_graded(room, best=True).counts, _graded(room, best=True).attempt) == (5, 2)
 
 
+def test_the_same_code_handed_in_once_more_keeps_its_time_where_the_best_counts(room):
+    _due(room)
+    for day in (23, 26):
+        _hand_in(room, "right", day)
+        room.grade()
+    assert _graded(room).counts == 0
+    assert _graded(room, best=True).counts == 5
+    assert _graded(room, again=True).counts == 0
+    assert _graded(room, best=True).counts == 5
+    assert len(room.records.history("ada", NAME)) == 1
+
+
 def test_a_fault_of_the_grader_in_an_earlier_attempt_leaves_the_choice_open(room, monkeypatch):
     _hand_in(room, "right")
     room.grade()

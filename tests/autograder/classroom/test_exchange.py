@@ -152,6 +152,24 @@ def test_a_link_in_the_exchange_hands_in_no_file_of_the_instructors(tiny_room, t
     assert {result.student: result.score for result in tiny_room.grade()} == {"ada": 5, "ben": 5, "eve": 0}
 
 
+def test_entries_of_the_exchange_that_are_no_submission_stop_nobody_else(tiny_room, tmp_path, caplog):
+    ada = _inbound(tiny_room, tmp_path, "ada")
+    time = "2026-12-24 10:00:00 UTC"
+    for name, target in (("eve", ada), ("mal", tmp_path), ("dan", tmp_path / "nowhere")):
+        ada.with_name(f"{name}+{NAME}+{time}+rnd").symlink_to(target)
+    for name in (f"zed+{NAME}+tomorrow+rnd", f"+{NAME}+{time}+rnd", f"esc\x1b[31m+{NAME}+{time}+rnd"):
+        ada.with_name(name).mkdir()
+    locked = _inbound(tiny_room, tmp_path, "ben") / "more"
+    locked.mkdir()
+    (locked / "notes.txt").write_text("mine")
+    locked.chmod(0o555)
+    _exchange(tiny_room, tmp_path, "ExchangeCollect")
+    assert sorted(each.name for each in tiny_room.submitted.iterdir()) == ["ada", "ben"]
+    assert os.stat(tiny_room.submitted / "ben" / NAME / "more").st_mode & 0o700 == 0o700
+    assert sum("Not collected" in line for line in caplog.messages) == 6
+    assert "\x1b" not in caplog.text
+
+
 def test_feedback_goes_to_the_submission_that_was_graded_last(tiny_room, tmp_path):
     released = tmp_path / tiny_room.course.name / "feedback"
     for day, secret in ((24, "first"), (25, "second")):

@@ -245,6 +245,33 @@ def test_of_several_copies_the_last_that_was_worked_on_counts_and_it_is_said():
     assert result.metadata[REMARKS]["copied"] == ["double"]
 
 
+@pytest.mark.parametrize("kept", ["upper", "lower"])
+def test_what_a_split_cell_holds_besides_the_solution_stays_in_its_place(kept):
+    """JupyterLab leaves one part of a split cell its id, and gives all of them its marks."""
+    plain = notebook()
+    upper, n = cell(plain, "double"), plain["cells"].index(cell(plain, "double"))
+    lower = copy.deepcopy(upper)
+    (upper if kept == "lower" else lower)["id"] = "new"
+    upper["source"], lower["source"] = "def twice(x): return 2 * x", "def double(x): return twice(x)"
+    plain["cells"].insert(n + 1, lower)
+    result = restored(plain)
+    assert sources(result)["double"] == lower["source"]
+    assert upper["source"] in [each.source for each in code_cells(result, LESSON)]
+    assert result.metadata[REMARKS]["copied"] == []
+    if kept == "lower":
+        texts = [each.source for each in result.cells]
+        assert texts.index(upper["source"]) == texts.index(lower["source"]) - 1
+
+
+def test_a_notebook_without_ids_has_its_cells_in_the_lessons_places():
+    plain = notebook(double=MINE)
+    plain["cells"].insert(plain["cells"].index(cell(plain, "double")), own_cell("y = 1"))
+    expected = [each.source for each in restored(plain).cells]
+    for each in plain["cells"]:
+        del each["id"]
+    assert [each.source for each in restored(plain).cells] == expected
+
+
 def test_a_syntax_error_in_the_solution_is_not_covered_up_by_a_draft():
     plain = notebook(double="def double(x)\n    return x")
     plain["cells"].insert(0, own_cell(MINE))

@@ -37,6 +37,7 @@ def test_names_comments_and_layout_are_no_difference():
     assert one.text != other.text
     assert shape_of_source(LONG.replace("tril", "triu"), "attention").shape != one.shape
     assert shape_of_source("def attention(:", "attention") is None
+    assert shape_of_source(f"{LONG}\nBIG = 0x{'f' * 5000}\n", "attention")  # too long to be written in decimal
 
 
 def test_attributes_and_methods_of_the_students_own_are_names_too():

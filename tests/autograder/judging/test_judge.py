@@ -140,6 +140,10 @@ def test_a_broken_helper_is_mentioned(box):
 def test_a_forbidden_function_is_refused(box):
     exercise = dataclasses.replace(DOUBLE, forbidden=("mul",))
     assert "may not call mul" in verdict(box, "def double(x): return torch.mul(x, 2)", exercise).reason
+    exercise = dataclasses.replace(DOUBLE, forbidden=("cat",))
+    for name, refused in (("concatenate", True), ("concat", True), ("hstack", True), ("masked_scatter", False)):
+        source = {"masked_scatter": "(2 * x).masked_scatter(x > 5, x)"}.get(name, f"torch.{name}((2 * x, x))[: len(x)]")
+        assert ("may not call" in (verdict(box, f"def double(x): return {source}", exercise).reason or "")) == refused
     assert verdict(box, "def double(x): return x + x", exercise).outcome is Outcome.PASSED
 
 
