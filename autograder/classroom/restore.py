@@ -16,7 +16,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder.course.course import Course
-from autograder.course.lesson import Lesson, clear_solution
+from autograder.course.lesson import STUB, Lesson, clear_solution
 from autograder.judging.program import MAX_CODE, Cell, is_broken, names_bound, without_magics
 from autograder.judging.verdict import Outcome
 from autograder.text import one_line
@@ -168,8 +168,10 @@ def restore(lesson: Lesson, cells: Sequence[StudentCell], remarks: dict[str, Any
         edited = [n for n in marked if cells[n].source.strip() != starter.strip()]
         fitting = [n for n in edited if exercise in bound.get(n, ()) or is_broken(cells[n].source)]
         elsewhere = [n for n, names in bound.items() if exercise in names and n not in marked]
+        if elsewhere:  # not a starter to which something was added
+            fitting = [n for n in fitting if STUB not in cells[n].source]
         found = fitting or elsewhere or edited or marked
-        taken.update(marked, found)
+        taken.update(marked, found[-1:])
         parts.update(n for n in edited if n not in fitting and found is not edited)
         sources[exercise] = cells[found[-1]].source if found else starter
         if len(set(edited) - parts) > 1:

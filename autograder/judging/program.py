@@ -287,17 +287,24 @@ def _walk(nodes: Sequence[ast.AST], top: _Scope) -> tuple[set[str], bool]:
             if isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar | ast.MatchMapping):
                 name = node.rest if isinstance(node, ast.MatchMapping) else node.name
                 scope.bound.update([name] if name else [])
-            elif scope is top and isinstance(node, ast.Attribute | ast.Subscript) and _changes(node):
-                root = node.value
-                while isinstance(root, ast.Attribute | ast.Subscript):
-                    root = root.value
-                changed.update([root.id] if isinstance(root, ast.Name) else [])
+            elif scope is top:
+                for root in _changes(node):
+                    while isinstance(root, ast.Attribute | ast.Subscript | ast.Call):
+                        root = root.func if isinstance(root, ast.Call) else root.value
+                    changed.update([root.id] if isinstance(root, ast.Name) else [])
             waiting += [(each, scope) for each in _children(node)]
     return changed, star
 
 
-def _changes(node: ast.Attribute | ast.Subscript) -> bool:
-    return isinstance(node.ctx, ast.Store) or (isinstance(node, ast.Attribute) and node.attr in CHANGING)
+def _changes(node: ast.AST) -> list[ast.AST]:
+    """Return the expressions of which an expression changes what they stand for, by torch's methods in place, too."""
+    if isinstance(node, ast.Call):
+        return [each.value for each in node.keywords if each.arg == "out"]
+    if not isinstance(node, ast.Attribute | ast.Subscript):
+        return []
+    named = node.attr if isinstance(node, ast.Attribute) else ""
+    in_place = named in CHANGING or (named.endswith("_") and not named.endswith("__"))
+    return [node.value] if in_place or isinstance(node.ctx, ast.Store) else []
 
 
 def _children(node: ast.AST) -> list[ast.AST]:

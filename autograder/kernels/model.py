@@ -152,7 +152,8 @@ def model_call(
     source = kernels.source
     if known is not None and form_of(recording) not in known.forms:
         raise Unchecked(
-            f"{', '.join(form_of(recording))} follow one another here, and did in no call whose answer was compared"
+            f"{', '.join(form_of(recording))} follow one another here, and did in no call whose answer was compared: "
+            "where a launcher chooses kernels by the sizes, those are timed alone that small sizes take, too"
         )
     if GLUON_HEADER in source:
         raise KernelFailure(

@@ -83,7 +83,7 @@ plots.roofline(h100, ways, title="DeepSeek-V3's attention over 8192 cached token
 # | `itemsize` | bytes of one element |
 #
 # Return the number of bytes, an int. Two traps: the shape `()` is a single number, not nothing. And do not create the
-# tensor to measure it: one of the hidden shapes holds more than 4 billion elements.
+# tensor to measure it: one of the shapes holds more than 4 billion elements.
 #
 # <details><summary>Hint 1</summary>The gap is one line.</details>
 # <details><summary>Hint 2</summary>The product of no numbers at all is 1, as the sum of none is 0.</details>
@@ -139,12 +139,15 @@ except CheckFailed as error:
 # broken cell costs only the exercises that need it. Where an exercise builds on an earlier one, the judge supplies the
 # right earlier answer, so one mistake is counted once.
 #
+# From lesson 01 on, compute with torch's operations. In most exercises nothing counts that Python or NumPy makes of the
+# numbers in a tensor. The check says so.
+#
 # **Its limits.** One exercise has 10 s of wall-clock time and 512 MiB of memory beyond what PyTorch takes itself.
 #
 # | kind | outcomes | points |
 # |---|---|---|
 # | your answer | passed, partial, wrong, error, unfinished, missing | those of the parts that are right |
-# | a limit | time limit, memory limit, ended early | those of the parts that were right before it |
+# | a limit | time limit, memory limit, ended early | those of the parts that are right |
 # | the grader's own fault | grader fault | no score, never a zero: a person looks at it |
 #
 # **The full verdict:** save the notebook, and in a terminal (*File → New → Terminal* in JupyterLab) run

@@ -238,7 +238,7 @@ check("rms_normalize")
 # element $i + D_r/2$ (*half rotation*). Weights trained for one give wrong scores with the other.
 #
 # The cosines and sines are computed once, for all positions. The next cell makes the tables, in float64, and draws
-# the angles of the first pairs.
+# the cosines of four pairs.
 
 # %%
 from mla_ref.plots import curves
@@ -734,7 +734,7 @@ print(f"ten decode steps against one pass of the reference: largest difference {
 # The course has a small trained model of DeepSeek-V3's architecture. It reads and writes bytes, and has seen the
 # documentation and sources of Python's standard library. The next cell puts your `mla_decode_step` in place of all six
 # of its attention layers. A layer that is right writes on as the model does by itself. Then make a mistake on purpose:
-# with a scale of 1/√(R + Dr) the model writes another text, without the rotation nothing but blanks.
+# with a scale of 1/√(R + Dr) the model writes another text, with neither queries nor keys rotated nothing but blanks.
 
 # %%
 from mla_ref import playground

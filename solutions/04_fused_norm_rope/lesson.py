@@ -377,7 +377,7 @@ with emulator.emulating():
 #
 # <details><summary>Hint 1</summary>
 #
-# It is `double_kernel` with one more load, one more argument, and another line between load and store. Five lines of
+# It is `double_kernel` with one more load, two more arguments, and another line between load and store. Five lines of
 # kernel, four of launcher.
 #
 # </details>
@@ -439,9 +439,9 @@ check("scale_add")
 # 4. **replays** some of the programs in the emulator, counts every access to memory, and compares what they write;
 # 5. puts what steps 3 and 4 found into a **model** of the GPU, with constants fitted to kernels measured on an H100.
 #
-# The same kernel always gets the same modelled time. It is compared with the **floor**: the bytes that any kernel has
-# to move, divided by the 3.35 TB/s of the data sheet. No kernel is faster. A plain copy, measured on an H100, moves its
-# bytes at {{copy_share}} % of that, and has to be launched. Little can be won beyond its speed.
+# On the same data the same kernel always gets the same modelled time. It is compared with the **floor**: the bytes
+# that any kernel has to move, divided by the 3.35 TB/s of the data sheet. No kernel is faster. A plain copy, measured
+# on an H100, moves its bytes at {{copy_share}} % of that, and has to be launched. Little can be won beyond its speed.
 #
 # Work out the floor before you run the cell: x and y are read, the result is written, 2 bytes a number.
 #
@@ -1162,6 +1162,7 @@ print(f"\nattention scores: {scores / 1e9:.2f} G numbers; "
 # **Offsets of 32 bits.** `tl.program_id` is a 32-bit number, and so is its product with a row's width: from $2^{31}$
 # elements on it wraps, and the kernel writes somewhere else. For 7168 columns that is row 299593. An RMSNorm kernel of
 # Liger-Kernel did so (Liger-Kernel #1483). The remedy is `.to(tl.int64)` on the program id.
+# Not on an argument: one that is 1 becomes a constant, which has no `.to`.
 #
 # **Fusing further.** FlashInfer's `mla_rope_quantize_fp8` rotates query and key and converts all four parts to 8 bits
 # in one kernel. A change proposed for vLLM normalises both latents and quantises the query's in one kernel: 8.04 µs

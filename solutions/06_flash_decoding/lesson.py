@@ -837,7 +837,7 @@ rows = {f"{n} splits": step_time(4, 16, 8192, n) for n in (4, 8, 16, 32, 64, 128
 plots.stacked(rows, unit="µs by the rough model", title="B = 4, H = 16, T = 8192")
 
 # %% [markdown]
-# So a launcher chooses: enough splits that every SM has a program, and no split shorter than some hundred tokens.
+# So a launcher chooses: as many splits as there are SMs for, and at most one for each 128 tokens that a context begins.
 # It can use shapes only. With B sequences and ⌈H/BLOCK_H⌉ blocks of heads,
 #
 # $$\text{num\_splits} = \max\Big(1,\ \min\big(\lfloor 132 / (B \cdot \lceil H / \text{BLOCK\_H}\rceil) \rfloor,\

@@ -12,9 +12,10 @@ import torch
 from autograder.isolation.worker.layout import blank
 
 PAGE = 1 << 16  # bytes that are drawn together
-# What pages of floats are multiplied by: what is the same for all numbers cannot be known beforehand, and half of them
-# look as if nothing had been drawn in their place.
+# What pages of floats are multiplied by: what is the same for all numbers cannot be known beforehand. Half of the
+# pages, and half of the stretches of pages as a whole, look as if nothing had been drawn in their place.
 SCALES = (0.5, 1.0, 1.0, 2.0)
+STRETCH = 64  # pages
 POOL = 1 << 20  # numbers drawn once, of which each page takes some
 
 
@@ -26,7 +27,7 @@ class Generated:
     dtype, count
         Of the tensor, and its elements.
     like
-        Values of the dtype, one axis: each number is one of them by chance, times one of SCALES that its page has. If
+        Values of the dtype, one axis: each number is one of them by chance, times what its page has of SCALES. If
         they are as many as the elements, they are what the tensor holds.
     key
         Decides on the numbers; who does not have it cannot tell them.
@@ -87,8 +88,10 @@ class Generated:
 
     def _fill(self, pages: np.ndarray) -> None:
         drawn = _mixed(pages.astype(np.uint64) + np.uint64(self.key)).tolist()
-        for page, number in zip(pages.tolist(), drawn, strict=True):
-            part, pool = self.raw[page * PAGE : (page + 1) * PAGE], self.pools[number % len(SCALES)]
+        plain = _mixed((pages // STRETCH).astype(np.uint64) + np.uint64(self.key >> 2)) % np.uint64(2) == 1
+        for page, number, as_it_is in zip(pages.tolist(), drawn, plain.tolist(), strict=True):
+            part = self.raw[page * PAGE : (page + 1) * PAGE]
+            pool = self.pools[SCALES.index(1.0) if as_it_is else number % len(SCALES)]
             start = (number // len(SCALES)) % self.starts * self.itemsize
             part[:] = pool[start : start + len(part)]
         self.filled[pages] = True

@@ -42,6 +42,9 @@ DTYPES = {
     torch.int16: "i16",
     torch.int8: "i8",
     torch.uint8: "u8",
+    torch.uint16: "u16",
+    torch.uint32: "u32",
+    torch.uint64: "u64",
     torch.bool: "i1",
     torch.complex64: "c64",  # torch's alone: no kernel takes it
     torch.complex128: "c128",

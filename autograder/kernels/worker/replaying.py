@@ -126,7 +126,7 @@ class Storages:
                 raise ValueError(f"a kernel has changed {name}: torch may not compute with it any more")
             if view["storage"] in self.drawn:
                 self.drawn[view["storage"]].whole()
-        if covered is not None and step["op"][0] not in hosting.ALIKE:  # what is new holds no answer
+        if covered is not None and step["op"][0] not in hosting.ALIKE:  # what is new holds nothing yet
             self._cover(step, targets, covered)
         made = hosting.perform(step, lambda view: shown(self.buffers[view["storage"]], view))
         hosting.check_places(step, made, lambda view: shown(self.buffers[view["storage"]], view))
@@ -159,6 +159,10 @@ class Storages:
             ones.append((view, there.to(NAMED[view["dtype"]])))
             return ones[-1][1]
 
+        if hosting.is_fill(step):  # its numbers are no answer
+            for view in targets:
+                elements(covered[view["storage"]], view, every=False).fill_(False)
+            return
         made = hosting.perform(step, known)
         for view, tensor in [*zip(step["out"], made, strict=True), *ones] if ones else ():  # a factory's are no answer
             if any(view is each for each in targets):
@@ -338,8 +342,8 @@ def _run(
     whole = _needed_whole(request["events"], kernels) if limit is not None else set()
     rng = Random(request["secret"]) if request.get("secret") else None
     done, written = [], {}
-    results = {view["storage"] for view in request["result"]} if covered is not None else ()
-    touched = [_touched(*each) for each in kernels.values()] if results else []
+    looked = _looked_at(request, kernels) if covered is not None else {}
+    touched = [_touched(*each) for each in kernels.values()] if looked else []
     writers = [each["store"] | each["atomic"] for each in touched]
     for number, event in enumerate(request["events"]):
         if "lost" in event:
@@ -352,10 +356,9 @@ def _run(
             continue
         run = _Launch(*kernels[number], event, storages, covered)
         done.append(run.counted(sectors, limit, rng, number in whole) if sectors else run.plain(order))
-        for storage in results:
+        for storage, views in looked.items():
             if str(storage) not in written and "write" in done[-1]["distinct"].get(str(storage), ()):
                 all_ran, alone = number in whole or done[-1]["exact"], sum(storage in each for each in writers) == 1
-                views = [view for view in request["result"] if view["storage"] == storage]
                 estimate = None if all_ran else run.estimate(storage)
                 written[str(storage)] = _Written(covered[storage], views, estimate, alone)
     found = {"launches": done, "changed": storages.changed(), "unwritten": storages.reports[:1]}
@@ -367,6 +370,17 @@ def _run(
     told = {storage: each.total() for storage, each in written.items()}
     picks = [_picked(storages, covered, view, request.get("picks", 0), rng) for view in request["result"]]
     return {**found, "picks": picks if rng else [], "written": told}
+
+
+def _looked_at(request: dict[str, Any], kernels: Collection[int]) -> dict[int, list[dict[str, Any]]]:
+    """Return the views of which it is told how much is written, by storage: results, and what torch takes elsewhere."""
+    steps = [event for number, event in enumerate(request["events"]) if number not in kernels and "lost" not in event]
+    found: dict[int, list[dict[str, Any]]] = {}
+    for view in (*request["result"], *(each for step in steps for each in hosting.read_by(step))):
+        views = found.setdefault(view["storage"], [])
+        if view not in views:
+            views.append(view)
+    return found
 
 
 def _needed_whole(events: list[dict[str, Any]], kernels: dict[int, tuple[Kernel, list[Given]]]) -> set[int]:
@@ -533,12 +547,14 @@ def _picked(
     if rng is None or not shape or not raw.size:
         return []
     values, there = shown(storages.buffers[view["storage"]], view), elements(raw, view, every=False)
-    if view["strides"] == _dense(shape):
-        words = np.flatnonzero(raw[: len(raw) // 8 * 8].view(np.uint64))
+    begin = view["offset"] * size
+    if view["strides"] == _dense(shape) and begin % 8 == 0:
+        own = raw[begin : begin + values.numel() * size]
+        words = np.flatnonzero(own[: len(own) // 8 * 8].view(np.uint64))
         if not len(words):
             return []
-        at = [int(words[rng.randrange(len(words))]) * 8 // size - view["offset"] for _ in range(count)]
-        spots = [np.unravel_index(each, shape) for each in at if 0 <= each < values.numel()]
+        at = [int(words[rng.randrange(len(words))]) * 8 // size for _ in range(count)]
+        spots = [np.unravel_index(each, shape) for each in at]
     else:
         all_spots = elements(raw, view).nonzero()
         spots = (

@@ -324,7 +324,8 @@ class _Utils:
         return None, kernel.decode(), UNKNOWN, 0, 1 << 20
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        return {"max_shared_mem": 1 << 30, "max_num_regs": 1 << 16, "multiprocessor_count": 1, "warpSize": 32}
+        """Return those of an H100, for which times are modelled: kernels choose grids and blocks by them."""
+        return {"max_shared_mem": 227 << 10, "max_num_regs": 1 << 16, "multiprocessor_count": 132, "warpSize": 32}
 
 
 class Driver(DriverBase):

@@ -17,7 +17,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -47,6 +47,8 @@ class Access:
         For messages.
     generic
         Whether threads did it, and not TMA or a product; False also once a fence made it known to these.
+    was
+        The allocation that it is in, if another one has got its place since; "" if not.
     """
 
     box: Box
@@ -56,11 +58,15 @@ class Access:
     op: Op
     what: str
     generic: bool = False
+    was: str = ""
 
 
 @dataclass(eq=False)
 class Allocation:
-    """Shared memory that a kernel asked for in an operation: the same place each time that it asks."""
+    """Shared memory that a kernel asked for in an operation: the same place each time that it asks.
+
+    Another one may get the place once nothing uses it any more, although a copy or a product may still be under way.
+    """
 
     name: str
     values: torch.Tensor
@@ -279,11 +285,21 @@ def allocate(machine: Machine, op: Op, args: list[Any], env: Any) -> View:
     dtype = storage_dtype(kind.element)
     values = torch.empty(kind.shape, dtype=dtype)
     values.fill_(math.nan) if dtype.is_floating_point else values.view(torch.uint8).fill_(POISON)
-    name, known = op.results[0][1:], mine(machine).clock
+    name, known, whole = op.results[0][1:], mine(machine).clock, tuple((0, n) for n in kind.shape)
     before = next((each for each in reversed(machine.allocations) if each.op is op), None)
+    freed = machine.kernel.module.freed
+    others = [
+        each for each in machine.allocations if each.op is not op and freed.get(each.op.number, op.number) < op.number
+    ]
     left = [each for each in before.log if each.tick > known.get(each.agent, 0)] if before else []
+    left += [
+        replace(access, box=whole, was=of.name)
+        for of in others
+        for access in of.log
+        if access.tick > known.get(access.agent, 0)
+    ]
     machine.allocations.append(Allocation("shared memory" if name.isdecimal() else name, values, op, left))
-    view = View(machine.allocations[-1], values, tuple((0, n) for n in kind.shape), tuple(range(len(kind.shape))))
+    view = View(machine.allocations[-1], values, whole, tuple(range(len(kind.shape))))
     if args:
         store(machine, op, [args[0], view], env)
     return view
@@ -373,7 +389,8 @@ def _crossing(machine: Machine, op: Op, view: View, now: Access, other: Access) 
         faults.Race,
         op,
         f"{now.what} {'writes' if now.writes else 'reads'} {view.name} while {other.what} of line {other.op.line}"
-        f"{machine.source(other.op)} {'writes' if other.writes else 'reads'} it ({why}); program {machine.program(0)}",
+        f"{machine.source(other.op)} {'writes' if other.writes else 'reads'} "
+        f"{f'{other.was}, whose place it may have got' if other.was else 'it'} ({why}); program {machine.program(0)}",
     )
 
 

@@ -114,6 +114,28 @@ class Module:
                 found.update(name for name, _ in block.args)
         return frozenset(found)
 
+    @functools.cached_property
+    def freed(self) -> dict[int, int]:
+        """The number of the last operation that may use it, for each of the kernel's allocations of shared memory."""
+        of: dict[str, set[int]] = {}
+        last: dict[int, int] = {}
+
+        def visit(op: Op) -> int:
+            inner = [visit(each) for region in op.regions for block in region for each in block.ops]
+            end = max(inner, default=op.number)
+            if op.name == "ttg.local_alloc":
+                of[op.results[0]], last[op.number] = {op.number}, op.number
+            used = set().union(*(of.get(name, ()) for name in (*op.operands, *op.reads)))
+            last.update((number, max(last[number], end)) for number in used)
+            if op.name.startswith("ttg.memdesc"):  # another view of it
+                of.update((name, used) for name in op.results)
+            return end
+
+        for block in self.main.blocks:
+            for op in block.ops:
+                visit(op)
+        return last
+
 
 def _values(block: Block) -> Iterator[str]:
     yield from (name for name, _ in block.args)

@@ -58,6 +58,8 @@ ANSWER = "def answer(): return helper()"
         "TABLE = {}\nTABLE['x'] = 42\ndef helper(): return TABLE['x']",
         "def helper(): return helper.value\nhelper.value = 42",
         "T = []\nfor i in (20, 22):\n    T.append(i)\ndef helper(): return sum(T)",
+        "import torch\nT = torch.zeros(2)\nT[:1].fill_(42)\ndef helper(): return int(T.sum())",
+        "import torch\nT = torch.zeros(2)\ntorch.add(T, 21, out=T)\ndef helper(): return int(T.sum())",
         "T = {}\nT.update(x=42)\ndef helper(): return T['x']",
         "import functools\n@functools.singledispatch\ndef count(x): raise TypeError\n"
         "@count.register\ndef _(x: int): return x\ndef helper(): return count(42)",
