@@ -9,6 +9,8 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
+import linecache
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
@@ -63,6 +65,11 @@ def check(name: str) -> None:
     entry = namespace.get(name)
     if not callable(entry):
         raise CheckFailed(f"there is no function or class {name} yet: run the cell above that defines it")
+    if _failed_since(name, entry):
+        raise CheckFailed(
+            f"the cell that defines {name} failed when it was run last, so that {name} is still what it was before: "
+            "mend the cell and run it again"
+        )
     if exercise.kernel and not emulator.active() and torch.cuda.get_device_capability() < (8, 0):
         parts = [replace(part, visible=[*map(without_bfloat16, part.visible)]) for part in exercise.parts]
         exercise = replace(exercise, parts=parts)
@@ -80,6 +87,18 @@ def check(name: str) -> None:
     _keep(verdict, namespace)
     if verdict.outcome is not Outcome.PASSED:
         raise CheckFailed(verdict.reason)
+
+
+def _failed_since(name: str, entry: Any) -> bool:
+    """Return whether the cell that ran before this one should have defined `name` anew, and failed first."""
+    from IPython import get_ipython
+
+    last = getattr(get_ipython(), "last_execution_result", None)
+    if last is None or last.success or not re.search(rf"^\s*(def|class)\s+{name}\b", last.info.raw_cell, re.MULTILINE):
+        return False
+    functions = (each for each in (entry, *vars(entry).values()) if hasattr(each, "__code__"))
+    code = next((each.__code__ for each in functions), None)
+    return code is None or "".join(linecache.getlines(code.co_filename)).strip() != last.info.raw_cell.strip()
 
 
 def check_speed(name: str) -> None:

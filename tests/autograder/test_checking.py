@@ -1,5 +1,8 @@
 """`check(name)` in a notebook: at once, specific, and of one mind with the judge."""
 
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -159,3 +162,22 @@ def test_numbers_that_numpy_gives_where_torch_has_to_compute_are_refused(monkeyp
         exec(source, namespace)
         with pytest.raises(CheckFailed, match="relative error") if source is by_numpy else nullcontext():
             exec("check('rms_normalize')", namespace)
+
+
+SHELL = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance(colors="nocolor")
+for cell in {cells!r}:
+    shell.run_cell(cell, store_history=True)
+"""
+
+
+@pytest.mark.parametrize("broken", ["def double(x) return 3 * x", "x = nowhere\ndef double(x): return 3 * x"])
+def test_a_cell_that_failed_when_it_was_run_last_is_not_checked_as_it_was_before(tiny, broken):
+    right, look = "def double(x): return 2 * x", 'check("double")'
+    after = "def double(x): return 2 * x\ndouble(nowhere)"  # defined before the failure
+    cells = ["import torch\nfrom autograder import check", right, look, broken, look, right, look, after, look]
+    command = [sys.executable, "-c", SHELL.format(cells=cells)]
+    said = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True).stdout
+    assert said.count("double: passed") == 3, said
+    assert said.count("failed when it was run last") == 1, said
