@@ -108,6 +108,11 @@ IN_THE_LAUNCHER = {
         "    torch.cuda.synchronize()\n    return out",
         ["line 20 (`torch.cuda.synchronize()`)", "no GPU grades here"],
     ),
+    "enters a GPU": (
+        "    return out",
+        "    with torch.cuda.device(x.device):\n        return out",
+        ["line 20 (`with torch.cuda.device(x.device):`)", "no GPU grades here"],
+    ),
     "a program too few": ("(len(x),)]", "(len(x) - 1,)]", ["1 of 3 entries: no store wrote 1 of them"]),
     "None": ("alpha, B", "None, B", ["line 6", "None takes part in this"]),
     "a text": ("alpha, B", "'a', B", ["line 6", "a string takes part in this"]),

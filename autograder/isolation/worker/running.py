@@ -301,6 +301,7 @@ HINTS = (
     ),
     (r"unsupported AST node type: Raise", "this kernel is not written yet"),
     (r"'function' object is not subscriptable .*\]\(", "is @triton.jit missing above the kernel?"),
+    (r"^InterpreterError", "TRITON_INTERPRET asks for Triton's interpreter, which does not grade: leave that line out"),
     (r"outside of the scope of a kernel", "a launch has a grid, kernel[(programs,)](...)"),
     (
         r"must be of type tl\.constexpr",
@@ -328,7 +329,11 @@ HINTS = (
     ),
     (r"no attribute '__r?pow__'", "a block has no **: write x * x"),
     (r"'tensor' object has no attribute", "a block has few methods: use the functions of tl"),
-    (r"CUDA enabled|NVIDIA driver|cudaGetDeviceCount", "no GPU grades here: use the device of the arguments"),
+    (
+        r"CUDA enabled|NVIDIA driver|cudaGetDeviceCount|Expected a cuda device|dummy base class|requires CUDA support"
+        r"|accelerator device when none|NVTX functions",
+        "no GPU grades here: use the device of the arguments",
+    ),
     (
         r"element -\d+ of .*, which holds \d{10}",
         "Offsets from 2³¹ on do not fit into 32 bits: make an index tl.int64 before it is multiplied",
