@@ -37,7 +37,10 @@ TENSOR_BYTES = Exercise(
         Part(
             "one byte an element",
             1,
-            visible=[dict(shape=(2, 3, 5), itemsize=1)],
+            visible=[
+                dict(shape=(2, 3, 5), itemsize=1),
+                dict(shape=(4097, 4099), itemsize=1),  # odd and above 2²⁴, so no number of float32
+            ],
             hidden=lambda r: [dict(shape=_shape(r), itemsize=1) for _ in range(3)],
         ),
         Part(
@@ -63,6 +66,7 @@ TENSOR_BYTES = Exercise(
     inputs=as_given,
     oracle=_size,
     returns=("the number of bytes",),
+    tolerance=1e-9,
     mistakes=(
         Mistake(
             "elements",
@@ -192,6 +196,7 @@ ROOFLINE_TIME = Exercise(
                 dict(flops=30000, nbytes=1000, peak_flops=100, bandwidth=10),
                 dict(flops=10**13, nbytes=10**9, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),
                 dict(flops=70, nbytes=5, peak_flops=100, bandwidth=10),
+                dict(flops=2**19, nbytes=2**8, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),  # less than 1 ns
             ],
             hidden=lambda r: [_work(r, r.uniform(1.1, 10)) for _ in range(3)],
         ),
