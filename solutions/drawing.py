@@ -64,18 +64,18 @@ def norm_rows(
     return {"x": x.to(dtype), "weight": weight.to(dtype), **({} if eps is None else {"eps": eps})}
 
 
-def angles(g: torch.Generator | None, S: int, Dr: int, first: int) -> tuple[Tensor, Tensor]:
+def angles(g: torch.Generator | None, S: int, Dr: int, first: int, dtype: torch.dtype = FLOAT) -> tuple[Tensor, Tensor]:
     """Return cos and sin, [S, Dr/2] each, of the positions from `first` on."""
     if g is None:
-        return randn(None, S, Dr // 2), randn(None, S, Dr // 2)
-    return rope_cos_sin(torch.arange(first, first + S), Dr)
+        return randn(None, S, Dr // 2, dtype=dtype), randn(None, S, Dr // 2, dtype=dtype)
+    return rope_cos_sin(torch.arange(first, first + S), Dr, dtype=dtype)
 
 
 def turning(
     g: torch.Generator | None, B: int, S: int, H: int, Dr: int, first: int = 0, dtype: torch.dtype = FLOAT
 ) -> Arguments:
-    """Return what RoPE takes: x [B, S, H, Dr], and the angles of its positions."""
-    cos, sin = angles(g, S, Dr, first)
+    """Return what RoPE takes: x [B, S, H, Dr], and the angles of its positions, in float32 or float64."""
+    cos, sin = angles(g, S, Dr, first, torch.promote_types(dtype, FLOAT))
     return {"x": randn(g, B, S, H, Dr, dtype=dtype), "cos": cos, "sin": sin}
 
 

@@ -232,13 +232,18 @@ def _tensor(result: Any, expected: torch.Tensor, name: str, tolerance: float) ->
             else None
         )
     dtype, result, expected = result.dtype, result.double(), expected.double()
+    form = "is"
+    if dtype == torch.float64 and torch.equal(result.float().double(), result):
+        dtype, form = torch.float32, "is rounded to"
     if strange := _not_finite(result, expected, name):
         return strange
     finite = expected.isfinite()
     result, expected = result.where(finite, 0.0), expected.where(finite, 0.0)
     found = _error(result, expected, name, tolerance)
     if found and tolerance < torch.finfo(dtype).eps and found.error <= torch.finfo(dtype).eps:
-        return replace(found, reason=f"{found.reason}; it is {str(dtype).removeprefix('torch.')}, which rounds as much")
+        return replace(
+            found, reason=f"{found.reason}; it {form} {str(dtype).removeprefix('torch.')}, which rounds as much"
+        )
     return found
 
 

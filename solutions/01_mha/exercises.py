@@ -480,22 +480,29 @@ KV_CACHE = Exercise(
 
 
 def _layer_session(
-    g: torch.Generator, B: int, D: int, H: int, G: int, Dh: int, chunks: tuple[int, ...]
+    g: torch.Generator, B: int, D: int, H: int, G: int, Dh: int, chunks: tuple[int, ...], room: int = 2
 ) -> dict[str, list[Any]]:
+    """Return a layer and its calls. The cache has `room` for more than the chunks; below 0 the last one is refused."""
     weights = [randn(g, out, inner, scale=inner**-0.5) for out, inner in ((H * Dh, D), (G * Dh, D), (G * Dh, D))]
     weights.append(randn(g, D, H * Dh, scale=(H * Dh) ** -0.5))
     steps = [["forward", [randn(g, B, S, D)]] for S in chunks]
-    return {"init": [*weights, Dh, B, sum(chunks) + 2], "steps": steps}
+    return {"init": [*weights, Dh, B, sum(chunks) + room], "steps": steps}
+
+
+def _held(init, steps):
+    """The chunks that the cache has room for, and what a call with the others gives."""
+    chunks = [x for _, (x,) in steps]
+    return (chunks, []) if sum(x.shape[1] for x in chunks) <= init[-1] else (chunks[:-1], ["ValueError"])
 
 
 def _layer(init, steps):
     """All tokens in one go, then cut into the steps: decoding token by token must give the same."""
     w_q, w_k, w_v, w_o, head_dim, *_ = init
-    chunks = [x for _, (x,) in steps]
+    chunks, refused = _held(init, steps)
     x = torch.cat(chunks, 1)
     q, k, v = ((x @ w.mT).unflatten(-1, (-1, head_dim)) for w in (w_q, w_k, w_v))
     out, _ = sdpa(q, k, v)
-    return list((out.flatten(2) @ w_o.mT).split([chunk.shape[1] for chunk in chunks], 1))
+    return [*(out.flatten(2) @ w_o.mT).split([chunk.shape[1] for chunk in chunks], 1), *refused]
 
 
 def _layer_wrong(
@@ -519,7 +526,8 @@ def _layer_wrong(
         return y.unflatten(-1, (-1, head_dim))
 
     keys, values, results = [], [], []
-    for _, (x,) in steps:
+    chunks, refused = _held(init, steps)
+    for x in chunks:
         keys.append(split(x @ w_k.mT))
         values.append(split(x @ w_v.mT))
         first = 0 if cached else -1
@@ -527,7 +535,17 @@ def _layer_wrong(
         out, _ = sdpa(split(x @ w_q.mT), *held[:: -1 if exchanged else 1])
         out = (out if joined else out.mT).flatten(2)
         results.append(out @ w_o.mT if project else out)
-    return results
+    return results + refused
+
+
+def _cached_cost(init, steps):
+    """Twice the FLOPs of a step that projects its own tokens alone."""
+    *weights, _, batch, _ = init
+    macs, context, heads = 0, 0, weights[0].shape[0]
+    for _, (x,) in steps:
+        context += x.shape[1]
+        macs += batch * x.shape[1] * (sum(w.numel() for w in weights) + 2 * context * heads)
+    return Cost(bytes=math.inf, flops=2 * 2 * macs)
 
 
 def _layer_shape(r: Random, chunks: tuple[int, ...]) -> dict[str, Any]:
@@ -555,13 +573,17 @@ CACHED_ATTENTION = Exercise(
             visible=[
                 dict(B=2, D=12, H=3, G=3, Dh=4, chunks=(1, 1, 1, 1)),
                 dict(B=1, D=10, H=4, G=2, Dh=3, chunks=(1, 1)),
+                dict(B=1, D=32, H=2, G=2, Dh=4, chunks=(1,) * 20),
             ],
             hidden=lambda r: [_layer_shape(r, (1,) * r.randint(2, 7))],
         ),
         Part(
             "a prompt, then tokens",
             1,
-            visible=[dict(B=2, D=10, H=4, G=1, Dh=4, chunks=(6, 1, 1, 2))],
+            visible=[
+                dict(B=2, D=10, H=4, G=1, Dh=4, chunks=(6, 1, 1, 2)),
+                dict(B=1, D=10, H=4, G=2, Dh=3, chunks=(3, 1, 2), room=-1),
+            ],
             hidden=lambda r: [_layer_shape(r, (r.randint(2, 8), 1, r.randint(1, 3), 1))],
         ),
     ),
@@ -617,6 +639,7 @@ CACHED_ATTENTION = Exercise(
     driver="session",
     needs=("attention", "grouped_attention", "KVCache"),
     forbidden=("scaled_dot_product",),
+    most=_cached_cost,
 )
 
 # predict_decode_cost

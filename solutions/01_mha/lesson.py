@@ -452,7 +452,8 @@ check("KVCache")
 # written as one. There are no positions in this layer; lesson 02 adds them.
 #
 # The test is the definition of a right cache: the outputs of **one prefill of the whole sequence** and of **any
-# sequence of steps** are the same. The grader supplies a right `grouped_attention` and `KVCache`; where the
+# sequence of steps** are the same. The judge also counts the FLOPs of your products: at most twice those of steps that
+# project their own tokens alone. The grader supplies a right `grouped_attention` and `KVCache`; where the
 # course came without solutions, `check` takes yours. Use the cache through `append` and `length` alone: the grader's
 # may store its tokens under other names, and `check` may not notice.
 #
@@ -494,6 +495,11 @@ class CachedAttention:
         Returns
         -------
         y : [B, S, D]
+
+        Raises
+        ------
+        ValueError
+            The cache has no room for them: what `append` raises goes on to the caller.
         """
         ### BEGIN SOLUTION
         q, k, v = ((x @ w.T).unflatten(-1, (-1, self.head_dim)) for w in (self.w_q, self.w_k, self.w_v))

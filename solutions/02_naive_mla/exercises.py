@@ -165,14 +165,23 @@ def _half_squares(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight
 
 
+def _half_mean(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True).half().double() + eps) * weight
+
+
 RMS = Exercise(
     name="rms_normalize",
     title="RMSNorm that survives float16",
     parts=(
         Part(
-            "float32 rows",
+            "float32 and float64 rows",
             1,
-            visible=[dict(shape=(2, 3, 16)), dict(shape=(5, 33), scale=20.0), dict(shape=(24,))],
+            visible=[
+                dict(shape=(2, 3, 16)),
+                dict(shape=(5, 33), scale=20.0),
+                dict(shape=(24,)),
+                dict(shape=(3, 20), scale=1e6, dtype=torch.float64),  # so large that eps is nothing
+            ],
             hidden=lambda r: [
                 dict(shape=(r.randint(1, 3), r.randint(1, 7), r.randint(16, 70)), scale=r.uniform(1, 50)),
                 dict(shape=(r.randint(16, 90),)),
@@ -196,7 +205,11 @@ RMS = Exercise(
         Part(
             "float16, values up to 800",
             1,
-            visible=[dict(shape=(3, 12), peak=400.0, dtype=torch.float16), dict(shape=(2, 512), dtype=torch.bfloat16)],
+            visible=[
+                dict(shape=(3, 12), peak=400.0, dtype=torch.float16),
+                dict(shape=(2, 512), dtype=torch.bfloat16),
+                dict(shape=(2, 3), peak=800.0, dtype=torch.float16),  # the mean of the squares overflows
+            ],
             hidden=lambda r: [
                 dict(shape=(2, r.randint(300, 512)), scale=r.uniform(1, 9), dtype=torch.bfloat16),
                 dict(shape=(2, r.randint(2, 5), r.randint(5, 60)), peak=r.uniform(300, 800), dtype=torch.float16),
@@ -230,6 +243,11 @@ RMS = Exercise(
         _norm_slips["no eps"],
         _norm_slips["eps fixed"],
         _norm_slips["times the root"],
+        Mistake(
+            "float16 mean",
+            "the mean of the squares overflows float16 (beyond 65504): convert the result back, at the very end",
+            _half_mean,
+        ),
         Mistake(
             "float16 squares",
             "the squares overflow float16 (beyond 256² = 65536): convert x to float32 before squaring",
@@ -271,7 +289,11 @@ ROTATE = Exercise(
         Part(
             "several positions and heads",
             2,
-            visible=[dict(B=2, S=3, H=3, Dr=8, first=2), dict(B=1, S=5, H=2, Dr=6, first=100)],
+            visible=[
+                dict(B=2, S=3, H=3, Dr=8, first=2),
+                dict(B=1, S=5, H=2, Dr=6, first=100),
+                dict(B=1, S=3, H=2, Dr=4, first=7, dtype=torch.float64),
+            ],
             hidden=lambda r: [
                 dict(B=r.randint(1, 3), S=4, H=4, Dr=8, first=r.randint(0, 50)),
                 dict(

@@ -193,8 +193,7 @@ print("the same in float32:", (x.float() / (x.float() ** 2).mean().sqrt()).tolis
 # <details><summary>Hint 2</summary>
 #
 # Convert `x` before you square it, and convert the result back at the very end. `torch.promote_types(x.dtype,
-# torch.float32)` is float32 for the half types and leaves float64 alone. `x.float()` passes too; it rounds float64 to
-# float32.
+# torch.float32)` is float32 for the half types and leaves float64 alone. `x.float()` would round float64 to float32.
 #
 # </details>
 # <details><summary>Hint 3</summary>

@@ -488,6 +488,14 @@ def rms_normalize(x, weight, eps=1e-6):
         )
     ),
     slip(
+        "rita",
+        "the mean of the squares in float16",
+        "rms_normalize",
+        {"y.square().mean(-1, keepdim=True)": "y.square().mean(-1, keepdim=True).to(x.dtype)"},
+        "the mean of the squares overflows",
+        2,
+    ),
+    slip(
         "otto",
         "the latent of sequence 0 for all",
         "mla_decode_step",

@@ -442,7 +442,10 @@ def _mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, *, scale=None, latent_out=Fal
 
 
 def _absorbed_cost(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv):
-    """Twice the FLOPs of the absorbed form, and 16 times what it makes; expanding keys head by head takes more."""
+    """Twice the FLOPs of the absorbed form, and 16 times what it makes; keys expanded head by head take more.
+
+    So does, with many heads and a wide latent, a copy of it for every head.
+    """
     (H, Dn, R), Dv, (B, S, _, Dr), T = w_uk.shape, w_uv.shape[1], q_rope.shape, c_kv.shape[1]
     a_query = H * (Dn * R + R * Dv + T * (2 * R + Dr))
     made = B * S * H * (T + 2 * R + Dr + Dv) + B * T * (R + Dr) + H * (Dn + Dv) * R
@@ -491,7 +494,10 @@ ABSORBED_MLA_ATTENTION = Exercise(
         Part(
             "long context, not expanded",
             1,
-            visible=[dict(B=1, S=1, T=600, H=4, Dn=16, Dr=4, Dv=6, R=8)],
+            visible=[
+                dict(B=1, S=1, T=600, H=4, Dn=16, Dr=4, Dv=6, R=8),
+                dict(B=1, S=1, T=2000, H=32, Dn=8, Dr=8, Dv=6, R=64),
+            ],
             hidden=lambda r: [dict(B=1, S=1, T=r.randint(4300, 4600), H=64, Dn=256, Dr=4, Dv=8, R=8)],
         ),
     ),

@@ -82,7 +82,11 @@ PREFIX_COSTS = Exercise(
         Part(
             "a shared prefix",
             2,
-            visible=[dict(B=5, S=1, T=70, L=40, **V3), dict(B=7, S=1, T=64, L=64, **KIMI)],
+            visible=[
+                dict(B=5, S=1, T=70, L=40, **V3),
+                dict(B=7, S=1, T=64, L=64, **KIMI),
+                dict(B=1, S=1, T=70, L=40, **V3),
+            ],
             hidden=lambda r: [
                 *(dict(B=r.randint(2, 99), S=1, T=r.randint(500, 999), L=r.randint(2, 499), **_layer(r)) for _ in "ab"),
                 dict(B=r.randint(2, 99), S=1, T=(T := r.randint(2, 99)), L=T, **_layer(r)),
@@ -436,6 +440,7 @@ STEP_TIME = Exercise(
                 dict(form="naive", B=3, S=2, T=5000, L=4096, sizes=V3, **ON_H100),
                 dict(form="absorb", B=3, S=1, T=5000, L=0, sizes=KIMI, **ON_H100),
                 dict(form="naive", B=3, S=1, T=5000, L=0, sizes=KIMI, **{**ON_H100, "itemsize": 1}),
+                dict(form="naive", B=3, S=2, T=4096, L=4096, sizes=V3, **ON_H100),
             ],
             hidden=lambda r: [_drawn_step(r, form, "memory") for form in FORMS],
         ),
@@ -579,7 +584,10 @@ CHOOSE_FORMS = Exercise(
         Part(
             "hundreds of new tokens",
             1,
-            visible=[dict(B=2, S=512, T=8192, L=4096, sizes=KIMI, **ON_H100)],
+            visible=[
+                dict(B=2, S=512, T=8192, L=4096, sizes=KIMI, **ON_H100),
+                dict(B=8, S=200, T=8192, L=4096, sizes=KIMI, **ON_H100),  # both naive, and one waits for memory
+            ],
             hidden=lambda r: [_drawn_choice(r, ("naive", "naive"))],
         ),
         Part(
@@ -658,17 +666,28 @@ CHOOSE_FORMS = Exercise(
 
 
 def _rows(
-    _: torch.Generator, batches: list[int], S: int, L: int, sizes: dict, itemsize: int, gbps: float, tflops: float
+    _: torch.Generator,
+    batches: list[int],
+    S: int,
+    L: int,
+    sizes: dict,
+    itemsize: int,
+    gbps: float,
+    tflops: float,
+    slow_ends: float = 1.0,
 ) -> Arguments:
     """A table of the times of two kernels: one that reads at `gbps` GB/s, one that computes at `tflops` TFLOP/s.
 
-    What launches and caches add is no straight line, so it matters between which rows one interpolates.
+    What launches and caches add is no straight line, so it matters between which rows one interpolates. Naive in the
+    first row and absorb in the last take `slow_ends` times as long, so that other rows have the best rates.
     """
     rows = []
     for B in batches:
         naive, absorb = (_cost(form, B=B, S=S, T=L, L=L, itemsize=itemsize, **sizes) for form in FORMS)
         naive_s = naive.bytes / gbps / 1e9 + 0.1 * naive.flops / tflops / 1e12
         rows.append([B, 1e6 * naive_s + 3 * math.sqrt(B), 1e6 * absorb.flops / tflops / 1e12 + 7])
+    rows[0][1] *= slow_ends
+    rows[-1][2] *= slow_ends
     return dict(rows=rows, S=S, L=L, sizes=sizes, itemsize=itemsize)
 
 
@@ -720,6 +739,16 @@ READ_MEASUREMENTS = Exercise(
             visible=[
                 dict(batches=[2, 8, 32, 128, 512], S=1, L=4096, sizes=V3, itemsize=2, gbps=2750.0, tflops=430.0),
                 dict(batches=[3, 50, 60], S=1, L=1000, sizes=KIMI, itemsize=2, gbps=900.0, tflops=100.0),
+                dict(
+                    batches=[4, 16, 64, 256],
+                    S=1,
+                    L=4096,
+                    sizes=V3,
+                    itemsize=2,
+                    gbps=2750.0,
+                    tflops=430.0,
+                    slow_ends=1.3,
+                ),
             ],
             hidden=lambda r: [_drawn_table(r), _drawn_table(r)],
         ),
@@ -798,6 +827,16 @@ READ_MEASUREMENTS = Exercise(
             "the largest",
             naive_row=-1,
             absorb_row=0,
+        ),
+        _reading_slip(
+            "best bandwidth",
+            "naive_gb_per_s is the best of the table: that of the first row is asked for",
+            lambda rows, **_: dict(naive_row=min(range(len(rows)), key=lambda n: rows[n][1])),
+        ),
+        _reading_slip(
+            "best rate",
+            "absorb_tflop_per_s is the best of the table: that of the last row is asked for",
+            lambda rows, **_: dict(absorb_row=max(range(len(rows)), key=lambda n: rows[n][0] / rows[n][2])),
         ),
     ),
     needs=("prefix_costs",),

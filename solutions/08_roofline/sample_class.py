@@ -1,6 +1,6 @@
 """The sample class of lesson 08."""
 
-from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, unfinished
+from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, slip, unfinished
 from autograder.judging.verdict import Outcome
 
 MACS = '"absorb_macs": pairs * H * (R + Dr + R)'
@@ -438,6 +438,22 @@ def predict_crossovers():
             "prefix_costs": Expected(0, says="the rotated key once for all heads"),
             "choose_forms": Expected(3, Outcome.PARTIAL, "absorb where both are equal"),
         },
+    ),
+    slip(
+        "xenia",
+        "the best bandwidth of the table",
+        "read_measurements",
+        {"naive_us, _ = rows[0]": "naive_us, _ = min(rows, key=lambda row: row[1])"},
+        "naive_gb_per_s is the best of the table",
+        1,
+    ),
+    slip(
+        "yves",
+        "the best rate of the table",
+        "read_measurements",
+        {"rows[-1]": "max(rows, key=lambda row: row[0] / row[2])"},
+        "absorb_tflop_per_s is the best of the table",
+        1,
     ),
     Submission(
         "hana",
