@@ -32,6 +32,46 @@ ATTEMPTS = {
         [("        q, k, v = ", "        S, D = x.shape\n        q, k, v = ")],
         r"call 1 of forward should not raise ValueError in line \d+ \(`S, D = x.shape`\): too many values to unpack",
     ),
+    "the cache is not used": (
+        "CachedAttention",
+        [
+            ("        q, k, v = ", "        S, x = x.shape[1], self.all(x)\n        q, k, v = "),
+            ("self.cache.append(k, v)", "k, v"),
+            ("return out.flatten(2)", "return out[:, -S:].flatten(2)"),
+            (
+                "    def forward",
+                "    def all(self, x):\n"
+                "        self.seen = torch.cat((self.seen, x), 1) if hasattr(self, 'seen') else x\n"
+                "        return self.seen\n\n"
+                "    def forward",
+            ),
+        ],
+        "the products of torch's operations take",
+    ),
+    "keys and values beside the cache": (
+        "CachedAttention",
+        [
+            (
+                "k_all, v_all = self.cache.append(k, v)",
+                "held = getattr(self, 'held', (k[:, :0],) * 2)\n"
+                "        k_all, v_all = self.held = [torch.cat(pair, 1) for pair in zip(held, (k, v))]",
+            )
+        ],
+        "call 3 of forward should have raised ValueError",
+    ),
+    "a cache that is full, and nobody is told": (
+        "CachedAttention",
+        [
+            (
+                "k_all, v_all = self.cache.append(k, v)",
+                "try:\n"
+                "            k_all, v_all = self.cache.append(k, v)\n"
+                "        except ValueError:\n"
+                "            k_all, v_all = k, v",
+            )
+        ],
+        "call 3 of forward should have raised ValueError",
+    ),
     "the lse beside the result": (
         "CachedAttention",
         [("out, _ =", "out, lse ="), ("return out.flatten(2) @ self.w_o.T", "return out.flatten(2) @ self.w_o.T, lse")],
@@ -76,12 +116,32 @@ ATTEMPTS = {
         [(".masked_fill(future[:, None, :], -math.inf)", " + future[:, None, :] * -math.inf")],
         "has NaN in 24 of 24 entries: NaN comes here from 0/0, 0 · inf and inf - inf",
     ),
+    "float64 computed in float32": (
+        "rms_normalize",
+        [("x.to(torch.promote_types(x.dtype, torch.float32))", "x.float()"), ("(y * weight)", "(y * weight.float())")],
+        "it is rounded to float32, which rounds as much",
+    ),
+    "pairs turned in float32": (
+        "rotate_pairs",
+        [("x[..., 0::2], x[..., 1::2]", "x[..., 0::2].float(), x[..., 1::2].float()"), ("dim=-1)", "dim=-1).float()")],
+        "rounds as much",
+    ),
+    "the mean of the squares in float16": (
+        "rms_normalize",
+        [("y.square().mean(-1, keepdim=True)", "y.square().mean(-1, keepdim=True).to(x.dtype)")],
+        "the mean of the squares overflows float16",
+    ),
     "eps of its own, lesson 02": ("rms_normalize", [("+ eps", "+ 1e-6")], "eps is 1e-06 whatever the call says"),
     "eps of its own, lesson 04": ("rms_norm", [("+ eps", "+ 1e-6")], "eps=1e-05"),
     "another eps for the latent": (
         "latent_kv",
         [("c_kv, norm_weight)", "c_kv, norm_weight, 1e-5)")],
         "c_kv has a relative",
+    ),
+    "a latent for every head": (
+        "absorbed_mla_attention",
+        [("    scale =", "    c_kv = c_kv[:, :, None].repeat(1, 1, w_uk.shape[0], 1)[:, :, 0]\n    scale =")],
+        "torch's operations write",
     ),
     "the scale upside down": (
         "absorbed_mla_attention",
@@ -280,6 +340,37 @@ ATTEMPTS = {
         [("q_len % f == 0 and ", "")],
         r"\['factor'\]: factor is the most tokens that fit",
     ),
+    "no prefix for one sequence": (
+        "prefix_costs",
+        [("stored = L +", "stored = (L if B > 1 else 0) +")],
+        "which is not the right number",
+    ),
+    "a prefix without the new tokens": (
+        "step_time",
+        [("(B, S, T, L, **sizes)", "(B, S, T, min(L, T - S), **sizes)")],
+        r"'seconds'\] is .*, which is not the right number",
+    ),
+    "one step for two parts that are naive": (
+        "choose_forms",
+        [
+            (
+                "shared_seconds + own_seconds}",
+                "step_time(own, B, S, T, L, sizes, itemsize, rate, bandwidth)['seconds'] "
+                "if shared == own == 'naive' else shared_seconds + own_seconds}",
+            )
+        ],
+        r"'seconds'\] is .*, which is not the right number",
+    ),
+    "the best bandwidth of a table": (
+        "read_measurements",
+        [("naive_us, _ = rows[0]", "naive_us, _ = min(rows, key=lambda row: row[1])")],
+        "naive_gb_per_s is the best of the table",
+    ),
+    "the best rate of a table": (
+        "read_measurements",
+        [("rows[-1]", "max(rows, key=lambda row: row[0] / row[2])")],
+        "absorb_tflop_per_s is the best of the table",
+    ),
     "words of two bytes": (
         "read_measurements",
         [("read = itemsize * ", "read = 2 * ")],
@@ -299,6 +390,21 @@ ATTEMPTS = {
         "predict_ablation",
         [("(total - each) - 1", "(total - each)")],
         r"\['gains'\]\[0\]: these are ratios",
+    ),
+    "pages of its own": (
+        "attend_pages",
+        [("    real =", "    pages = pages.clone()\n    real =")],
+        "pages is returned as a tensor of its own",
+    ),
+    "a cache of its own": (
+        "naive_step",
+        [("    R, Dv =", "    cache = cache.clone()\n    R, Dv =")],
+        "cache is returned as a tensor of its own",
+    ),
+    "whole prompts in one run": (
+        "generate_texts",
+        [("    B, longest =", "    chunk = max(map(len, prompts))\n    B, longest =")],
+        "9 tokens of a text in one run, and there is memory for 4",
     ),
     "a loop that stands still": ("ridge_rows", [("+= 1", "+= 0 * wait()")], r"in line \d+ \(`"),
 }

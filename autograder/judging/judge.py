@@ -38,6 +38,7 @@ FAULTS = {
 
 
 NO_LAUNCH = "no Triton kernel was launched"
+OF_ITS_OWN = "{} is returned as a tensor of its own: write into the one that is passed, and return that"
 
 
 @dataclass(frozen=True)
@@ -226,6 +227,8 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
         return Failure(Outcome.WRONG, f"it changed its argument {', '.join(touched)} in place", case=str(case))
     found = assess(exercise, case.arguments, message.get("result"))
     terms = message.get("terms")
+    if not found and not exercise.replayed:
+        return _kept_apart(exercise, case, message)
     if not found or (terms is not None and terms.reason == NO_LAUNCH):
         return terms
     if message.get("explained"):
@@ -245,6 +248,16 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
         return Failure(Outcome.WRONG, one_line(found.reason, 1000), found.mistake, str(case))
     reason = f"{one_line(found.plain, 1000)}: {one_line(_source_of(exercise, case, message, found), 500)}"
     return Failure(Outcome.WRONG, reason, case=str(case))
+
+
+def _kept_apart(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failure | None:
+    """Return the failure of right results, by what changed, of which one belongs into an argument, or None."""
+    results = message["result"] if len(exercise.returns) > 1 else (message["result"],)
+    for name, result in zip(exercise.returns, results, strict=False):
+        given = case.arguments.get(name) if name in exercise.may_change else None
+        if given is not None and name not in message.get("changed", []) and bool((result != given).any()):
+            return Failure(Outcome.WRONG, OF_ITS_OWN.format(name), case=str(case))
+    return None
 
 
 def _never_written(exercise: Exercise, message: dict[str, Any], found: Difference) -> bool:
@@ -293,7 +306,7 @@ def broken_terms(exercise: Exercise, case: Case, launches: int, owners: Sequence
         reason = f"{launches} launches, expected {exercise.launches}"
     for name, owner in zip(exercise.returns, owners, strict=False):
         if name in exercise.may_change and case.arguments.get(name) is not None and owner != name:
-            reason = f"{name} is returned as a tensor of its own: write into the one that is passed, and return that"
+            reason = OF_ITS_OWN.format(name)
     return Failure(Outcome.WRONG, reason, case=str(case)) if reason else None
 
 

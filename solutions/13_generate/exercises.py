@@ -512,7 +512,7 @@ def _texts(g: torch.Generator, lengths: Sequence[int], new: int, chunk: int, sto
     """Return a model and prompts. `stops` is the number of the token at which the first text ends."""
     model, prompts, said = _talking(g, lengths, new)
     stop = said[0][stops] if stops is not None else -1
-    return {"model": model, "prompts": prompts, "new": new, "chunk": chunk, "stop": stop}
+    return {"model": model | {"most": chunk}, "prompts": prompts, "new": new, "chunk": chunk, "stop": stop}
 
 
 def _written(edit: Callable[[list[list[int]], int], Any] | None = None, **how: Any) -> Callable[..., Tensor]:

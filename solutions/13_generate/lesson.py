@@ -162,6 +162,8 @@ for cost, check_cost in ((0.0, 1.0), (0.02, 1.0), (0.02, 1.05), (0.02, 1.15)):
 # | | | `"w_o"` | [D, H·Dv] |
 # | | | `"w_up"`, `"w_down"` | [2D, D], [D, 2D] |
 #
+# A model may have an entry `"most"` beside them: the most tokens of a text that there is memory for in one run.
+#
 # `make_cache` makes one paged cache for all layers: a pool of pages for each, and one table, as all layers hold the
 # same tokens. Latent and rotated key of a token lie side by side in one row of R + Dr numbers, as in vLLM and FlashMLA.
 # `run` is what you call. It needs one thing of you: `attend_pages`.
@@ -198,7 +200,10 @@ def run(model, tokens, positions, lengths, cache):
 
     tokens, positions: [B, S], int64; lengths: [B], how many of the S are real, from the first on; 0 for a text that
     gets none. Returns logits [B, S, V], without meaning behind padding. cache["seq_lens"] is a new tensor afterwards.
+    Raises ValueError if a length is more than model["most"], where there is one.
     """
+    if (n := int(lengths.max())) > model.get("most", n):
+        raise ValueError(f"{n} tokens of a text in one run, and there is memory for {model['most']}")
     x = model["embed"][tokens]
     for w, pages in zip(model["layers"], cache["pages"], strict=True):
         Dn, R = w["w_uk"].shape[1:]
@@ -362,7 +367,7 @@ check("choose_tokens")
 # | `model` | dict | see above |
 # | `prompts` | list of B lists of ints | of different lengths, none empty |
 # | `new` | int | most tokens that a text gets |
-# | `chunk` | int | most tokens of a text in one run of the prefill |
+# | `chunk` | int | most tokens of a text in one run of the prefill; `model["most"]` says the same |
 # | `stop` | int | the token that ends a text; −1 for none |
 # | returns | [B, new], int64 | a text keeps the token that ends it; behind it its row holds −1 |
 #

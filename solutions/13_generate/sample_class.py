@@ -1,6 +1,6 @@
 """The sample class of lesson 13: right in another style, and wrong; every named mistake is shown."""
 
-from autograder.course.sample import Expected, Submission, replace, rewrite, says, unfinished
+from autograder.course.sample import Expected, Submission, replace, rewrite, says, slip, unfinished
 from autograder.judging.verdict import Outcome
 
 NOT_DONE = Expected(0, Outcome.UNFINISHED, "as it was handed out")
@@ -289,6 +289,19 @@ def generate_all(model, prompts, new):
             **says("choose_tokens", "divide by the temperature first", 2),
             "verify_drafts": NOT_DONE,
         },
+    ),
+    slip(
+        "jan",
+        "pages of its own",
+        "attend_pages",
+        {"    real = torch": "    pages = pages.clone()\n    real = torch"},
+        "pages is returned as a tensor of its own",
+    ),
+    Submission(
+        "kim",
+        "whole prompts in one run",
+        (replace("generate_texts", "    B, longest =", "    chunk = max(map(len, prompts))\n    B, longest ="),),
+        {"generate_texts": Expected(2, Outcome.ERROR, "there is memory for")},
     ),
 )
 DEMO = ("ada", "carla", "dev", "gita")
