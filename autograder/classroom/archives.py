@@ -80,11 +80,8 @@ def files(source: Path) -> Iterator[File]:
     Raises OSError for a source that is none of these.
     """
     if source.is_dir():
-        for folder, folders, names in os.walk(source):
-            folders[:] = sorted(name for name in folders if not _litter(name))
-            for name in sorted(names):
-                path = Path(folder) / name
-                yield from _on_disk(path, path.relative_to(source).parts)
+        for name in sorted(os.listdir(source)):
+            yield from _on_disk(source / name, (name,))
     elif is_notebook(source.name):
         yield from _on_disk(source, (source.name,))
     elif zipfile.is_zipfile(source):
@@ -104,10 +101,10 @@ def _opened(source: Path) -> zipfile.ZipFile:
 
 
 def _on_disk(path: Path, parts: tuple[str, ...]) -> Iterator[File]:
-    if any(map(_litter, parts)):
+    if _litter(path.name):
         return
     if len(parts) > MAX_FOLDERS:
-        yield File(parts[:2], problem=LONG)
+        yield File(parts[:5], problem=LONG)  # enough to say whose it is
         return
     try:
         status = os.lstat(path)
@@ -115,7 +112,10 @@ def _on_disk(path: Path, parts: tuple[str, ...]) -> Iterator[File]:
             yield File(parts, problem=LINK)
             return
         time = datetime.fromtimestamp(status.st_mtime, UTC)
-        if is_notebook(path.name):
+        if stat.S_ISDIR(status.st_mode):
+            for name in sorted(os.listdir(path)):
+                yield from _on_disk(path / name, (*parts, name))
+        elif is_notebook(path.name):
             yield _bounded(File(parts, read_file(path, MAX_BYTES + 1), time))
         elif path.suffix.lower() == ".zip":
             yield from _within(read_file(path, MAX_ARCHIVE + 1), parts, time, 1, Room())

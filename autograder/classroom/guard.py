@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
+import pwd
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from fnmatch import fnmatch
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import nbformat
@@ -31,9 +33,10 @@ from nbgrader.converters.base import BaseConverter
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.dbutil import ALEMBIC_DIR
 from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
-from nbgrader.utils import ignore_patterns, parse_utc
+from nbgrader.utils import parse_utc
 from sqlalchemy import create_engine, make_url, text
 
+from autograder.classroom.archives import LONG, MAX_FOLDERS, MAX_PATH, is_notebook
 from autograder.classroom.grade import SECRET, read_secret, read_time
 from autograder.classroom.preprocessors import VERDICTS
 from autograder.classroom.restore import safe_name
@@ -41,8 +44,10 @@ from autograder.text import one_line
 
 _copy_all = BaseConverter.init_assignment
 _release_all = ExchangeReleaseFeedback.copy_files
-_collect_all, _record_of = ExchangeCollect.copy_files, ExchangeCollect._path_to_record
+_record_of = ExchangeCollect._path_to_record
 _open = Gradebook.__init__
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # no link is followed, no pipe waited for
+MOST_NAMED = 5  # files left out of a submission
 OPENING, REGISTERING = 0x6D6C61, 0x6D6C62  # of a gradebook, of lessons in one; who holds the second may take the first
 
 
@@ -54,7 +59,6 @@ def guard() -> None:
     nbgrader.api.get_alembic_version = _newest_tables
     BaseConverter.init_assignment = _copy_notes
     ExchangeCollect._path_to_record, ExchangeCollect.copy_files = _record, _copy_collected
-    ExchangeCollect.do_copy = _collect
     ExchangeReleaseFeedback.copy_files = _release
     CourseDirectory.get_existing_timestamp = _time
     NbGraderAPI.get_submitted_timestamp = _time_submitted
@@ -141,46 +145,132 @@ def _record(self: ExchangeCollect, path: str) -> dict[str, Any]:
 
 
 def _copy_collected(self: ExchangeCollect) -> None:
-    """In place of `ExchangeCollect.copy_files`: leave out what `_record` refused."""
-    self.src_records = [record for record in self.src_records if record["username"]]
-    _collect_all(self)
-
-
-def _collect(self: ExchangeCollect, src: str, dest: str, log: Any = None) -> None:
-    """In place of `Exchange.do_copy`, to collect: links stay links, and what cannot be copied stops nobody else.
-
-    nbgrader follows links, with which a student hands in any file that the instructor can read; also where the student
-    puts a link in a folder's place meanwhile.
-    """
-    rules = self.coursedir
-    skip = ignore_patterns(rules.ignore, rules.include, rules.max_file_size, self.log)
-    try:
-        folder = os.open(src, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    """In place of `ExchangeCollect.copy_files`: what cannot be copied stops nobody else."""
+    lesson, course = self.coursedir.assignment_id, self.coursedir.course_id
+    records = [record for record in self.src_records if record["username"]]
+    if records:
+        self.log.info("Processing %d submissions of '%s' for course '%s'", len(records), lesson, course)
+    else:
+        self.log.warning("No submissions of '%s' for course '%s' to collect", lesson, course)
+    for record in records:
+        target = Path(self.coursedir.format_path(self.coursedir.submitted_directory, record["username"], lesson))
+        shown = one_line(record["filename"], 200)
         try:
-            here = Path(f"/proc/self/fd/{folder}")
-            here = f"{here}/" if here.exists() else src
-            if self.get_size(here) > 1000 * rules.max_dir_size:
-                raise OSError(f"it is larger than {rules.max_dir_size} KB")
-            shutil.copytree(here, dest, symlinks=True, ignore=skip, copy_function=_copy_file)
+            if not _asked_for(self, record, target):
+                continue
+            left = [f"{one_line(path, 100)}: {why}" for path, why in _collect(self, record, target).items()]
+            if left:
+                more = " and more" if len(left) > MOST_NAMED else ""
+                self.log.warning("Left out of %s: %s%s", shown, "; ".join(left[:MOST_NAMED]), more)
+        except OSError as error:
+            self.log.error("Not collected: %s: %s", shown, one_line(error, 500))
+
+
+def _asked_for(self: ExchangeCollect, record: dict[str, Any], target: Path) -> bool:
+    """Return whether a submission is to be collected, and log it as nbgrader does."""
+    student, time = record["username"], record["timestamp"]
+    source, lesson = os.path.join(self.inbound_path, record["filename"]), self.coursedir.assignment_id
+    if self.check_owner and student != (owner := _owner(source)):
+        what = "cheating attempt? you may disable this warning by unsetting the option CollectApp.check_owner"
+        claim = f"{one_line(source, 500)} claims to be submitted by {student} but is owned by {owner}"
+        self.log.warning("%s; %s", claim, what)
+    if not target.is_dir():
+        self.log.info("Collecting submission: %s %s", student, lesson)
+        return True
+    before = self.coursedir.get_existing_timestamp(str(target))
+    if (self.update and (before is None or time > before)) or (self.before_duedate and time != before):
+        self.log.info("Updating submission: %s %s", student, lesson)
+        return True
+    what = "No newer submission to collect" if self.update else "Submission already exists, use --update to update"
+    self.log.info("%s: %s %s", what, student, lesson)
+    return False
+
+
+def _collect(self: ExchangeCollect, record: dict[str, Any], target: Path) -> dict[str, str]:
+    """Collect a submission, and return what is left out of it, and why. What was collected before stays until then.
+
+    Raises OSError for one that is not collected.
+    """
+    folder = os.open(os.path.join(self.inbound_path, record["filename"]), READ | os.O_DIRECTORY)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".collected-", dir=target.parent, ignore_cleanup_errors=True) as beside:
+            new, old = Path(beside, "new"), Path(beside, "old")
+            left = _Copy(self.coursedir).folder(folder, new)
+            lost = [path for path in left if is_notebook(path) and "/" not in path]
+            if lost and f"{self.coursedir.assignment_id}.ipynb" not in os.listdir(new):  # another may be taken for it
+                raise OSError(f"{lost[0]}: {left[lost[0]]}")
+            try:
+                if target.is_dir():
+                    target.rename(old)
+                new.rename(target)
+            finally:
+                if old.exists() and not target.exists():
+                    old.rename(target)
+    finally:
+        os.close(folder)
+    return left
+
+
+def _owner(path: str) -> str:
+    try:
+        return pwd.getpwuid(os.lstat(path).st_uid).pw_name
+    except KeyError:
+        return "unknown id"
+
+
+class _Copy:
+    """What is copied of a submission, by nbgrader's rules. Links stay links.
+
+    It is opened from folder to folder, so that no link is followed that its student puts in a place meanwhile.
+    """
+
+    def __init__(self, rules: CourseDirectory):
+        self.rules, self.room = rules, 1000 * rules.max_dir_size
+        self.left: dict[str, str] = {}
+
+    def folder(self, source: int, to: Path, parts: tuple[str, ...] = ()) -> dict[str, str]:
+        """Copy an open folder, and return why some of it is left out. Raises OSError for what is not copied at all."""
+        to.mkdir()
+        for name in sorted(os.listdir(source)):
+            own = (*parts, name)
+            if not _fits(name, self.rules.ignore) and (why := self._entry(source, to / name, own)):
+                self.left["/".join(own)] = why
+        return self.left
+
+    def _entry(self, folder: int, to: Path, parts: tuple[str, ...]) -> str | None:
+        if len(parts) > MAX_FOLDERS or len("/".join(parts)) > MAX_PATH:
+            return LONG
+        try:
+            if stat.S_ISLNK(os.stat(to.name, dir_fd=folder, follow_symlinks=False).st_mode):
+                return os.symlink(os.readlink(to.name, dir_fd=folder), to)
+            source = os.open(to.name, READ, dir_fd=folder)
+        except OSError as error:
+            return error.strerror
+        try:
+            return self._opened(source, to, parts)
         finally:
-            os.close(folder)
-        for each, _, _ in os.walk(dest):  # nbgrader deletes it when the student hands in again
-            os.chmod(each, os.stat(each).st_mode | stat.S_IRWXU)
-    except OSError as error:
-        shutil.rmtree(dest, ignore_errors=True)
-        self.log.error("Not collected: %s: %s", src, one_line(error, 500))
+            os.close(source)
+
+    def _opened(self, source: int, to: Path, parts: tuple[str, ...]) -> str | None:
+        status, most = os.fstat(source), self.rules.max_file_size
+        if stat.S_ISDIR(status.st_mode):
+            self.folder(source, to, parts)
+        elif not stat.S_ISREG(status.st_mode):
+            return "it is not a file"
+        elif most and status.st_size > 1000 * most:
+            return f"it is larger than {most} KB"
+        elif not self.rules.include or _fits(to.name, self.rules.include):
+            self.room -= status.st_size
+            if self.room < 0:
+                raise OSError(f"it is larger than {self.rules.max_dir_size} KB")
+            with open(source, "rb", closefd=False) as file, open(to, "xb") as copy:
+                copy.write(file.read(status.st_size))  # and no more, if it grows meanwhile
+        return None
 
 
-def _copy_file(src: str, dest: str) -> None:
-    """Copy a file, which must be one: no link is followed, no pipe waited for."""
-
-    def opened(name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-
-    with open(src, "rb", opener=opened) as file, open(dest, "wb") as copy:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(f"{src} is not a file")
-        shutil.copyfileobj(file, copy)
+def _fits(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch(name, each) for each in patterns)
 
 
 def _release(self: ExchangeReleaseFeedback) -> None:

@@ -1,4 +1,6 @@
+import os
 import shutil
+import subprocess
 
 import pytest
 
@@ -52,6 +54,24 @@ def tiny_room(judged_class, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield Classroom(Course.at(tiny_course.FOLDER), shutil.copytree(judged_class, tmp_path / "class"))
     grader.shared.cache_clear()
+
+
+@pytest.fixture
+def deepen():
+    """Put 1200 folders into one another in a folder. They are removed in the end, which pytest cannot."""
+    tops = []
+
+    def deepen(folder):
+        tops.append(folder / "a")
+        here = os.open(folder, os.O_RDONLY)
+        for _ in range(1200):
+            os.mkdir("a", dir_fd=here)
+            here, above = os.open("a", os.O_RDONLY, dir_fd=here), here
+            os.close(above)
+        os.close(here)
+
+    yield deepen
+    subprocess.run(["rm", "-rf", *tops], check=True)
 
 
 @pytest.fixture

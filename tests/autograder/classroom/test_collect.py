@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from autograder.classroom.archives import MAX_MEMBERS, MAX_NOTEBOOKS, MAX_UNPACKED, files
+from autograder.classroom.archives import LONG, MAX_MEMBERS, MAX_NOTEBOOKS, MAX_UNPACKED, files
 from autograder.classroom.collect import CollectError, collect, hand_back
 from autograder.classroom.export import table
 from autograder.classroom.feedback import write_feedback
@@ -169,6 +169,29 @@ def test_folders_of_students_in_a_folder(tiny_room, tmp_path):
     assert _there(tiny_room) == {"ada": RIGHT_BOOK, "ben": WRONG_BOOK}
     assert len(_refused(taken)) == 3
     assert "does not say whose it is" in _refused(taken)[BOOK]
+
+
+def test_a_students_folder_that_is_not_read_is_named_and_costs_nobody_else(tiny_room, tmp_path, monkeypatch, deepen):
+    place, real = tmp_path / "in", os.listdir
+    for student in ("ada", "deb", "eve"):
+        (place / student).mkdir(parents=True)
+        (place / student / BOOK).write_bytes(RIGHT_BOOK)
+    (place / "zed").symlink_to(place / "ada")
+    deepen(place / "deb")
+
+    def listdir(path):
+        if path == place / "eve":
+            raise PermissionError(13, "Permission denied", str(path))  # a test may be run by root, who may read all
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    taken = collect(tiny_room, [place])
+    assert _there(tiny_room) == {"ada": RIGHT_BOOK, "deb": RIGHT_BOOK}
+    assert _refused(taken) == {
+        "deb/a/a/a/a": LONG,
+        "eve": "it cannot be read: Permission denied",
+        "zed": "it is a link, which is not followed",
+    }
 
 
 def test_nobody_hands_in_for_another_by_a_files_name(tiny_room, tmp_path):

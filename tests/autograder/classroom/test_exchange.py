@@ -149,7 +149,7 @@ def test_a_link_in_the_exchange_hands_in_no_file_of_the_instructors(tiny_room, t
     os.mkfifo(_inbound(tiny_room, tmp_path, "dan") / "pipe")
     shutil.copy(honest, _inbound(tiny_room, tmp_path, "ben") / BOOK)
     _exchange(tiny_room, tmp_path, "ExchangeCollect")
-    assert {result.student: result.score for result in tiny_room.grade()} == {"ada": 5, "ben": 5, "eve": 0}
+    assert {result.student: result.score for result in tiny_room.grade()} == {"ada": 5, "ben": 5, "eve": 0, "dan": 0}
 
 
 def test_entries_of_the_exchange_that_are_no_submission_stop_nobody_else(tiny_room, tmp_path, caplog):
@@ -168,6 +168,66 @@ def test_entries_of_the_exchange_that_are_no_submission_stop_nobody_else(tiny_ro
     assert os.stat(tiny_room.submitted / "ben" / NAME / "more").st_mode & 0o700 == 0o700
     assert sum("Not collected" in line for line in caplog.messages) == 6
     assert "\x1b" not in caplog.text
+
+
+def _sparse(folder, *sizes):
+    for n, size in enumerate(sizes):
+        with open(folder / f"{n}.bin", "wb") as file:
+            file.truncate(size << 20)
+
+
+def _notebook_is_a_pipe(folder):
+    (folder / BOOK).rename(folder / "scratch.ipynb")
+    os.mkfifo(folder / BOOK)
+
+
+@pytest.mark.parametrize(
+    ("make", "says", "taken"),
+    [
+        (lambda folder, deepen: os.mkfifo(folder / "core.sock"), "core.sock: it is not a file", True),
+        (lambda folder, deepen: deepen(folder), "a/: its path has more than", True),
+        (lambda folder, deepen: _sparse(folder, 200), "0.bin: it is larger than 100000 KB", True),
+        (lambda folder, deepen: _sparse(folder, 40, 40, 40), "it is larger than 100000 KB", False),
+        (lambda folder, deepen: _notebook_is_a_pipe(folder), f"{BOOK}: it is not a file", False),
+    ],
+    ids=["a pipe", "deep", "a large file", "large", "no notebook"],
+)
+def test_what_cannot_be_copied_costs_no_earlier_hand_in_and_nobody_else(
+    tiny_room, tmp_path, caplog, deepen, make, says, taken
+):
+    (_inbound(tiny_room, tmp_path, "ada") / BOOK).write_text("[]")
+    _exchange(tiny_room, tmp_path, "ExchangeCollect")
+    later = _inbound(tiny_room, tmp_path, "ada", "2026-12-25 10:00:00 UTC")
+    (later / BOOK).write_text("{}")
+    make(later, deepen)
+    (_inbound(tiny_room, tmp_path, "zoe") / BOOK).write_text("{}")
+    _exchange(tiny_room, tmp_path, "ExchangeCollect")
+    ada, zoe = (tiny_room.submitted / student for student in ("ada", "zoe"))
+    assert (ada / NAME / BOOK).read_text() == ("{}" if taken else "[]")
+    assert (ada / NAME / "timestamp.txt").read_text() == f"2026-12-{25 if taken else 24} 10:00:00 UTC"
+    assert (zoe / NAME / BOOK).is_file()
+    (line,) = [line for line in caplog.messages if says in line]
+    assert line.startswith("Left out of ada+" if taken else "Not collected: ada+")
+    assert [each.name for each in ada.iterdir()] == [NAME]
+
+
+def test_what_ends_while_it_is_put_in_its_place_costs_no_earlier_hand_in(tiny_room, tmp_path, monkeypatch):
+    real = Path.rename
+
+    def rename(path, target):
+        if path.name == "new":
+            raise KeyboardInterrupt
+        return real(path, target)
+
+    for day in (24, 25):
+        (_inbound(tiny_room, tmp_path, "ada", f"2026-12-{day} 10:00:00 UTC") / BOOK).write_text(str(day))
+        if day == 25:
+            monkeypatch.setattr(Path, "rename", rename)
+            with pytest.raises(KeyboardInterrupt):
+                _exchange(tiny_room, tmp_path, "ExchangeCollect")
+        else:
+            _exchange(tiny_room, tmp_path, "ExchangeCollect")
+    assert (tiny_room.submitted / "ada" / NAME / BOOK).read_text() == "24"
 
 
 def test_feedback_goes_to_the_submission_that_was_graded_last(tiny_room, tmp_path):
