@@ -6,6 +6,7 @@ parts of a query, Dv of a value, and R of the latent. Without a generator, `rand
 
 from __future__ import annotations
 
+import math
 from random import Random
 from typing import Any
 
@@ -18,6 +19,7 @@ from mla_ref.rope import rope_cos_sin
 
 HALF, FLOAT, BF16 = torch.float16, torch.float32, torch.bfloat16
 EPS = 1e-6
+FAR_BELOW_0 = dict(sharp=0.0, level=-2e4)  # scores of a decode step: alike, so exp2(x · log2 e) is exact, too
 V3 = dict(H=128, Dn=128, Dr=64, Dv=128, R=512)  # DeepSeek-V3
 
 
@@ -101,6 +103,12 @@ def sink(q: torch.Tensor, k: torch.Tensor, depth: float) -> None:
     below = depth * torch.arange(k.shape[1], 0, -1)
     q[..., 0] = 1.0
     k[..., 0] -= below.reshape(-1, *[1] * (k.dim() - 3))
+
+
+def set_level(q: torch.Tensor, k: torch.Tensor, level: float, scale: float) -> None:
+    """Add `level` to all scores of queries and keys, by their first elements: change these in place."""
+    q[..., 0] = math.sqrt(abs(level) / scale)
+    k[..., 0] = math.copysign(math.sqrt(abs(level) / scale), level)
 
 
 def latent_operands(

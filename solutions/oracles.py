@@ -245,6 +245,10 @@ def axis_mistakes(attention: Oracle) -> tuple[Mistake, ...]:
 
 CROSSED = "query and key hold their two parts in different orders: join them in one order in both"
 HIDDEN = -10000.0  # what is taken for −∞
+FINITE = (
+    "where all scores are far below 0 none of them counts: masked scores are −inf, and so is the first maximum, no "
+    "finite number"
+)
 NOT_HIDDEN = "hidden scores are set to −10000, and the scores that are seen may be lower: set the hidden ones to −inf"
 
 
@@ -371,6 +375,16 @@ def empty_mistakes(name: str, oracle: Oracle, outputs: str = "out 0 and lse −i
     from_0 = f"{name} has an lse of 0, expected −inf: let the maximum begin at −inf, not at 0"
     changes = {nan_where_empty: said, all_nan_where_empty: said, lse_where_empty(0): from_0}
     return tuple(Mistake("empty", message, after(oracle, change)) for change, message in changes.items())
+
+
+def finite_mask(oracle: Oracle) -> Mistake:
+    """Return the mistake of −10000, or more, in place of −∞: rows of lower scores are 0."""
+
+    def wrong(**given: Any) -> tuple[Tensor, None]:
+        out, lse = oracle(**given)
+        return out.masked_fill((lse < HIDDEN)[..., None], 0), None  # any lse
+
+    return Mistake("finite mask", FINITE, wrong)
 
 
 def eager_decode(

@@ -177,6 +177,28 @@ ATTEMPTS = {
     "a mean": ("rms_norm", [("tl.sum(x * x) / D", "tl.mean(x * x)")], r"'mean': tl.sum\(x\) / n is the mean"),
     "NumPy in a kernel": ("scale_add", [("alpha * x", "np.exp(x)")], "a kernel has its functions from tl"),
     "one block of heads": ("apply_rope", [("triton.cdiv(H, block_h)", "1")], "no store wrote"),
+    "512 columns, however many there are": ("scaled_matmul", [("(0, K, BLOCK_K)", "(0, 512, BLOCK_K)")], "K=1100"),
+    "one block for the rotated part": (
+        "attention_score",
+        [
+            (
+                "k_rope_ptr + b * T * P, offs_m, offs_n, M, T, P, BLOCK_D",
+                "k_rope_ptr + b * T * P, offs_m, offs_n, M, T, P, 256",
+            ),
+            ("start in range(0, D, BLOCK_D)", "start in range(0, D if BLOCK_D < 256 else 1, BLOCK_D)"),
+        ],
+        "Dr=270",
+    ),
+    "a whole prompt is not causal": (
+        "masked_softmax",
+        [("- (S - 1 - s)", "- (S - 1 - s) * (S < T)")],
+        "S−1−s positions less",
+    ),
+    "twelve blocks at the most": (
+        "long_softmax",
+        [("range(0, seen, BLOCK_N)", "range(0, tl.minimum(seen, 12 * BLOCK_N), BLOCK_N)")],
+        "T=70000",
+    ),
     "weights of rows that see nothing are not stored": (
         "masked_softmax",
         [("mask=offs_n < T)", "mask=(offs_n < T) & (seen > 0))")],
@@ -223,6 +245,11 @@ ATTEMPTS = {
         [('tl.full([BLOCK_H], float("-inf"), tl.float32)', "tl.zeros([BLOCK_H], tl.float32)")],
         "let the maximum begin at −inf",
     ),
+    "an accumulator of 16 bits": (
+        "latent_decode",
+        [("c_kv, acc * alpha[:, None])", "c_kv, acc * alpha[:, None]).to(c_kv.dtype).to(tl.float32)")],
+        "T=2000",
+    ),
     "exp2 for exp": ("latent_decode", [("tl.exp(", "tl.exp2(")], "multiply the scores by log2"),
     "exp2 and log2 for exp and log": (
         "latent_decode",
@@ -244,6 +271,14 @@ ATTEMPTS = {
         "combine_splits",
         [("m_i + tl.log(l_i)", "tl.log(l_i)")],
         "add the maximum that was subtracted",
+    ),
+    "a finite lse for no split": (
+        "combine_splits",
+        [
+            ('offs_p < P, other=float("-inf")', "offs_p < P, other=-1e30"),
+            ("(weights > 0)[", "((weights > 0) & (offs_p < P))["),
+        ],
+        "lse should be -inf",
     ),
     "half of the scores are scaled": (
         "latent_decode",
@@ -334,6 +369,21 @@ ATTEMPTS = {
         "predict_splits",
         [("num_splits * partial if", "num_splits * partial // H if")],
         r"\['partial_bytes'\]: the partials lack H",
+    ),
+    "no more splits than tokens": (
+        "predict_splits",
+        [("    programs =", "    num_splits = min(num_splits, T)\n    programs =")],
+        r"\['programs'\] is 15",
+    ),
+    "partials of blocks of 16 rows": (
+        "predict_splits",
+        [("2 * B * H * (512", "2 * B * -(-H // 16) * 16 * (512")],
+        r"\['partial_bytes'\] is",
+    ),
+    "a factor of 16 at the most": (
+        "predict_fold",
+        [("range(1, q_len + 1)", "range(1, min(q_len, 16) + 1)")],
+        r"\['factor'\] is 15",
     ),
     "a factor that fits, and reads rounded down": (
         "predict_fold",

@@ -203,6 +203,7 @@ MATMUL = Exercise(
                 dict(M=20, N=33, K=80),
                 dict(M=150, N=333, K=150),
                 dict(M=17, N=20, K=48, scale=0.01, large=True, dtype=HALF),
+                dict(M=3, N=5, K=1100),
             ],
             hidden=lambda r: [
                 dict(M=r.randint(1, 40), N=r.randint(100, 300), K=r.randint(65, 200), scale=r.uniform(-2, 2)),
@@ -350,6 +351,7 @@ SCORE = Exercise(
             visible=[
                 dict(B=2, S=1, H=4, T=150, R=80, Dr=20, Dn=28),
                 dict(B=1, S=1, H=3, T=30, R=150, Dr=70, Dn=150),
+                dict(B=1, S=1, H=3, T=20, R=530, Dr=270),
             ],
             hidden=lambda r: [
                 dict(B=1, S=2, H=4, T=r.randint(130, 200), R=r.randint(129, 200), Dr=r.randint(65, 90)),
@@ -632,7 +634,7 @@ SOFTMAX = Exercise(
         Part(
             "several queries",
             1,
-            visible=[dict(lens=(34, 13), S=3, H=2, T=34)],
+            visible=[dict(lens=(34, 13), S=3, H=2, T=34), dict(lens=(9,), S=9, H=2, T=9)],
             hidden=lambda r: [
                 dict(lens=(n, r.randint(5, n)), S=r.randint(2, 5), H=r.randint(1, 3), T=n)
                 for n in (r.randint(33, 63), 64)
@@ -780,6 +782,7 @@ LONG = Exercise(
                 dict(lens=(4100,), S=1, H=1, T=4100, scale=0.0, level=-1e5),
                 dict(lens=(5000, 40), S=2, H=2, T=5000, poison=math.nan),
                 dict(lens=(13000,), S=1, H=1, T=13000),
+                dict(lens=(70000,), S=1, H=1, T=70000),
             ],
             hidden=lambda r: [
                 dict(lens=(r.randint(0, 2), r.randint(4096, 4100)), S=3, H=1, T=r.randint(4101, 9000), poison=math.nan),

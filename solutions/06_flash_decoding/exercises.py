@@ -13,7 +13,7 @@ from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, Spee
 from mla_ref.attention import latent_attention
 from mla_ref.hardware.cost import Cost
 
-from ..drawing import BF16, FLOAT, HALF, as_given
+from ..drawing import BF16, FAR_BELOW_0, FLOAT, HALF, as_given, set_level
 from ..oracles import (
     BASE_2,
     DECODED_IN_BASE_2,
@@ -30,6 +30,7 @@ from ..oracles import (
     decoded_with,
     eager_decode,
     empty_mistakes,
+    finite_mask,
     in_blocks,
     lse_where_empty,
     maximum_not_kept,
@@ -79,13 +80,18 @@ PREDICT = Exercise(
         Part(
             "any step",
             1,
-            visible=[dict(B=30, H=40, T=1000, num_splits=7), dict(B=2, H=5, T=333, num_splits=1)],
+            visible=[
+                dict(B=30, H=40, T=1000, num_splits=7),
+                dict(B=2, H=5, T=333, num_splits=1),
+                dict(B=3, H=7, T=5, num_splits=12),
+            ],
             hidden=lambda r: (
                 [
                     dict(B=r.randint(1, 64), H=r.randint(1, 128), T=r.randint(1, 99999), num_splits=n)
                     for n in (1, 2, r.randint(3, 9), r.randint(10, 200))
                 ]
                 + [dict(B=1, H=16 * r.randint(1, 7) + 1, T=r.randint(1, 999), num_splits=3)]
+                + [dict(B=r.randint(1, 9), H=r.randint(1, 15), T=r.randint(1, 9), num_splits=r.randint(10, 64))]
             ),
         ),
     ),
@@ -269,12 +275,23 @@ def _decode_step(
     Dr: int = 16,
     lens: Sequence[int] | None = None,
     sharp: float = 1.0,
+    level: float = 0.0,
+    first: float = 0.0,
     scale: float = 0.25,
     dtype: torch.dtype = HALF,
     nan_beyond: bool = False,
 ) -> Arguments:
+    """Return the operands of a step; `sharp` is the size of the queries, `level` is added to all scores.
+
+    `first` is added to the score of the first token, and no latent is negative: each block adds little to a large sum.
+    """
     q_latent, q_rope = (randn(g, B, H, width, scale=sharp, dtype=dtype) for width in (R, Dr))
     tokens = _tokens(g, B, T, R, Dr, lens, dtype, nan_beyond)
+    if level:
+        set_level(q_rope, tokens["k_rope"], level, scale)
+    if first:
+        q_rope[..., 0], tokens["k_rope"][:, 0, 0] = 1.0, first / scale
+        tokens["c_kv"].abs_()
     return {"q_latent": q_latent, "q_rope": q_rope, **tokens, "scale": scale}
 
 
@@ -356,7 +373,12 @@ DECODE = Exercise(
         Part(
             "many blocks, also with scores of a hundred and more",
             2,
-            visible=[dict(B=1, H=8, T=256), dict(B=1, H=20, T=384, dtype=BF16), dict(B=1, H=8, T=192, sharp=60.0)],
+            visible=[
+                dict(B=1, H=8, T=256),
+                dict(B=1, H=20, T=384, dtype=BF16),
+                dict(B=1, H=8, T=192, sharp=60.0),
+                dict(B=1, H=2, T=2000, sharp=0.0, first=12.0),
+            ],
             hidden=lambda r: [dict(B=1, H=r.randint(1, 20), T=128 * r.randint(1, 3), R=64, dtype=BF16)],
         ),
         Part(
@@ -365,9 +387,11 @@ DECODE = Exercise(
             visible=[
                 dict(B=4, H=8, T=200, lens=(200, 21, 0, 1)),
                 dict(B=3, H=8, T=40, lens=(37, 5, 0), nan_beyond=True),
+                dict(B=1, H=4, T=40, lens=(37,), **FAR_BELOW_0),
             ],
             hidden=lambda r: [
-                dict(B=3, H=r.randint(1, 17), T=150, lens=(r.randint(129, 150), r.randint(0, 20), r.randint(60, 70)))
+                dict(B=3, H=r.randint(1, 17), T=150, lens=(r.randint(129, 150), r.randint(0, 20), r.randint(60, 70))),
+                dict(B=1, H=r.randint(1, 17), T=63, lens=(2 * r.randint(16, 30) + 1,), **FAR_BELOW_0),
             ],
         ),
     ),
@@ -429,6 +453,7 @@ DECODE = Exercise(
         ),
         *NOT_RESCALED,
         *in_blocks("tail unmasked", TAIL, lambda block: blockwise(block, tail=False)),
+        finite_mask(decoded),
     ),
     kernel=True,
     speed=Speed(
@@ -596,8 +621,14 @@ SPLIT = Exercise(
         Part(
             "splits with no tokens",
             1,
-            visible=[dict(B=3, H=2, T=20, lens=(3, 20, 0), num_splits=6)],
-            hidden=lambda r: [dict(B=2, H=2, T=9, lens=(r.randint(0, 2), 5), num_splits=4)],
+            visible=[
+                dict(B=3, H=2, T=20, lens=(3, 20, 0), num_splits=6),
+                dict(B=2, H=3, T=50, lens=(41, 3), num_splits=4, **FAR_BELOW_0),
+            ],
+            hidden=lambda r: [
+                dict(B=2, H=2, T=9, lens=(r.randint(0, 2), 5), num_splits=4),
+                dict(B=2, H=2, T=50, lens=(r.choice([29, 39]), r.randint(1, 2)), num_splits=3, **FAR_BELOW_0),
+            ],
         ),
     ),
     inputs=_split_step,
@@ -653,6 +684,7 @@ SPLIT = Exercise(
             "the last block of a split reaches into the next one: mask with the end of the split, not with the length",
             lambda block: _split_by(_up_to_block(block)),
         ),
+        finite_mask(_splits),
     ),
     kernel=True,
     speed=Speed(
@@ -769,8 +801,12 @@ COMBINE = Exercise(
                 dict(P=3, B=2, H=2, empty=((1, 0), (2, 0))),
                 dict(P=2, B=2, H=3, empty=((0, 1), (1, 1))),
                 dict(P=3, B=2, H=2, empty=((1, 0),), held=INF),
+                dict(P=3, B=2, H=2, empty=((0, 1), (1, 1), (2, 1))),
             ],
-            hidden=lambda r: [dict(P=4, B=2, H=2, empty=[(split, r.randint(0, 1)) for split in range(4)])],
+            hidden=lambda r: [
+                dict(P=4, B=2, H=2, empty=[(split, r.randint(0, 1)) for split in range(4)]),
+                *(dict(P=P, B=2, H=2, empty=[(split, 0) for split in range(P)]) for P in (4, r.choice([3, 5, 7]))),
+            ],
         ),
     ),
     inputs=_partials,
@@ -866,10 +902,17 @@ PREDICT_FOLD = Exercise(
         Part(
             "any step",
             1,
-            visible=[dict(q_len=5, H=32), dict(q_len=6, H=30), dict(q_len=10, H=32), dict(q_len=9, H=8)],
+            visible=[
+                dict(q_len=5, H=32),
+                dict(q_len=6, H=30),
+                dict(q_len=10, H=32),
+                dict(q_len=9, H=8),
+                dict(q_len=120, H=1),
+            ],
             hidden=lambda r: (
                 [dict(q_len=r.randint(1, 12), H=r.choice([1, 7, 8, 16, 20, 32, 64, 128])) for _ in range(6)]
                 + [dict(q_len=3, H=43), dict(q_len=12, H=32), dict(q_len=r.choice([15, 20]), H=16)]
+                + [dict(q_len=r.choice([24, 36, 40]), H=r.randint(1, 3))]
             ),
         ),
     ),
@@ -927,7 +970,7 @@ def _folded_step(
     tokens = _tokens(g, B, T, R, Dr, lens, dtype, nan_beyond)
     found = {"q_latent": q_latent, "q_rope": q_rope, **tokens, "scale": scale}
     if level:
-        found["q_rope"][..., 0] = found["k_rope"][..., 0] = math.sqrt(level / scale)
+        set_level(found["q_rope"], found["k_rope"], level, scale)
     return found
 
 

@@ -477,6 +477,21 @@ def into_state(peak, total, acc, scores, values):
         },
     ),
     Submission(
+        "quin",
+        "a mask of −30",
+        patches=(
+            replace("latent_decode", 'length, qk, float("-inf")', "length, qk, -30.0"),
+            replace("split_decode", 'end, qk, float("-inf")', "end, qk, -30.0"),
+            unfinished("combine_splits"),
+            unfinished("folded_decode"),
+        ),
+        expect={
+            **left_out("combine_splits", "folded_decode")[1],
+            **not_right("latent_decode", "masked scores are −inf", 3),
+            **not_right("split_decode", "masked scores are −inf", 3),
+        },
+    ),
+    Submission(
         "zach",
         "powers of 2",
         patches=(replace("latent_decode", "tl.exp(", "tl.exp2("), *REST),

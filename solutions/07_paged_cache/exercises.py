@@ -16,7 +16,7 @@ from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, Spee
 from mla_ref.attention import latent_attention
 from mla_ref.hardware.cost import Cost
 
-from ..drawing import BF16, HALF
+from ..drawing import BF16, FAR_BELOW_0, HALF, set_level
 from ..oracles import (
     DECODED_IN_BASE_2,
     NOT_RESCALED,
@@ -25,6 +25,7 @@ from ..oracles import (
     decode_floor,
     eager_decode,
     empty_mistakes,
+    finite_mask,
     in_blocks,
     slips,
 )
@@ -1105,12 +1106,17 @@ def _decode_case(
     max_pages: int = 4,
     rubbish_behind: bool = False,
     pages_far_apart: bool = False,
+    sharp: float = 1.0,
+    level: float = 0.0,
     scale: float = 0.25,
     dtype: torch.dtype = HALF,
 ) -> Arguments:
+    """Return the operands of a step; `sharp` is the size of the queries, `level` is added to all scores."""
     lens = [lens] * B if isinstance(lens, int) else list(lens)
-    query = [randn(g, len(lens), H, width, dtype=dtype) for width in (R, Dr)]
+    query = [randn(g, len(lens), H, width, scale=sharp, dtype=dtype) for width in (R, Dr)]
     pages, table = _pool(g, lens, page_size, max_pages, (R, Dr), rubbish_behind, pages_far_apart, dtype)
+    if level:
+        set_level(query[1], pages[1], level, scale)
     names = ("q_latent", "q_rope", "c_kv_pages", "k_rope_pages", "block_table", "seq_lens", "scale")
     return dict(zip(names, (*query, *pages, table, torch.tensor(lens, dtype=torch.int32), scale), strict=True))
 
@@ -1268,12 +1274,14 @@ DECODE = Exercise(
             visible=[
                 dict(H=3, lens=(40, 17, 0, 1), page_size=16),
                 dict(H=2, lens=(33, 0, 64), page_size=32, max_pages=2, rubbish_behind=True),
+                dict(H=2, lens=(37,), page_size=16, **FAR_BELOW_0),
             ],
             hidden=lambda r: [
                 dict(
                     H=2, lens=(r.randint(1, 63), 16 * r.randint(0, 4)), page_size=16, max_pages=4, rubbish_behind=True
                 ),
                 dict(H=2, lens=(r.randint(65, 127),), page_size=64, max_pages=2, rubbish_behind=True),
+                dict(H=r.randint(1, 5), lens=(2 * r.randint(8, 31) + 1,), page_size=16, **FAR_BELOW_0),
             ],
         ),
         Part(FAR, 1, visible=[dict(H=2, lens=(64, 64), page_size=16, pages_far_apart=True)]),
@@ -1342,6 +1350,7 @@ DECODE = Exercise(
             for modulo in BOTH
         ),
         *(replace(each, oracle=_over_rows(each.oracle)) for each in STILL_MADE),
+        finite_mask(_attended()),
     ),
     like=("q_latent", torch.float32),
     kernel=True,

@@ -592,6 +592,7 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
             ),
             ("yann", "keeps the old sum", "l_i = l_i * alpha +", "l_i = l_i +", "l_i is not multiplied", 1),
             ("yves", "keeps the old accumulator", "acc * alpha[:, None])", "acc)", "acc is not multiplied", 1),
+            ("wes", "a mask of −1e4", 'qk, float("-inf"))', "qk, -1e4)", "masked scores are −inf", 3),
             (
                 "zoe",
                 "lse in base 2",
