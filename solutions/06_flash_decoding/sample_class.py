@@ -598,7 +598,7 @@ def latent_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
             replace(
                 "latent_decode",
                 "length = tl.load(seq_lens_ptr + b)",
-                "length = tl.load(seq_lens_ptr + b)\n    if T > 1000:\n        length = tl.minimum(length, 64)",
+                "length = tl.load(seq_lens_ptr + b)\n    if T > 2000:\n        length = tl.minimum(length, 64)",
             ),
             *REST,
         ),
