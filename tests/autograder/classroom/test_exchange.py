@@ -1,6 +1,7 @@
 """nbgrader's exchange to the end: released, fetched, submitted, collected, graded, handed back."""
 
 import json
+import logging
 import os
 import pwd
 import shutil
@@ -137,8 +138,9 @@ def _exchange(room, root, kind):
     config = room.records.config()
     config.Exchange.root, config.CourseDirectory.assignment_id = str(root), NAME
     config.ExchangeCollect.update = True
+    log = logging.getLogger(str(root))  # by default an application's, which an earlier test may have left silent
     getattr(default, kind)(
-        coursedir=CourseDirectory(config=config), authenticator=Authenticator(config=config), config=config
+        coursedir=CourseDirectory(config=config), authenticator=Authenticator(config=config), config=config, log=log
     ).start()
 
 
