@@ -111,7 +111,7 @@ def _on_disk(path: Path, parts: tuple[str, ...]) -> Iterator[File]:
         if stat.S_ISLNK(status.st_mode):
             yield File(parts, problem=LINK)
             return
-        time = datetime.fromtimestamp(status.st_mtime, UTC)
+        time = _date(status.st_mtime)
         if stat.S_ISDIR(status.st_mode):
             for name in sorted(os.listdir(path)):
                 yield from _on_disk(path / name, (*parts, name))
@@ -218,13 +218,21 @@ def _name(info: zipfile.ZipInfo) -> str:
     return name.replace("\\", "/")
 
 
+def _date(seconds: float) -> datetime | None:
+    """Return a file's time; None for one that no calendar has."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
 def _time(info: zipfile.ZipInfo) -> datetime | None:
     """Return a member's time: the one in UTC if it has that, else the local one, taken for this machine's."""
     extra = info.extra
     while len(extra) >= 4:
         kind, size = struct.unpack("<HH", extra[:4])
         if kind == 0x5455 and size >= 5 and len(extra) >= 9 and extra[4] & 1:
-            return datetime.fromtimestamp(struct.unpack("<i", extra[5:9])[0], UTC)
+            return _date(struct.unpack("<i", extra[5:9])[0])
         extra = extra[4 + size :]
     try:
         return datetime(*info.date_time).astimezone(UTC) if info.date_time[0] > 1980 else None

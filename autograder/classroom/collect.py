@@ -19,13 +19,24 @@ from typing import Any
 
 from autograder.classroom.archives import File, files
 from autograder.classroom.grade import SECRET, Classroom, read_time
-from autograder.classroom.restore import MAX_BYTES, SubmissionError, lesson_of, read_cells, read_file, safe_name
+from autograder.classroom.restore import (
+    MAX_BYTES,
+    SubmissionError,
+    is_letter,
+    lesson_of,
+    read_cells,
+    read_file,
+    safe_name,
+)
 from autograder.course.course import Course
-from autograder.files import write_whole
+from autograder.files import disk_trouble, write_whole
 from autograder.text import listed, one_line
 
-MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+(_(?P<file>.*))?", re.DOTALL)
+# Moodle has a space for each _ of a name, and Canvas a - for those around a number: the first number is the student's.
+MOODLE = re.compile(r"(?P<name>[^_]+)_(?P<number>\d+)_assignsubmission_[a-z]+(_(?P<file>.*))?", re.DOTALL)
 CANVAS = re.compile(r"(?P<name>.+?)_(?P<late>LATE_)?(?P<number>\d+)_(?P<upload>\d+)_(?P<file>.+)", re.DOTALL)
+NUMBERED = re.compile(r"(?=_(\d+)_\d+_)")  # where a name of Canvas could be read as a student's
+ACCENTS = range(0x300, 0x370)  # marks that platforms leave out; those of other scripts are letters of a name
 MOST = 100  # lines on what was not taken of a source
 LONGEST = 200  # characters of a folder's or a file's name that may say the lesson
 AT_ONCE = timedelta(minutes=10)  # within which a platform writes an archive
@@ -67,6 +78,7 @@ class Owner:
     name: str
     number: str = ""
     steady: bool = False
+    others: frozenset[str] = field(default=frozenset(), compare=False)  # numbers further on, which a name may hold
 
 
 @dataclass
@@ -105,38 +117,47 @@ class Students:
     """
 
     def __init__(self, room: Classroom, mapping: Path | None):
-        self.known: dict[str, set[str]] = defaultdict(set)
+        self.known, self.named = _Names(), _Names()
         self.numbers: dict[str, set[str]] = defaultdict(set)
-        self.given: dict[str, set[str]] = _mapping(mapping) if mapping else {}
+        self.given: dict[str, set[str]] = defaultdict(set)
+        for student, number, name in _mapping(mapping) if mapping else ():
+            self.named.add(name, student)
+            if number:
+                self.given[number].add(student)
         with room.records.gradebook() as gradebook:
             for each in gradebook.students:
                 first, last = each.first_name or "", each.last_name or ""
                 for name in (each.id, first + last, last + first, (each.email or "").partition("@")[0]):
-                    self.known[_plain(name)].add(each.id)
+                    self.known.add(name, each.id)
                 if each.lms_user_id:
                     self.numbers[str(each.lms_user_id)].add(each.id)
 
     def has(self, name: str) -> bool:
         """Return whether somebody of the class is called so: by the instructor's file, or in the gradebook."""
-        return bool(self.given.get(f"name {_plain(name)}") or self.known.get(_plain(name)))
+        return bool(self.named.find(name) or self.known.find(name))
+
+    def numbered(self, number: str) -> bool:
+        """Return whether a number is known to be somebody's."""
+        return bool(self.given.get(number) or self.numbers.get(number))
 
     def find(self, owner: Owner) -> tuple[str, bool]:
         """Return the student's name in the class, and whether the mapping has it. Raises CollectError where two fit."""
-        keys = (f"number {owner.number}", f"name {_plain(owner.name)}")
-        given = next((self.given[key] for key in keys if self.given.get(key)), set())
+        given = self.given.get(owner.number, set()) or self.named.find(owner.name)
         found = given or (self.numbers.get(owner.number, set()) if owner.steady else set())
-        found = found or self.known.get(_plain(owner.name), set()) if _plain(owner.name) else found
+        found = found or self.known.find(owner.name)
         if len(found) > 1:
             names = listed(sorted(found))
             raise CollectError(f"{one_line(owner.name, 100)} may be {names}: say which by --mapping")
-        if found:
-            return min(found), bool(given)
-        made = re.sub(r"[^\w@.-]+", "_", unicodedata.normalize("NFC", owner.name)).strip("_.")
-        made = made.encode()[:100].decode(errors="ignore") or "student"
-        made = f"{made}_{owner.number}" if owner.steady else made
-        if not safe_name(made):
+        made = _id_of(owner)
+        if not found and not safe_name(made):
             raise CollectError(f"no student's name can be made of {one_line(owner.name, 100)}: use --mapping")
-        return made, False
+        student = min(found, default=made)
+        if not safe_name(student):
+            who = f"{one_line(student, 100)}, who {one_line(owner.name, 100)} is by --mapping,"
+            raise CollectError(f"{who} cannot be a student's name: letters, digits, _ @ + - .")
+        if owner.steady and not given and student != made and student.endswith(f"_{owner.number}"):
+            raise CollectError(f"{one_line(owner.name, 100)} has the number of {student}: say who it is by --mapping")
+        return student, bool(given)
 
 
 def collect(
@@ -286,7 +307,8 @@ def _of_platform(each: Candidate, level: int) -> Owner | None:
     if found := CANVAS.fullmatch(part):
         each.upload, each.late = int(found["upload"][:18]), bool(found["late"])
         each.name = found["file"] if part == each.parts[-1] else each.name
-        return Owner(found["name"], found["number"], steady=True)
+        others = frozenset(NUMBERED.findall(part)[1:]) - {found["number"]}
+        return Owner(found["name"], found["number"], steady=True, others=others)
     return None
 
 
@@ -338,10 +360,18 @@ def _untimed(each: Candidate) -> Candidate:
 def _name(students: Students, candidates: Iterable[Candidate]) -> list[Taken]:
     """Say which student each notebook is of; return those of which that cannot be said."""
     refused, owners = [], defaultdict(set)
+    called = defaultdict(set)  # by number
+    for owner in (each.owner for each in candidates if each.owner and each.owner.steady):
+        called[owner.number].add(owner.name)
     for each in candidates:
         try:
             if each.owner is None:
                 raise CollectError("its path does not say whose it is: put it in a folder of the student's name")
+            if other := next((n for n in sorted(each.owner.others) if n in called or students.numbered(n)), None):
+                raise CollectError(f"its name has the numbers {each.owner.number} and {other}, each of a student's")
+            if len(names := called[each.owner.number]) > 1:
+                shown = listed(sorted(one_line(name, 100) for name in names))
+                raise CollectError(f"the platform's number {each.owner.number} is of {shown}: it cannot be of several")
             if each.around:
                 names = " or ".join(one_line(_stem(part), 100) for part in (*each.around, each.owner.name))
                 raise CollectError(
@@ -426,7 +456,14 @@ def _place(room: Classroom, candidates: Sequence[Candidate], timestamps: bool, d
             why = f"it is one of {len(group)} for {lesson}: leave the one that counts, or call it {lesson}.ipynb"
             taken += [Taken(each.file, "refused", student, lesson, why=why) for each in group]
             continue
-        taken.append(_put(room, last, timestamps, dry))
+        try:
+            taken.append(_put(room, last, timestamps, dry))
+        except OSError as error:
+            if disk_trouble(error):
+                raise
+            where = one_line(error.filename or "", 300)
+            why = f"submitted/{student}/{lesson} cannot be written, see to {where}: {error.strerror}"
+            taken.append(Taken(last.file, "refused", student, lesson, why=why))
         why = f"{last.file} counts in its place"
         taken += [Taken(each.file, "unchanged", student, lesson, why=why) for each in others]
     return taken
@@ -467,38 +504,67 @@ def _put(room: Classroom, each: Candidate, timestamps: bool, dry: bool) -> Taken
     return Taken(each.file, what, each.student, each.lesson, shown, "; ".join(remarks), bool(remarks))
 
 
+class _Names:
+    """Who is called how. A name without accents is that of who has some, and two that have differ by them."""
+
+    def __init__(self) -> None:
+        self.students: dict[str, set[tuple[str, str]]] = defaultdict(set)
+
+    def add(self, name: str, student: str) -> None:
+        if plain := _plain(name):
+            self.students[plain].add((_spelt(name), student))
+
+    def find(self, name: str) -> set[str]:
+        """Return those who are called so, else those who are but for accents that one of the two lacks."""
+        plain, spelt = _plain(name), _spelt(name)
+        there = self.students.get(plain, ())
+        exact = {student for other, student in there if other == spelt}
+        return exact or {student for other, student in there if plain in (other, spelt)}
+
+
+def _spelt(name: str) -> str:
+    """Return a name without what platforms change in any: case, spaces and what is no letter."""
+    return "".join(letter for letter in unicodedata.normalize("NFKD", name).casefold() if is_letter(letter, "_"))
+
+
+def _id_of(owner: Owner) -> str:
+    """Return a student's name made of what the platform says."""
+    letters = unicodedata.normalize("NFC", owner.name)
+    made = re.sub("_+", "_", "".join(x if is_letter(x) or x in "@.-" else "_" for x in letters)).strip("_.")
+    made = made.encode()[:100].decode(errors="ignore") or "student"
+    return f"{made}_{owner.number}" if owner.steady else made
+
+
 def _plain(name: str) -> str:
-    """Return a name without what platforms change in it: case, accents, spaces and marks."""
-    letters = unicodedata.normalize("NFKD", name).casefold()
-    return "".join(letter for letter in letters if letter.isalnum())
+    """Return a name without accents, either, which some platforms leave out."""
+    return "".join(letter for letter in _spelt(name) if ord(letter) not in ACCENTS)
 
 
-def _mapping(path: Path) -> dict[str, set[str]]:
-    """Return the students that a file names, by "number N" and "name N". Raises CollectError if it is none."""
+def _mapping(path: Path) -> list[tuple[str, str, str]]:
+    """Return a file's students, each with number and name, "" where it has none. Raises CollectError if it is none."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except ValueError:
         raise CollectError(f"{path} is no text in UTF-8: save it as CSV in UTF-8") from None
     head = text.partition("\n")[0]
-    lines = csv.DictReader(text.splitlines(), delimiter=max(",;\t", key=head.count))
-    found: dict[str, set[str]] = defaultdict(set)
-    columns = {str(name).strip().lower(): name for name in lines.fieldnames or ()}
-    if not set(columns) & set(IDS) or not set(columns) & {*NUMBERS, *NAMES}:
-        raise CollectError(
-            f"{path} does not say who is who: expected a column student_id, and number or name; the first line is "
-            f"{one_line(head, 200)}"
-        )
-    for line in lines:
-        student, number, name = (
-            next((str(line[columns[c]]).strip() for c in kind if c in columns and line[columns[c]]), "")
-            for kind in (IDS, NUMBERS, NAMES)
-        )
-        if student and not safe_name(student):
+    csv.field_size_limit(max(len(text), csv.field_size_limit()))  # Moodle's has a column of what students wrote
+    lines = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=head.count))
+    try:
+        columns = {str(name).strip().lower(): name for name in lines.fieldnames or ()}
+        if not set(columns) & set(IDS) or not set(columns) & {*NUMBERS, *NAMES}:
             raise CollectError(
-                f"{path}: {one_line(student, 100)} cannot be a student's name: letters, digits, _ @ + - ."
+                f"{path} does not say who is who: expected a column student_id, and number or name; the first line is "
+                f"{one_line(head, 200)}"
             )
-        if student and (digits := re.search(r"\d+", number)):
-            found[f"number {digits[0]}"].add(student)
-        if student and _plain(name):
-            found[f"name {_plain(name)}"].add(student)
+        found = []
+        for line in lines:
+            student, number, name = (
+                next((str(line[columns[c]]).strip() for c in kind if c in columns and line[columns[c]]), "")
+                for kind in (IDS, NUMBERS, NAMES)
+            )
+            if student:
+                digits = re.search(r"\d+", number)
+                found.append((student, digits[0] if digits else "", name))
+    except csv.Error as error:
+        raise CollectError(f"{path} cannot be read as CSV: {one_line(error, 200)}") from None
     return found

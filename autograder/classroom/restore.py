@@ -260,10 +260,21 @@ def code_cells(notebook: NotebookNode, lesson: Lesson) -> list[Cell]:
     ]
 
 
+UNSEEN = re.compile("[\u034f\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")  # marks that show nothing
+
+
+def is_letter(x: str, without: str = "") -> bool:
+    """Return whether a character is one that a word has, in any script: a letter, a digit, `_`, or a mark on one."""
+    mark = unicodedata.category(x).startswith("M") and not UNSEEN.match(x)
+    return x not in without and (mark or re.fullmatch(r"\w", x) is not None)
+
+
 def safe_name(name: str) -> bool:
     """Return whether a folder's name can be a student's id."""
     return (
-        re.fullmatch(r"[\w@+-][\w@.+-]{0,127}", name) is not None
+        re.match(r"[\w@+-]", name) is not None
+        and len(name) <= 128
+        and all(is_letter(x) or x in "@.+-" for x in name)
         and len(name.encode()) <= MAX_NAME
         and unicodedata.is_normalized("NFC", name)  # else two names could look alike and not be equal
     )
