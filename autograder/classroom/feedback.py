@@ -19,21 +19,23 @@ def write_feedback(
     lessons: Sequence[str] = (),
     progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> tuple[list[Path], list[str]]:
-    """Write a feedback page for every graded submission; return the pages and what went wrong."""
+    """Write a feedback page for every graded submission; return the pages and what went wrong.
+
+    Raises FileNotFoundError where nothing is graded, BlockingIOError while another run is at work in the classroom.
+    """
     from autograder.classroom.converters import Pages, shared_connections
 
     for name in lessons:
         room.course.folder(name)
-    graded = sorted((room.folder / "autograded").glob("*/*/*.ipynb"))
-    graded = [path for path in graded if not lessons or path.stem in lessons]
-    if not graded:
+    if not _graded(room, lessons):
         raise FileNotFoundError(f"nothing is graded in {room.folder} yet: run `mla-course grade` first")
     quieten_nbgrader()
     converter = Pages(room.records.config())
-    with room.records.gradebook() as gradebook:
-        digests = {path: _feedback_digest(gradebook, path) for path in graded}
     pages, problems = [], []
-    with shared_connections():
+    with room.locked(), shared_connections():  # `grade` replaces what is read here
+        graded = _graded(room, lessons)
+        with room.records.gradebook() as gradebook:
+            digests = {path: _feedback_digest(gradebook, path) for path in graded}
         for done, path in enumerate(graded, start=1):
             student, lesson = path.parts[-3], path.stem
             page = room.folder / "feedback" / student / lesson / f"{lesson}.html"
@@ -50,6 +52,12 @@ def write_feedback(
             pages.append(page)
             progress("writing feedback", done, len(graded))
     return pages, problems
+
+
+def _graded(room: Classroom, lessons: Sequence[str]) -> list[Path]:
+    """Return the graded copies of these lessons; of all, if none is named."""
+    found = sorted((room.folder / "autograded").glob("*/*/*.ipynb"))
+    return [path for path in found if not lessons or path.stem in lessons]
 
 
 def _feedback_digest(gradebook: Any, notebook: Path) -> str:

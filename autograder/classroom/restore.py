@@ -8,7 +8,7 @@ import re
 import stat
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,16 @@ from nbformat import NotebookNode
 
 from autograder.course.course import Course
 from autograder.course.lesson import STUB, Lesson, clear_solution
-from autograder.judging.program import MAX_CODE, Cell, is_broken, names_bound, without_magics
+from autograder.judging.program import MAX_CODE, Cell, is_broken, names_bound, statements_beside, without_magics
 from autograder.judging.verdict import Outcome
 from autograder.text import one_line
 
 MAX_BYTES = 32 << 20
 MAX_VALUES = 1 << 20  # lists and dicts in a file: each takes some hundred bytes of memory, for as few as three in it
-MAX_SOURCE = 1 << 20  # characters of a cell, and of all cells together
+MAX_SOURCE = 8 << 20  # characters of a cell
+MAX_TEXT = 1 << 20  # characters of all text together, of which the rest is left out
+PICTURE = re.compile(r"data:image/[\w.+-]{1,40};base64,[A-Za-z0-9+/=]{1000,}", re.ASCII)
+CUT_OFF = "\n[cut off here]"
 MAX_CELLS = 2000
 MAX_ID = 200
 MAX_NAME = 200  # bytes of a student's name, which is part of file names of at most 255
@@ -81,14 +84,22 @@ def read_cells(path: Path) -> list[StudentCell]:
     if len(cells) > MAX_CELLS:
         raise SubmissionError(Outcome.UNREADABLE, f"{name} has {len(cells)} cells, more than {MAX_CELLS}")
     clean = list(clean_cells(cells))
-    code = sum(len(cell.source) for cell in clean if cell.kind == "code")
-    if code > MAX_CODE or sum(len(cell.source) for cell in clean) > MAX_SOURCE:
+    code = [cell.source for cell in clean if cell.kind == "code"]
+    if sum(map(len, code)) > MAX_CODE:
+        longest = max(code, key=len)
         told = (
-            f"{name} holds more than {MAX_CODE >> 10} KiB of code, or more than {MAX_SOURCE >> 20} MiB of code and "
-            "text: take out the cells that the exercises do not need and hand it in again"
+            f"{name} holds more than {MAX_CODE >> 10} KiB of code, {len(longest) >> 10} of them in the cell that "
+            f"begins with {one_line(longest.strip(), 60)!r}: take out what no exercise needs and hand it in again"
         )
         raise SubmissionError(Outcome.UNREADABLE, told)
-    return clean
+    most = MAX_TEXT // max(len(clean) - len(code), 1)  # text decides no verdict
+    return [cell if cell.kind == "code" else replace(cell, source=_shortened(cell.source, most)) for cell in clean]
+
+
+def _shortened(text: str, most: int) -> str:
+    """Return text without the pictures that were pasted into it, and cut off where it is too long."""
+    text = PICTURE.sub("[a picture, left out]", text)
+    return text if len(text) <= most else text[:most] + CUT_OFF
 
 
 def read_file(path: Path, limit: int) -> bytes:
@@ -152,6 +163,7 @@ def restore(lesson: Lesson, cells: Sequence[StudentCell], remarks: dict[str, Any
     defines something else, by the name that a cell defines. Of several, the last one that is not the untouched starter
     counts; those of them that define something else are the student's own, as the parts of a cell that was split. Where
     tools have taken the ids away, the lesson's cells are found by their nbgrader names and by their text. What was
+    added to a set-up cell and defines names, an import say, is the student's own cell below it. What was
     repaired is listed in the notebook's metadata under "mla_course". The student's own text is in the result as text,
     not as markup (see `as_text`).
     """
@@ -182,11 +194,14 @@ def restore(lesson: Lesson, cells: Sequence[StudentCell], remarks: dict[str, Any
         known[exercise].source = source
     following: dict[str, list[NotebookNode]] = {}
     anchor = ""
+    setup = {f"setup-{cell.name}": cell.source for cell in lesson.setup}
     for n, (cell, place) in enumerate(zip(cells, _places(cells, known, parts), strict=True)):
         if place:
             anchor = place
-            if "nbgrader" not in known[place].metadata and known[place].cell_type == "code" == cell.kind:
+            if known[place].cell_type == "code" == cell.kind and "nbgrader" not in known[place].metadata:
                 known[place].source = cell.source
+            elif place in setup and cell.source != known[place].source and (more := added(setup, cell.source)):
+                following.setdefault(place, []).append(nbformat.v4.new_code_cell(more, id=f"own-{n}"))
         if n in parts or (not place and n not in taken and cell.grade_id not in known):
             following.setdefault(anchor, []).append(_own_cell(cell, f"own-{n}"))
     notebook.cells = [
@@ -199,6 +214,11 @@ def restore(lesson: Lesson, cells: Sequence[StudentCell], remarks: dict[str, Any
             repaired[name] = [e for e in lesson.solutions if e in repaired[name] or e in earlier]
     notebook.metadata[REMARKS] = NotebookNode({**(remarks or {}), **repaired})
     return notebook
+
+
+def added(setup: dict[str, str], source: str) -> str:
+    """Return the statements of an edited set-up cell that bind names, none of which the lesson's set-up cells bind."""
+    return statements_beside(set().union(*map(names_bound, setup.values())), source)
 
 
 def _is_students(cell: StudentCell, known: dict[str, NotebookNode]) -> bool:

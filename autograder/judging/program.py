@@ -145,6 +145,12 @@ def names_bound(source: str) -> set[str]:
     return _bound(_Code(source, _statements(source)))
 
 
+def statements_beside(names: set[str], source: str) -> str:
+    """Return the statements of a cell that bind names, none of which is one of these."""
+    code = _code(source)
+    return _keep(code.source, [s for s in code.statements or () if s.bound and not s.bound & names]).strip("\n")
+
+
 def is_broken(source: str) -> bool:
     """Return whether a cell does not parse, or is too long to be parsed."""
     return parsed(without_magics(source)) is None

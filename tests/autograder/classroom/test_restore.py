@@ -98,19 +98,28 @@ def test_a_notebook_of_very_many_cells_is_refused(tmp_path):
 def test_a_notebook_of_very_much_code_is_refused_and_text_may_be_long(tmp_path):
     text = {"cell_type": "markdown", "source": "x" * (1 << 19)}
     assert len(read(tmp_path / "mine.ipynb", {"cells": [text, own_cell("x = 1\n" * 20_000)]})) == 2
-    with pytest.raises(SubmissionError, match="more than 128 KiB of code") as caught:
-        read(tmp_path / "mine.ipynb", {"cells": [own_cell("x = 1\n" * 20_000)] * 2})
+    cells = [own_cell("x = 1\n" * 2_000), own_cell("log = [\n" + "1, 2,\n" * 25_000 + "]")]
+    with pytest.raises(
+        SubmissionError, match=r"128 KiB of code, 146 of them in the cell that begins with 'log = "
+    ) as caught:
+        read(tmp_path / "mine.ipynb", {"cells": cells})
     assert caught.value.outcome is Outcome.UNREADABLE
 
 
-def test_a_notebook_of_very_much_text_is_refused(tmp_path):
-    with pytest.raises(SubmissionError, match="more than 1 MiB of code and text"):
-        read(tmp_path / "mine.ipynb", {"cells": [own_cell("x" * 600_000)] * 2})
+@pytest.mark.parametrize("count", [1, 2, 20])
+def test_pasted_pictures_and_text_without_end_cost_nothing(tmp_path, count):
+    picture = "seen:\n![image.png](data:image/png;base64," + "iVBORw0KGgo" * 5_000 + ")\nso it is"
+    texts = [{"cell_type": "markdown", "source": source} for source in [picture, "word " * 220_000] * count]
+    *cells, last = read(tmp_path / "mine.ipynb", {"cells": [*texts, own_cell("y = 1")]})
+    assert last.source == "y = 1"
+    assert cells[0].source == "seen:\n![image.png]([a picture, left out])\nso it is"
+    assert cells[1].source.endswith("\n[cut off here]")
+    assert sum(len(cell.source) for cell in cells) < (1 << 20) + 100 * len(cells)
 
 
 def test_weird_cells_are_left_out_and_the_rest_is_read(tmp_path):
     weird = [None, 5, [], {}, {"cell_type": "raw"}, {"cell_type": ["code"]}, {"cell_type": "code", "source": 5}]
-    weird += [{"cell_type": "code", "source": "x" * (2 << 20)}, {"cell_type": "code", "metadata": {"nbgrader": 5}}]
+    weird += [{"cell_type": "code", "source": "x" * (9 << 20)}, {"cell_type": "code", "metadata": {"nbgrader": 5}}]
     weird += [{"cell_type": "code", "id": [1], "source": ["a\n", 5, "b"], "metadata": []}]
     cells = read(tmp_path / "mine.ipynb", {"cells": [*weird, own_cell("y = 1")]})
     assert [each.source for each in cells] == ["", "a\nb", "y = 1"]
@@ -283,6 +292,18 @@ def test_the_lessons_own_cells_do_not_count_as_the_students():
     assert sources(restored(plain))["double"] == LESSON.starter("double")
 
 
+def test_what_is_added_to_a_locked_cell_is_the_students_own_and_what_is_changed_there_is_not():
+    plain = notebook(double="def double(x):\n    return x + x")
+    setup = cell(plain, "setup-imports")
+    before = setup["source"]
+    changed = before.replace("import torch", "import numpy as torch")
+    setup["source"] = f"import os\n{changed}\nprint(os.sep)\n\n\ndef half(x):\n    return x / 2"
+    result = restored(plain)
+    assert sources(result)["setup-imports"] == before
+    own = [source for name, source in sources(result).items() if name.startswith("own-")]
+    assert [source.split() for source in own] == [["import", "os", "def", "half(x):", "return", "x", "/", "2"]]
+
+
 def test_the_students_own_cells_stay_where_they_stood():
     plain = notebook(double=MINE)
     place = plain["cells"].index(cell(plain, "check-double"))
@@ -298,6 +319,8 @@ def test_restoring_twice_is_restoring_once():
     rng = random.Random(1)
     for _ in range(60):
         plain = notebook(double=MINE)
+        if rng.random() < 0.5:
+            cell(plain, "setup-imports")["source"] += "\nimport os"
         for damage in rng.sample(DAMAGES, rng.randint(0, 3)):
             try:
                 damage(plain)
