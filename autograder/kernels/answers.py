@@ -104,8 +104,8 @@ class Answers:
                 again = recording.filled(replayed.again) if replayed.again and not program.reason else None
                 if again is not None and assess(self.exercise, cases[n].arguments, again):
                     terms = terms or Failure(Outcome.WRONG, ORDER, case=str(cases[n]))
-                other = recording.filled(replayed.otherwise) if replayed.otherwise and not program.reason else None
-                if other is not None and assess(self.exercise, cases[n].arguments, other):
+                others = [recording.filled(each) for each in ([] if program.reason else replayed.otherwise)]
+                if any(assess(self.exercise, cases[n].arguments, each) for each in others):
                     told = [f": {kernels.told(said)}" for said in (*replayed.unwritten, *replayed.left_out)]
                     terms = terms or Failure(Outcome.WRONG, "".join([UNDEFINED, *told[:1]]), case=str(cases[n]))
                 found[n] = {

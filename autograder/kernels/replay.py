@@ -50,8 +50,8 @@ class Replayed:
         A sentence on a masked load of which what the mask leaves out reaches the results, if any does; None if that is
         not known.
     otherwise
-        The same with other numbers in what is undefined, which nothing wrote or a mask leaves out of a load; empty
-        where that cannot matter.
+        The same, some times, each with other numbers in what is undefined, which nothing wrote or a mask leaves out of
+        a load; empty where that cannot matter.
     left_out
         A sentence on each load that left places out where it can.
     picks
@@ -67,7 +67,7 @@ class Replayed:
     unwritten: list[str] = field(default_factory=list)
     blank: list[int] = field(default_factory=list)
     filled: list[str] | None = None
-    otherwise: list[torch.Tensor] = field(default_factory=list)
+    otherwise: list[list[torch.Tensor]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     picks: list[list[Any]] = field(default_factory=list)
     written: dict[str, float] = field(default_factory=dict)

@@ -12,6 +12,7 @@ import functools
 import itertools
 import math
 import secrets
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from random import Random
 from types import SimpleNamespace
@@ -31,7 +32,7 @@ from autograder.kernels.worker.recording import NAMED
 from mla_ref.hardware.emulator.access import KINDS
 from mla_ref.hardware.emulator.gluon import Descriptor
 from mla_ref.hardware.emulator.machine import Kernel, Watch
-from mla_ref.hardware.emulator.memory import Blanks, Fills, Memory, Region, blank_nans, otherwise
+from mla_ref.hardware.emulator.memory import Blanks, Fills, Memory, Region, Undefined, blank_nans, large, ordinary
 from mla_ref.hardware.emulator.ttir import Block
 
 GUARD = 1 << 12
@@ -60,10 +61,10 @@ class Storages:
     lazy
         Whether what nobody has filled may hold zeros, which take no memory, instead of NaN.
     other
-        Whether it holds what `memory.otherwise` gives instead.
+        What gives what it holds instead (see `memory.Fills`).
     """
 
-    def __init__(self, storages: list[dict[str, Any]], lazy: bool, other: bool = False):
+    def __init__(self, storages: list[dict[str, Any]], lazy: bool, other: Undefined | None = None):
         self.storages = storages
         self.sizes = [storage["bytes"] for storage in storages]
         self.buffers: list[np.ndarray] = []
@@ -169,10 +170,10 @@ class Storages:
                 elements(covered[view["storage"]], view, every=False).copy_((tensor == 1)[..., None])
 
 
-def poison(raw: np.ndarray, dtype: str | None, other: bool = False) -> None:
+def poison(raw: np.ndarray, dtype: str | None, other: Undefined | None = None) -> None:
     """Fill a storage with NaN, or the largest integers, as torch fills what `running.poisoned` looks after.
 
-    With `other`, fill it with what `memory.otherwise` gives.
+    With `other`, fill it with what that gives.
     """
     raw[:] = 0xFF
     if dtype is None:
@@ -180,7 +181,7 @@ def poison(raw: np.ndarray, dtype: str | None, other: bool = False) -> None:
     kind = NAMED[dtype]
     whole = torch.from_numpy(raw[: len(raw) // kind.itemsize * kind.itemsize]).view(kind)
     if other:
-        whole.copy_(otherwise(whole.shape, kind))
+        whole.copy_(other(whole.shape, kind))
     elif dtype != "i1" and not (kind.is_floating_point or kind.is_complex):
         whole.fill_(torch.iinfo(kind).max)
 
@@ -293,8 +294,10 @@ def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             with Fills() as fills:
                 found = _replay(compiled, each)
             if "result" in found and (fills.open or found["unwritten"]):
-                with Fills(other=True):
-                    found |= {"otherwise": _results(compiled, each, other=True), "left_out": [*fills.loads.values()]}
+                found |= {"otherwise": [], "left_out": [*fills.loads.values()]}
+                for other in (large, ordinary(_seed(each))):
+                    with Fills(other=other):
+                        found["otherwise"].append(_results(compiled, each, other))
             if "result" in found:
                 strange[number] = fills, found["result"]
             yield found
@@ -308,7 +311,13 @@ def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"of": number, "filled": fills.reaching(again, results)}
 
 
-def _results(compiled: Compiled, request: dict[str, Any], other: bool = False) -> list[torch.Tensor]:
+def _seed(request: dict[str, Any]) -> int:
+    """Return a number that nobody knows who does not know the data."""
+    content = (storage["content"] for storage in request["storages"] if "content" in storage)
+    return functools.reduce(lambda seed, held: zlib.crc32(held.numpy().tobytes(), seed), content, 0)
+
+
+def _results(compiled: Compiled, request: dict[str, Any], other: Undefined | None = None) -> list[torch.Tensor]:
     kernels = {number: compiled.kernel(event) for number, event in enumerate(request["events"]) if "kernel" in event}
     return _run(request, kernels, None, other=other)["result"]
 
@@ -333,7 +342,7 @@ def _run(
     kernels: dict[int, tuple[Kernel, list[Given]]],
     limit: int | None,
     order: str = "forward",
-    other: bool = False,
+    other: Undefined | None = None,
 ) -> dict[str, Any]:
     storages = Storages(request["storages"], limit is not None, other)
     counted = limit is not None or (request.get("count") and order == "forward")

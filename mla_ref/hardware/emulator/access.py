@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from . import faults
-from .arithmetic import BINARY, bitcast, flushed, storage_dtype
-from .memory import Fills, Region, otherwise
+from .arithmetic import BINARY, bitcast, dtype_of, flushed, storage_dtype
+from .memory import Fills, Region
 from .races import POLL, READ, UPDATE, WRITE, Kept
 from .ttir import Op
 
@@ -175,7 +175,7 @@ def _load(
         if fill is None:
             fill = torch.full((), _undefined(machine, op, dtype), dtype=plain)
             if Fills.current is not None and Fills.current.other and op.attrs["operandSegmentSizes"][1]:
-                fill = otherwise(torch.broadcast_shapes(found.shape, mask.shape), dtype).view(plain)
+                fill = Fills.current.other(torch.broadcast_shapes(found.shape, mask.shape), dtype).view(plain)
         elif fill.dtype != plain:
             fill = fill.view(plain)
         found = torch.where(mask, found, fill)
@@ -186,7 +186,8 @@ def _undefined(machine: Machine, op: Op, dtype: torch.dtype) -> float:
     """Return what a load gives where its mask leaves places out and it says nothing of them; note that it did."""
     _, has_mask, _ = op.attrs["operandSegmentSizes"]
     other = "padding_option" if "boundary_check" in machine.source(op) else "other"
-    return _filling(machine, op, dtype, bool(has_mask), f"load, which has no `{other}`")
+    what = f"the mask leaves places out of this load, which has no `{other}`. What they hold"
+    return _filling(machine, op, dtype, bool(has_mask), what)
 
 
 def _left_out(machine: Machine, op: Op, args: list[torch.Tensor], dtype: torch.dtype) -> float:
@@ -194,15 +195,12 @@ def _left_out(machine: Machine, op: Op, args: list[torch.Tensor], dtype: torch.d
     if op.name == "tt.atomic_cas" or len(args) < 3:
         return 0
     out = ~machine.full(args[2], op.ins[0].shape, programs=True).reshape(machine.size, -1).all(1)
-    return (
-        _filling(machine, op, dtype, True, "operation, whose result is used")
-        if bool((out & machine.programs_on()).any())
-        else 0
-    )
+    what = "the mask leaves places out of this operation, whose result is used. What they hold"
+    return _filling(machine, op, dtype, True, what) if bool((out & machine.programs_on()).any()) else 0
 
 
 def _filling(machine: Machine, op: Op, dtype: torch.dtype, has_mask: bool, what: str) -> float:
-    """Return what stands where a mask leaves places out; note that it did."""
+    """Return what stands where a mask leaves places out, say; note that it did."""
     fills = Fills.current
     value: float = math.nan
     if dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
@@ -213,13 +211,23 @@ def _filling(machine: Machine, op: Op, dtype: torch.dtype, has_mask: bool, what:
         return value
     key = machine.kernel.name, op.place
     known = "NaN" if dtype.is_floating_point else f"{value}"
-    said = f"the mask leaves places out of this {what}. What they hold is undefined, here {known}"
+    said = f"{what} is undefined, here {known}"
     fills.loads.setdefault(key, f"{machine.kernel.name} in line {op.line}{machine.source(op)}: {said}")
     if not dtype.is_floating_point:
         fills.integers.add(key)
     if key in fills.zero:
         return 0
-    return otherwise((), dtype).view(INTEGERS[1] if dtype.itemsize == 1 else dtype).item() if fills.other else value
+    return fills.other((), dtype).view(INTEGERS[1] if dtype.itemsize == 1 else dtype).item() if fills.other else value
+
+
+def undefined(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> torch.Tensor:
+    """Return what a function gives that ends without a return, where others of its ways return something."""
+    dtype, what = dtype_of(op.outs[0]), "a function ends without a return: what it gives"
+    value = _filling(machine, op, dtype, True, what)
+    if Fills.current is not None and Fills.current.other:
+        return Fills.current.other((1, *op.outs[0].shape), dtype)
+    plain = torch.int8 if dtype.itemsize == 1 else dtype
+    return torch.full([1] * (1 + len(op.outs[0].shape)), value, dtype=plain).view(dtype)
 
 
 def _check_written(

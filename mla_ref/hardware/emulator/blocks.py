@@ -439,9 +439,6 @@ def shaping(op: Op) -> Callable[..., Any] | None:
     if name == "tt.addptr":
         size = storage_dtype(op.outs[0].pointee).itemsize
         return lambda x, steps: torch.add(x, steps, alpha=size)  # in 64 bits
-    if name == "ub.poison":
-        poison = torch.zeros([1] * (1 + len(target)), dtype=dtype_of(op.outs[0]))
-        return lambda: poison
     return None
 
 

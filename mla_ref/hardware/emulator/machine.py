@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from . import blocks, faults, gluon
-from .access import ACQUIRE, ACQUIRE_RELEASE, EXCHANGE, KINDS, access, barrier, is_known
+from .access import ACQUIRE, ACQUIRE_RELEASE, EXCHANGE, KINDS, access, barrier, is_known, undefined
 from .arithmetic import BITS, dtype_of, elementwise, storage_dtype
 from .faults import raise_in
 from .memory import Fills, Memory, Region
@@ -123,6 +123,7 @@ class Kernel:
         accesses = [op for op in self.module.ops if op.name in KINDS]
         accesses += [gluon.as_access(op) for op in self.module.ops if op.name in gluon.COPIES]
         known = [op for op in accesses if is_known(op.ins[0].pointee)]
+        self.taken_as = {(op.roots, storage_dtype(op.ins[0].pointee)) for op in known}
         self.sizes = {(storage_dtype(op.ins[0].pointee).itemsize, op.roots) for op in known}
         self.stored = _together(op.roots for op in accesses if op.name != "tt.load")
         self.plain = _together(op.roots for op in accesses if op.name in ("tt.load", "tt.store"))
@@ -217,6 +218,9 @@ class Kernel:
         if Fills.current is not None:  # in Gluon the order of turns hardly matters, and each run takes long
             Fills.current.asked |= self.order_matters and not self.shares
             Fills.current.drops_nan |= self.drops_nan
+            for roots, kind in self.taken_as:
+                for region in memory.candidates(roots):
+                    Fills.current.kinds[region.low].add(kind)
         if order not in ORDERS:
             raise ValueError(f"the order of programs is {order!r}, expected one of {', '.join(ORDERS)}")
         total = math.prod(grid)
@@ -635,6 +639,7 @@ SURROUNDED: dict[str, Callable] = {
     "tt.reduce": blocks.reduce,
     "tt.scan": blocks.scan,
     "tt.split": blocks.split,
+    "ub.poison": undefined,
 }
 
 

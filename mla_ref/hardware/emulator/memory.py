@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -133,17 +134,20 @@ def first_bytes(tensor: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
 Load = tuple[str, tuple[str, int, int]]  # a kernel, and the place of one of its loads
 
 
+Undefined = Callable[[Sequence[int], torch.dtype], torch.Tensor]
+
+
 class Fills:
     """What loads give in the body of a `with` where their mask leaves places out and they say no `other`.
 
-    So do atomic operations whose results are used.
+    So do atomic operations whose results are used, and functions that end without a return.
 
     Parameters
     ----------
     zero
         The loads that give 0 there; others give NaN, or a large integer.
     other
-        Whether they give what `otherwise` does instead.
+        What gives something else instead, by shape and dtype: `large`, or one of `ordinary`.
 
     Attributes
     ----------
@@ -155,20 +159,24 @@ class Fills:
         Whether a kernel that ran may take NaN and store numbers.
     asked
         Whether something else may give a call several results: its order, or memory that nothing wrote.
+    kinds
+        What kernels took the elements of each storage for. A number of one type that is NaN need not be of another.
     """
 
     current: Fills | None = None
 
-    def __init__(self, zero: Collection[Load] = (), other: bool = False):
+    def __init__(self, zero: Collection[Load] = (), other: Undefined | None = None):
         self.zero, self.other = zero, other
         self.loads: dict[Load, str] = {}
+        self.kinds: dict[int, set[torch.dtype]] = defaultdict(set)
         self.integers: set[Load] = set()
         self.drops_nan = self.asked = False
 
     @property
     def open(self) -> bool:
         """Whether there may be other results than those of one run, though they hold no NaN."""
-        return self.asked or bool(self.integers) or (bool(self.loads) and self.drops_nan)
+        drops = self.drops_nan or any(len(kinds) > 1 for kinds in self.kinds.values())
+        return self.asked or bool(self.integers) or (bool(self.loads) and drops)
 
     def __enter__(self) -> Fills:
         self.outer, Fills.current = Fills.current, self
@@ -198,13 +206,27 @@ class Fills:
         return [f"{said}, and it reaches the result" for said in (next(told, None),) if said]
 
 
-def otherwise(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Return what undefined places may hold as well as NaN: large numbers of both signs, or the least integer."""
+def ordinary(seed: int) -> Undefined:
+    """Return what gives numbers for undefined places as a GPU's memory holds them: zeros, and some like data."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def numbers(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        found = torch.randn(tuple(shape), generator=generator, dtype=torch.float64)
+        found = torch.where(torch.rand(tuple(shape), generator=generator) < 0.5, 0.0, found)
+        if dtype == torch.bool:
+            return found > 0
+        return found.to(dtype) if dtype.is_floating_point or dtype.is_complex else (4 * found.abs()).to(dtype)
+
+    return numbers
+
+
+def large(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Return other numbers for undefined places: large ones of both signs, or the least integer."""
     if not (dtype.is_floating_point or dtype.is_complex):
         return torch.full(tuple(shape), torch.iinfo(dtype).min if dtype != torch.bool else 0, dtype=dtype)
-    large = torch.full((math.prod(shape),), torch.finfo(dtype).max / 4, dtype=torch.float64)
-    large[1::2] *= -1
-    return large.to(dtype).view(tuple(shape))
+    found = torch.full((math.prod(shape),), torch.finfo(dtype).max / 4, dtype=torch.float64)
+    found[1::2] *= -1
+    return found.to(dtype).view(tuple(shape))
 
 
 def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
