@@ -29,6 +29,7 @@ ENTRY = b"PK\x01\x02"  # what each member of an archive begins with in its table
 MOST_SHOWN = 40  # characters of a longer one
 LONG = f"its path has more than {MAX_PATH} characters or {MAX_FOLDERS} folders"
 LINK = "it is a link, which is not followed"
+HIDDEN = "it is a hidden file, by the dot that its name begins with: give it another name"
 BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError, struct.error)
 
 
@@ -102,6 +103,8 @@ def _opened(source: Path) -> zipfile.ZipFile:
 
 def _on_disk(path: Path, parts: tuple[str, ...]) -> Iterator[File]:
     if _litter(path.name):
+        if is_notebook(path.name) and path.is_file():
+            yield File(parts, problem=HIDDEN)
         return
     if len(parts) > MAX_FOLDERS:
         yield File(parts[:5], problem=LONG)  # enough to say whose it is
@@ -162,6 +165,8 @@ def _members(
         own = [part for part in name.split("/") if part not in ("", ".")]
         parts = (*within, *own)
         if name.endswith("/") or any(map(_litter, own)):
+            if is_notebook(name) and not any(map(_litter, own[:-1])) and not own[-1].startswith("._"):
+                yield File(parts, problem=HIDDEN)
             continue
         if not own:
             yield File((*within, "_"), problem="a file in the archive has no name")

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from autograder.classroom.archives import File, files
+from autograder.classroom.archives import HIDDEN, File, files
 from autograder.classroom.grade import SECRET, Classroom, read_time
 from autograder.classroom.restore import (
     MAX_BYTES,
@@ -261,7 +261,7 @@ def _left(left: dict[tuple[str, tuple[str, ...]], list[str]], places: set[tuple[
     told = []
     for (problem, place), files_there in sorted(left.items()):
         beside = place in around or any(place[:n] in places for n in range(len(place)))
-        if problem or not beside:
+        if not beside or problem not in ("", HIDDEN):
             shown = "/".join((one_line("/".join(place), 200), listed(sorted(files_there))))
             told.append(Taken(shown.lstrip("/"), "refused", why=problem or "nothing of it is a notebook"))
     if len(told) > MOST:

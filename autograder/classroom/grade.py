@@ -13,7 +13,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -121,7 +121,7 @@ class Classroom:
         jobs
             Exercises judged at a time; by default as many as there are cores, or as the scheduler's workers take.
         again
-            Grade everything anew, also what has not changed.
+            Judge and grade everything anew, also what has not changed.
         progress
             Called with the stage ("judging" or "recording"), steps done and steps in all.
         best
@@ -139,7 +139,7 @@ class Classroom:
         """
         wanted = self._wanted(lessons)
         self._refuse_public_seed(wanted)
-        with self.locked(), self._grader(wanted) as grader:
+        with self.locked(), self._grader(wanted) as grader, grader.anew() if again else nullcontext():
             records = self.records
             deadlines, penalty = records.deadlines(), records.penalty()
             times = records.extensions.read()

@@ -10,8 +10,9 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -90,6 +91,7 @@ class Grader:
         self.seed = read_seed(classroom) if classroom else secrets.token_hex(16)
         self.store = VerdictStore(classroom / "verdicts") if classroom else None
         self._memory: dict[str, Verdict] = {}
+        self._stored = True  # whether the store's verdicts count
         self._faults: dict[str, tuple[float, Verdict]] = {}
         self._lock = threading.Lock()
         self._under_way: dict[str, Future[Verdict]] = {}
@@ -219,7 +221,21 @@ class Grader:
         since, fault = self._faults.get(job.key, (-math.inf, None))
         if fault and time.monotonic() - since < FAULT_SECONDS:
             return fault
-        return job.settled or self._memory.get(job.key) or (self.store.get(job.key) if self.store else None)
+        return (
+            job.settled
+            or self._memory.get(job.key)
+            or (self.store.get(job.key) if self.store and self._stored else None)
+        )
+
+    @contextmanager
+    def anew(self) -> Iterator[None]:
+        """Have verdicts that were reached before count for nothing in the body of a `with`."""
+        self.forget()
+        self._stored = False
+        try:
+            yield
+        finally:
+            self._stored = True
 
     def forget(self) -> None:
         """Drop the verdicts held in memory; those in the store stay."""

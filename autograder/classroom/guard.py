@@ -36,7 +36,7 @@ from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
 from nbgrader.utils import parse_utc
 from sqlalchemy import create_engine, make_url, text
 
-from autograder.classroom.archives import LONG, MAX_FOLDERS, MAX_PATH, is_notebook
+from autograder.classroom.archives import LONG, MAX_FOLDERS, MAX_MEMBERS, MAX_PATH, is_notebook
 from autograder.classroom.grade import SECRET, read_secret, read_time
 from autograder.classroom.preprocessors import VERDICTS
 from autograder.classroom.restore import safe_name
@@ -227,6 +227,7 @@ class _Copy:
 
     def __init__(self, rules: CourseDirectory):
         self.rules, self.room = rules, 1000 * rules.max_dir_size
+        self.entries = 0
         self.left: dict[str, str] = {}
 
     def folder(self, source: int, to: Path, parts: tuple[str, ...] = ()) -> dict[str, str]:
@@ -241,6 +242,9 @@ class _Copy:
     def _entry(self, folder: int, to: Path, parts: tuple[str, ...]) -> str | None:
         if len(parts) > MAX_FOLDERS or len("/".join(parts)) > MAX_PATH:
             return LONG
+        self.entries += 1
+        if self.entries > MAX_MEMBERS:
+            raise OSError(f"it holds more than {MAX_MEMBERS} files and folders")
         try:
             if stat.S_ISLNK(os.stat(to.name, dir_fd=folder, follow_symlinks=False).st_mode):
                 return os.symlink(os.readlink(to.name, dir_fd=folder), to)

@@ -6,6 +6,7 @@ This is the trusted side. It holds the seed, the oracle and the clock, and sees 
 from __future__ import annotations
 
 import dataclasses
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -106,9 +107,15 @@ def judge(
 
 
 def _run(sandbox: Sandbox, request: dict[str, Any], exercise: Exercise) -> Reply:
-    """Run the request; if the server is lost, once more on a fresh one. ServerLost then lies with the program."""
+    """Run the request; if the server is lost, once more on a fresh one. ServerLost then lies with the program.
+
+    Once more, too, if the process was killed: a kernel that is short of memory does so, and a program that does it to
+    itself does it again.
+    """
     try:
-        return sandbox.run(request, exercise.limits)
+        reply = sandbox.run(request, exercise.limits)
+        if (reply.ended, reply.signal) != ("exit", signal.SIGKILL):
+            return reply
     except ServerLost:
         pass
     try:

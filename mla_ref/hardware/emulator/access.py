@@ -444,6 +444,11 @@ def _note_update(
         return
     sem, order = op.attrs.get("sem", ACQUIRE_RELEASE), machine.shadow.order
     time = order.now if order is not None else None
+    if machine.kernel.unasked:
+        units, programs, _ = _units(machine, op, region, index, chosen)
+        if found := machine.shadow.clash(region, units, programs, op.number):
+            spot, other, earlier = found
+            _race(machine, op, _element(machine, op, region, int(units[spot])), int(programs[spot]), other, earlier)
     if order is not None and sem != RELAXED:
         releases = written & (sem != ACQUIRE)
         for part in (releases, ~releases):
@@ -451,7 +456,7 @@ def _note_update(
                 units, programs, _ = _units(machine, op, region, index[part], chosen[part])
                 machine.shadow.sync(region, units, programs, sem != RELEASE, part is releases)
     for kind, part in ((UPDATE, changed), (POLL, ~changed)):
-        if bool(part.any()) and _may_reach(machine, region, machine.kernel.plain):
+        if bool(part.any()) and (machine.kernel.unasked or _may_reach(machine, region, machine.kernel.plain)):
             _note(machine, op, region, kind, index[part], chosen[part], time=time, alone=sem != RELAXED)
 
 

@@ -11,6 +11,7 @@ import functools
 import itertools
 import linecache
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from . import blocks, faults, gluon
-from .access import ACQUIRE, ACQUIRE_RELEASE, EXCHANGE, KINDS, access, barrier, is_known, undefined
+from .access import ACQUIRE, ACQUIRE_RELEASE, EXCHANGE, KINDS, RMW, access, barrier, is_known, undefined
 from .arithmetic import BITS, dtype_of, elementwise, storage_dtype
 from .faults import raise_in
 from .memory import Fills, Memory, Region
@@ -35,6 +36,10 @@ DROPS_NAN = {"arith.cmpf", "arith.maxnumf", "arith.minnumf", "arith.fptosi", "ar
 DROPS_NAN |= {"tt.clampf", "tt.bitcast", "tt.atomic_rmw"}
 PER_BLOCK = ("tt.map_elementwise", "tt.reduce", "tt.scan")  # have regions and are no control flow
 ORDERS = ("forward", "reversed")
+OF_FLOATS = {
+    RMW.index("minui") + 1: RMW.index("maxsi") + 1,
+    RMW.index("maxui") + 1: RMW.index("minsi") + 1,
+}  # of two signs
 
 
 Touched = tuple[Region, torch.Tensor, torch.Tensor | None]
@@ -108,8 +113,8 @@ class Kernel:
         The accesses in branches.
     spread
         The loads of which larger blocks or control flow use what they read: all threads, if they are more than numbers.
-    asked
-        The atomic operations of which something uses the result.
+    asked, unasked
+        The atomic operations of which something uses the result; the others by kind, if there are several.
     drops_nan
         Whether NaN that it is given may not show in what it stores.
     described
@@ -137,6 +142,12 @@ class Kernel:
         read = {name for op in self.module.ops for name in op.operands}
         polls = bool(atomics) and any(op.attrs.get("isVolatile") for op in accesses)
         self.asked = {op.number for op in atomics if read.intersection(op.results)}
+        alone: dict[Any, list[int]] = defaultdict(list)
+        for op in atomics:
+            if op.number not in self.asked and op.name == "tt.atomic_rmw":
+                kind = op.attrs["atomic_rmw_op"]
+                alone[OF_FLOATS.get(kind, kind)].append(op.number)
+        self.unasked = [*alone.values()] if len(alone) > 1 else []
         self.depends = self.waits or polls or bool(self.asked)
         acquires = any(op.attrs.get("sem", ACQUIRE_RELEASE) in (ACQUIRE, ACQUIRE_RELEASE) for op in atomics)
         self.ordered = self.depends and acquires
@@ -229,7 +240,8 @@ class Kernel:
         size = 1 if self.waits or self.shares else max(1, CHUNK // self.widest)
         if order == "reversed" and self.programs_ordered:
             size = min(size, -(-total // GROUPS))
-        shadow = Shadow(total, memory, self.sizes, self.ordered, warps, stages, self.described) if races else None
+        of_kernel = self.described, self.unasked
+        shadow = Shadow(total, memory, self.sizes, self.ordered, warps, stages, *of_kernel) if races else None
         args = [
             value if isinstance(value, gluon.Descriptor) else torch.tensor([_wrapped(value)], dtype=dtype_of(kind))
             for (_, kind), value in zip(self.module.main.blocks[0].args, values, strict=True)

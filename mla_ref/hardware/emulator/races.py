@@ -28,10 +28,12 @@ class Shadow:
     """Who touched the units of the storages in one launch and how, to find races.
 
     Two programs race where both touch a byte, one of them writes it, not both by atomic operations, and nothing orders
-    them. One comes before the other if it releases by an atomic operation after its access, and the other acquires
-    before its own by an atomic operation on the same element that comes later, or if a chain of such pairs leads from
-    one to the other. Relaxed operations order nothing; in a kernel that uses no result of an atomic operation none
-    does, for its programs cannot know who came first. Those of scope "cta" are plain writes to other programs.
+    them. So do two that update it by atomic operations of two kinds, an exchange and a sum say, whose results nobody
+    uses: what is there afterwards hangs on who came first. One comes before the other if it releases by an atomic
+    operation after its access, and the other acquires before its own by an atomic operation on the same element that
+    comes later, or if a chain of such pairs leads from one to the other. Relaxed operations order nothing; in a kernel
+    that uses no result of an atomic operation none does, for its programs cannot know who came first. Those of scope
+    "cta" are plain writes to other programs.
 
     Within a program a thread touches what another one stored, or touches plainly what another one updated, with no
     barrier between, where an access has an element elsewhere in its block than the one before had it, or in a block of
@@ -60,6 +62,8 @@ class Shadow:
     described
         The numbers of accesses by tensor descriptors. These go another way to memory than others, and no barrier of
         threads waits for what is stored there.
+    unasked
+        The atomic operations of which nothing uses the result, by kinds of which each takes any order of its own.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Shadow:
         warps: int = 4,
         stages: int = 3,
         described: Collection[int] = (),
+        unasked: Collection[Collection[int]] = (),
     ):
         self.memory, self.sizes = memory, sizes
         self.units: dict[int, int] = {}
@@ -84,6 +89,11 @@ class Shadow:
         self.shapes: dict[tuple[int, ...], int] = {}
         self.waits = torch.zeros(programs + 1, dtype=torch.int64)  # of each program, for all of its threads
         self.order = Order(programs, alone=warps == 1) if ordered else None
+        self.strange = {  # for each such operation those of other kinds
+            op: torch.tensor([each for other in unasked if other is not kind for each in other])
+            for kind in unasked
+            for op in kind
+        }
         self.described, self.described_ops = described, torch.tensor(sorted(described))
         self.threads, self.stages = LANES * warps if warps > 1 else 1, stages  # those of a warp go side by side
         self.clock = self.since = 0  # turns of loops with loads ahead, and the first one of the loop that turns
@@ -239,6 +249,21 @@ class Shadow:
         if self.order is not None:
             self._of(self.times[kind], region)[units] = time
         return None
+
+    def clash(
+        self, region: Region, units: torch.Tensor, programs: torch.Tensor, op: int
+    ) -> tuple[int, int, int] | None:
+        """Return a race as `touch` does, of an update with updates of another kind, before `sync` notes its own."""
+        if op not in self.strange or region.low not in self.noted[UPDATE]:
+            return None
+        units = self._packed(region, units)
+        last = self._of(self.noted[UPDATE], region).index_select(0, units)
+        wrong, rivals = self._beside(UPDATE, region, units, last, programs, False)
+        wrong = wrong & torch.isin(rivals % OPS, self.strange[op])
+        if not wrong.any():
+            return None
+        at = int(wrong.to(torch.uint8).argmax())
+        return at, int(rivals[at]) >> BITS, int(rivals[at]) % OPS
 
     def _crossed(
         self, region: Region, units: torch.Tensor, programs: torch.Tensor, op: int, kept: Kept | None

@@ -270,6 +270,16 @@ def test_a_name_without_its_accents_is_the_students(tiny_room, tmp_path):
     assert "tu" in _there(tiny_room)
 
 
+def test_a_hidden_notebook_is_told_where_there_is_no_other(tiny_room, tmp_path):
+    members = {f"{who}/{name}": RIGHT_BOOK for who, name in (("ada", f".{BOOK}"), ("bo", BOOK), ("bo", f".{BOOK}"))}
+    archive = _zip(tmp_path / "in.zip", members)
+    zipfile.ZipFile(archive).extractall(tmp_path / "in")
+    for source in (archive, tmp_path / "in"):
+        refused = _refused(collect(tiny_room, [source]))
+        assert list(refused) == [f"ada/.{BOOK}"]
+        assert "hidden" in refused[f"ada/.{BOOK}"]
+
+
 @pytest.mark.parametrize("name", ["timestamp.txt", "submission_secret.txt", BOOK])
 def test_a_folder_where_a_file_belongs_costs_its_own_student_alone(tiny_room, tmp_path, name):
     (tiny_room.submitted / "bo" / NAME / name).mkdir(parents=True)

@@ -191,8 +191,9 @@ def _notebook_is_a_pipe(folder):
         (lambda folder, deepen: _sparse(folder, 200), "0.bin: it is larger than 100000 KB", True),
         (lambda folder, deepen: _sparse(folder, 40, 40, 40), "it is larger than 100000 KB", False),
         (lambda folder, deepen: _notebook_is_a_pipe(folder), f"{BOOK}: it is not a file", False),
+        (lambda folder, deepen: [(folder / f"{n}").mkdir() for n in range(10_001)], "more than 10000 files", False),
     ],
-    ids=["a pipe", "deep", "a large file", "large", "no notebook"],
+    ids=["a pipe", "deep", "a large file", "large", "no notebook", "many"],
 )
 def test_what_cannot_be_copied_costs_no_earlier_hand_in_and_nobody_else(
     tiny_room, tmp_path, caplog, deepen, make, says, taken

@@ -92,6 +92,21 @@ def test_a_lost_gradebook_is_filled_again_from_the_verdicts(room, monkeypatch):
     assert _gradebook(room) == before
 
 
+def test_again_judges_anew(room, monkeypatch):
+    """A verdict that the machine's fault decided, a kill for lack of memory say, does not stay for good."""
+    for path in (room.folder / "verdicts").rglob("*.json"):
+        path.write_text(path.read_text().replace('"passed"', '"ended early"'))
+    judged, real = [], judge.judge
+    monkeypatch.setattr(judge, "judge", lambda *args, **more: judged.append(args[0].name) or real(*args, **more))
+    before = _gradebook(room)
+    room.grade(again=True)
+    assert judged
+    assert _gradebook(room) == before
+    judged.clear()
+    room.grade()
+    assert not judged
+
+
 def test_stray_folders_are_reported_and_left_alone(room):
     (room.submitted / "ada" / "99_poetry").mkdir()
     (room.submitted / "no student; rm").mkdir()

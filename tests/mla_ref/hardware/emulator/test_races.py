@@ -958,14 +958,43 @@ def under_a_lock_but_in_any_order(lock_ptr, y_ptr):
     tl.atomic_xchg(lock_ptr, 0)
 
 
-@by_chance(lambda: ints(1))
+@racy(lambda: ints(1))
 @triton.jit
 def some_add_and_some_take_the_largest(y_ptr):
     p = tl.program_id(0)
     if p % 2 == 0:
-        tl.atomic_add(y_ptr, p + 1)
+        tl.atomic_add(y_ptr, p + 1)  # one
     else:
-        tl.atomic_max(y_ptr, p + 1)
+        tl.atomic_max(y_ptr, p + 1)  # two
+
+
+@racy(lambda: ints(1), lambda: ints(1))
+@triton.jit
+def the_first_sets_and_the_others_add(count_ptr, y_ptr):
+    p = tl.program_id(0)
+    if tl.atomic_add(count_ptr, 1) == 0:
+        tl.atomic_xchg(y_ptr, p + 1)  # one
+    else:
+        tl.atomic_add(y_ptr, p + 1)  # two
+
+
+@honest(lambda: ints(2), lambda: ints(2), expect={1: values(36, 0)})
+@triton.jit
+def the_first_sets_and_the_others_wait_to_add(flag_ptr, y_ptr):
+    p = tl.program_id(0)
+    if tl.atomic_add(flag_ptr, 1) == 0:
+        tl.atomic_xchg(y_ptr, p + 1)
+        tl.atomic_xchg(flag_ptr + 1, 1)
+    else:
+        while tl.atomic_add(flag_ptr + 1, 0) == 0:
+            pass
+        tl.atomic_add(y_ptr, p + 1)
+
+
+@honest(lambda: numbers() - 3.5, lambda: numbers(1) - 100, expect={1: values(4.5)})
+@triton.jit
+def largest_of_floats_of_both_signs(x_ptr, y_ptr):
+    tl.atomic_max(y_ptr, tl.load(x_ptr + tl.program_id(0)))
 
 
 @by_chance(lambda: numbers(), lambda: ints(1), lambda: ints(1))
