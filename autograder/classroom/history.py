@@ -16,7 +16,6 @@ from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
-from nbgrader.utils import parse_utc
 
 from autograder.classroom.restore import REMARKS, SubmissionError, code_cells, read_cells, restore
 from autograder.course.lesson import Lesson
@@ -95,6 +94,8 @@ class History:
         It takes the place of an earlier one with the same code, and its time where that was before. `secret` names its
         feedback in nbgrader's exchange.
         """
+        from nbgrader.utils import parse_utc
+
         remarks = notebook.metadata.get(REMARKS, {})
         if "outcome" not in remarks:
             own = [nbformat.v4.new_code_cell(c.source, id=c.name) for c in code_cells(notebook, lesson)]

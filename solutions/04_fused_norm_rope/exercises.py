@@ -105,7 +105,7 @@ SCALE_ADD = Exercise(
         Part(
             "a power of two",
             1,
-            visible=[dict(n=2048), dict(n=2048, alpha=-0.5, dtype=HALF)],
+            visible=[dict(n=2048), dict(n=2048, alpha=-0.5, dtype=HALF), dict(n=1024, dtype=BF16)],
             hidden=lambda r: [dict(n=2 ** r.randint(11, 13), alpha=r.uniform(-3, 3))],
         ),
         Part(
@@ -219,19 +219,19 @@ RMS = Exercise(
                 dict(rows=3, width=33),
                 dict(rows=3, width=33, scale=20.0),
                 dict(rows=2, width=64),
-                dict(rows=2, width=7168),
+                dict(rows=2, width=8192),
                 dict(rows=1, width=1),
             ],
             hidden=lambda r: [
                 dict(rows=r.randint(1, 5), width=r.randint(20, 300), scale=r.uniform(1, 50)),
-                dict(rows=2, width=r.randint(4100, 7168)),
+                dict(rows=2, width=r.randint(7169, 8192)),
                 dict(rows=r.randint(1, 3), width=1, scale=1000.0),
             ],
         ),
         Part(
             "rows inside wider ones",
             1,
-            visible=[dict(rows=4, width=24, beside=16)],
+            visible=[dict(rows=4, width=24, beside=16), dict(rows=3, width=33, beside=6, dtype=BF16)],
             hidden=lambda r: [
                 dict(rows=r.randint(2, 5), width=r.randint(5, 90), beside=r.randint(1, 70)),
                 dict(rows=3, width=512, beside=64, dtype=HALF),
@@ -250,9 +250,9 @@ RMS = Exercise(
         Part(
             "float16, values up to 800",
             1,
-            visible=[dict(rows=3, width=20, largest=400.0, dtype=HALF)],
+            visible=[dict(rows=3, width=21, largest=400.0, dtype=HALF)],
             hidden=lambda r: [
-                dict(rows=2, width=r.randint(5, 90), largest=r.uniform(300, 800), dtype=HALF),
+                dict(rows=2, width=2 * r.randint(3, 45) - 1, largest=r.uniform(300, 800), dtype=HALF),
                 dict(rows=2, width=1024, largest=r.uniform(300, 800), dtype=HALF),
             ],
         ),
@@ -380,9 +380,9 @@ ROPE = Exercise(
             ],
         ),
         Part(
-            "float16",
+            "float16 and bfloat16",
             1,
-            visible=[dict(B=2, S=2, H=5, Dr=12, first=40, dtype=HALF)],
+            visible=[dict(B=2, S=2, H=5, Dr=12, first=40, dtype=each) for each in (HALF, BF16)],
             hidden=lambda r: [dict(B=1, S=3, H=r.randint(3, 9), Dr=64, first=r.randint(0, 9999), dtype=HALF)],
         ),
     ),
@@ -481,6 +481,7 @@ QUERY_KEY = Exercise(
             visible=[
                 dict(B=2, S=3, H=3, Dr=8, first=2),
                 dict(B=1, S=2, H=17, Dr=6, first=50, dtype=HALF),
+                dict(B=1, S=2, H=3, Dr=6, first=50, dtype=BF16),
                 dict(B=1, S=1, H=2, Dr=128, first=7),
             ],
             hidden=lambda r: [

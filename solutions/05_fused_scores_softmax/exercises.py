@@ -203,6 +203,7 @@ MATMUL = Exercise(
                 dict(M=20, N=33, K=80),
                 dict(M=150, N=333, K=150),
                 dict(M=17, N=20, K=48, scale=0.01, large=True, dtype=HALF),
+                dict(M=17, N=20, K=48, dtype=BF16),
                 dict(M=3, N=5, K=1100),
             ],
             hidden=lambda r: [
@@ -339,6 +340,7 @@ SCORE = Exercise(
             visible=[
                 dict(B=2, S=3, H=5, T=37, R=64, Dr=12),
                 dict(B=2, S=2, H=70, T=140, R=16, Dr=16, dtype=HALF),
+                dict(B=2, S=2, H=3, T=40, R=16, Dr=16, dtype=BF16),
             ],
             hidden=lambda r: [
                 dict(B=r.randint(2, 3), S=r.randint(2, 9), H=r.randint(1, 9), T=r.randint(20, 150), R=32, Dr=8),
@@ -605,6 +607,7 @@ SOFTMAX = Exercise(
                 dict(lens=(40,), S=1, H=2, T=40, scale=300.0),
                 dict(lens=(40,), S=1, H=2, T=40, level=-150.0),
                 dict(lens=(50,), S=1, H=2, T=50, dtype=HALF),
+                dict(lens=(50,), S=1, H=2, T=50, dtype=BF16),
                 dict(lens=(9000,), S=1, H=1, T=9000),
                 dict(lens=(300,), S=1, H=1, T=300, scale=0.0, level=-1e5),
                 dict(lens=(1,), S=1, H=1, T=1),
@@ -778,6 +781,7 @@ LONG = Exercise(
             visible=[
                 dict(lens=(8300, 4100), S=2, H=1, T=8300),
                 dict(lens=(0, 5000), S=1, H=1, T=5000, dtype=HALF),
+                dict(lens=(4100,), S=1, H=1, T=5000, dtype=BF16),
                 dict(lens=(4100,), S=1, H=1, T=4100, level=-150.0),
                 dict(lens=(4100,), S=1, H=1, T=4100, scale=0.0, level=-1e5),
                 dict(lens=(5000, 40), S=2, H=2, T=5000, poison=math.nan),

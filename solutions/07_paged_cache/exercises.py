@@ -637,22 +637,26 @@ OFFSETS = Exercise(
                 dict(starts=(0, 5, 3), lengths=(5, 4, 1), S=5, page_size=4, width=6),
                 dict(starts=(1, 7), lengths=(5, 5), S=5, page_size=4, width=6, layers_in_pool=3),
                 dict(starts=(80, 15), lengths=(70, 2), S=70, page_size=1, width=6, max_pages=150),
+                dict(starts=(11,), lengths=(5000,), S=5000, page_size=48, width=2, max_pages=105),
                 # The padding of the last sequence lies behind the table.
                 dict(starts=(3, 7), lengths=(2, 0), S=2, page_size=4, width=6, max_pages=2, rubbish_behind=True),
             ],
-            hidden=lambda r: [
-                dict(
-                    starts=(r.randint(0, 99), size - 1, 0),
-                    lengths=(r.randint(0, 70), 2, 70),
-                    S=70,
-                    page_size=size,
-                    width=r.randint(2, 40),
-                    layers_in_pool=r.randint(1, 3),
-                    max_pages=-(-170 // size),
-                    rubbish_behind=True,
-                )
-                for size in (1, 16, r.randint(2, 64))
-            ],
+            hidden=lambda r: (
+                [
+                    dict(
+                        starts=(r.randint(0, 99), size - 1, 0),
+                        lengths=(r.randint(0, 70), 2, 70),
+                        S=70,
+                        page_size=size,
+                        width=r.randint(2, 40),
+                        layers_in_pool=r.randint(1, 3),
+                        max_pages=-(-170 // size),
+                        rubbish_behind=True,
+                    )
+                    for size in (1, 16, r.choice([n for n in range(3, 64) if n & (n - 1)]))
+                ]
+                + [dict(starts=(7,), lengths=(n,), S=n, page_size=48, width=2, max_pages=190) for n in (4200, 9000)]
+            ),
         ),
         Part(
             "a pool of ten million tokens",

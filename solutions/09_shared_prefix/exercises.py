@@ -130,6 +130,7 @@ MERGE = Exercise(
                 dict(B=2, H=3),
                 dict(B=1, H=2, apart=3.0, dtype=HALF),
                 dict(B=4, H=4, left=0.02, dtype=HALF),
+                dict(B=2, H=2, Dv=8, apart=1.0, dtype=BF16),
             ],
             hidden=lambda r: [
                 dict(B=r.randint(1, 5), H=r.randint(1, 5), Dv=r.randint(1, 40), apart=r.uniform(-3, 3)),
@@ -820,7 +821,11 @@ SHARED = Exercise(
         Part(
             "whole blocks of users and tokens",
             1,
-            visible=[dict(B=64, H=2, L=128), dict(B=256, H=1, L=256, Dn=16, Dr=32, Dv=64)],
+            visible=[
+                dict(B=64, H=2, L=128),
+                dict(B=256, H=1, L=256, Dn=16, Dr=32, Dv=64),
+                dict(B=64, H=1, L=128, dtype=BF16),
+            ],
             hidden=lambda r: [
                 dict(B=128 * r.randint(1, 3), H=1, L=128, Dv=32),
                 dict(B=64, H=r.randint(2, 4), L=128 * r.randint(1, 3), Dn=16, Dr=32, dtype=BF16),

@@ -441,7 +441,11 @@ RAGGED = Exercise(
         Part(
             "whole prompts",
             1,
-            visible=[dict(lengths=[(20, 20), (7, 7)], H=2), dict(lengths=[(70, 70), (1, 1), (40, 40)], H=1)],
+            visible=[
+                dict(lengths=[(20, 20), (7, 7)], H=2),
+                dict(lengths=[(70, 70), (1, 1), (40, 40)], H=1),
+                dict(lengths=[(9, 9), (4, 4)], H=2, dtype=BF16),
+            ],
             hidden=lambda r: [
                 dict(lengths=[(S := r.randint(129, 160), S), (1, 1), (64, 64)], H=1, Dv=32),
                 dict(lengths=[(n, n) for n in (r.randint(2, 30), 33, r.randint(2, 9))], H=3, dtype=BF16),

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import autograder
 
 ENGINE = Path(autograder.__file__).parent
@@ -27,6 +29,26 @@ def test_the_engine_imports_of_mla_ref_its_hardware_alone():
     ours = {(path, name) for path, name in found if name.split(".")[0] == "mla_ref"}
     assert ours, "else nothing was looked at"
     assert {each for each in ours if not f"{each[1]}.".startswith("mla_ref.hardware.")} == set()
+
+
+@pytest.mark.parametrize("command", [["--help"], ["check", "--help"], ["check", "absent.ipynb"]])
+def test_commands_for_students_need_no_extra(command):
+    """They run in Colab, and wherever `pip install` brought what `check` needs alone."""
+    extras = (
+        "nbgrader",
+        "nbconvert",
+        "sqlalchemy",
+        "alembic",
+        "jupyterlab",
+        "jupytext",
+        "distributed",
+        "sphinx",
+        "voila",
+    )
+    code = f"import sys; sys.modules |= dict.fromkeys({extras}); from autograder.cli import main; main()"
+    result = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=False)
+    assert "Traceback" not in result.stderr
+    assert result.returncode == (2 if "absent.ipynb" in command else 0), result.stderr
 
 
 def test_a_command_starts_without_what_only_takes_time():
