@@ -23,6 +23,7 @@ from autograder.files import write_whole
 from autograder.judging.exercise import SPEED
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.kernels.report import CELL
+from autograder.text import percent_below
 
 FOLDER = ".progress"
 MAX_BYTES = 1 << 18
@@ -132,7 +133,7 @@ def _done(rows: Sequence[Entry]) -> tuple[int, int]:
 def _speeds(rows: Sequence[Entry]) -> list[str]:
     """Return, for each kernel of which the speed is known, how fast it is and which bars there are."""
     return [
-        f"{row.name.removesuffix(SPEED)} {row.speed:.0%} of the floor's speed, "
+        f"{row.name.removesuffix(SPEED)} {percent_below(row.speed)} of the floor's speed, "
         + (f"all bars reached ({bars})" if row.done else f"bars at {bars}")
         for row in rows
         if row.speed is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,3 +29,8 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     """Return the first names on one line, and whether there are more."""
     shown = ", ".join(one_line(name, 100) for name in names[:most])
     return f"{shown} and more" if len(names) > most else shown
+
+
+def percent_below(share: float) -> str:
+    """Return a share as whole per cent, rounded down: 29.9 % are not the 30 % that a bar may ask for."""
+    return f"{math.floor(100 * share + 1e-9)}%"

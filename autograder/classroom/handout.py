@@ -4,6 +4,7 @@ FOLDER/course/                   the notebooks
 FOLDER/autograder/, mla_ref/     `check`, and of the course's helpers what notebooks and exercises import
 FOLDER/autograder/_course/       how answers are judged: the lessons' exercises.py, without scripts and samples, and the
                                  notebooks once more, around which `mla-course check` puts what a student wrote
+FOLDER/benchmarks/               the measurements that notebooks name
 FOLDER/pyproject.toml, ...       as in the repository
 """
 
@@ -79,6 +80,10 @@ def hand_out(course: Course, folder: Path, step: Callable[[str], None] = lambda 
         (stage / "environment.yml").write_text(re.sub(r"\.\[.*\]", ".[lab]", environment))
         colab = COLAB if is_published(course) else ""
         (stage / "README.md").write_text(README.format(name=course.name, first=course.lesson_names()[0], colab=colab))
+        for name in _records(stage / "course"):
+            if (root / name).is_file():
+                (stage / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(root / name, stage / name)
         if found := solutions_in(course, stage):
             raise BuildError(f"nothing is handed out, as it would hold solutions: {listed(found)}")
         for name in course.lesson_names():
@@ -146,6 +151,12 @@ def _files(course: Course, notebooks: Path) -> Iterator[tuple[Path, str]]:
         for name, root in roots.items():
             if path.is_file() and path.is_relative_to(root):
                 yield path, f"{name}/{path.relative_to(root)}"
+
+
+def _records(notebooks: Path) -> set[str]:
+    """Return the paths of the measurements that notebooks name."""
+    books = (nbformat.read(path, as_version=4) for path in notebooks.rglob("*.ipynb"))
+    return {name for book in books for cell in book.cells for name in re.findall(r"benchmarks/\w+\.json", cell.source)}
 
 
 def _data(modules: Iterable[Path]) -> Iterator[Path]:

@@ -70,7 +70,7 @@ def _of_launch(row: Mapping[str, Any], speed: Mapping[str, Any], moved: float) -
     widths = {int(width): count for width, count in (row.get("load_widths") or {}).items()}
     width = max(widths, key=lambda width: width * widths[width], default=WIDEST)
     name, took = row.get("next") or ("", 0.0)
-    beside = f"; beside them, {BY_BOUND[name]}" if bound == "DRAM" and took > BESIDE * row["us"] else ""
+    beside = f"; after that, {BY_BOUND[name]}" if bound == "DRAM" and took > BESIDE * row["us"] else ""
     if row.get("spill_bytes"):
         return "registers spill to memory: take smaller blocks, or more warps for one"
     if programs and programs < FEW * units:

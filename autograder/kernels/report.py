@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from autograder.kernels.advice import advice
-from autograder.text import one_line
+from autograder.text import one_line, percent_below
 
 # On each of them white text has a contrast of 4.5 or more, and each has 3 or more to a page in white or in #111. Text
 # on the page has the page's own colour, as no other has 4.5 to both.
@@ -60,9 +60,10 @@ def _speed_summary(speed: Mapping[str, Any]) -> str:
     noise = ""
     if speed["noise"]:
         noise = f" ({speed['noise'][0] * 1e6:.4g} to {speed['noise'][1] * 1e6:.4g})"
+    share = percent_below(speed["fraction"])
     us = {key: f"{speed[key] * 1e6:.4g} µs" for key in ("seconds", "floor", "baseline")}
     return (
-        f"{speed['how']} on {speed['device']}: {us['seconds']}{noise}; floor {us['floor']}, {speed['fraction']:.0%} of "
+        f"{speed['how']} on {speed['device']}: {us['seconds']}{noise}; floor {us['floor']}, {share} of "
         f"its speed reached; eager baseline {us['baseline']}, {speed['ratio']:.2g}× as fast"
     )
 

@@ -31,6 +31,7 @@ from autograder.kernels.model import NEARLY, Known, Modelled, Timed, floor_dtype
 from autograder.kernels.record import kernels_of, record
 from autograder.kernels.worker import recording
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, Unchecked
+from autograder.text import percent_below
 from mla_ref.hardware.devices import DEVICES, find_device
 
 MORE = 1.1  # of the compulsory FLOPs, as tails are multiplied with what lies beyond them
@@ -336,8 +337,11 @@ def verdict_on(exercise: Exercise, found: Attained) -> Verdict:
         points = speed.points * (share - before)
         reached = found.fraction >= fraction * (1 - found.slack)
         reached &= not needs_ratio or found.ratio >= speed.ratio * (1 - found.slack)
-        below = math.floor(100 * found.fraction)  # 29.9 % are not the 30 % that are asked for
-        reason = "" if reached else f"{below}% of the floor's speed, {found.ratio:.2g}× the baseline's"
+        reason = (
+            ""
+            if reached
+            else f"{percent_below(found.fraction)} of the floor's speed, {found.ratio:.2g}× the baseline's"
+        )
         parts.append(PartVerdict(name, points, points if reached else 0.0, reason))
         before = share
     score = sum(part.score for part in parts)

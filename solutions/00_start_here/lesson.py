@@ -387,7 +387,7 @@ plots.bars(
 )
 
 # %% [markdown]
-# - **Fixed cost.** Copying 1 KiB takes about as long as copying 1 byte. Nearly all of that time is the fixed cost of a
+# - **Fixed cost.** Copying 1 KiB takes hardly longer than copying 1 byte. Nearly all of that time is the fixed cost of a
 #   call; on a GPU that is the launch.
 # - **Caches.** On a CPU, the sizes in the middle usually run above the rate of 128 MiB: they stay in a cache, close to
 #   the cores, and hardly touch DRAM. In a model, other layers run between two calls of a kernel, and replace what the
@@ -497,7 +497,7 @@ plots.roofline([here, h100], points, title=title)
 # measurement is off. On a CPU there are three usual reasons: part of the weights stayed in the cache; the bandwidth was
 # measured with a copy, whose writes can cost more than its reads; or the machine was busy when the roof was measured.
 #
-# On a shared or small machine expect a factor of two or three, for a few rows up to six. The H100 of Exercise 4 was
+# On a shared or small machine expect a factor of two or three, for a few rows even more. The H100 of Exercise 4 was
 # within {{copy_gap}} % and {{product_gap}} % of its data sheet, on large work that had the chip to itself.
 
 # %% [markdown]

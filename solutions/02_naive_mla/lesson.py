@@ -8,7 +8,8 @@
 # keys and values at every step, and you measure what that costs. Lesson 03 removes the cost. This lesson takes about
 # two and a half hours.
 #
-# Every exercise is judged on its own, with the right solutions of the earlier ones. Each may use 10 s and 512 MiB. The
+# Every exercise is judged on its own, with the right solutions of the earlier ones. `check` in the notebook calls your
+# own: where an earlier one is wrong, it may name a cause here that lies there. Each may use 10 s and 512 MiB. The
 # tensors are small; hidden cases have other shapes: odd widths, one token, one head.
 #
 # The equations are those of DeepSeek-V2 (arXiv:2405.04434), as repeated in section 3.1 of the report *Optimizing
@@ -693,7 +694,7 @@ check("mla_decode_step")
 # `mla_ref.MLA` is this course's reference layer. Its weights have the names that Hugging Face uses. The next cell
 # takes the weights out of a small one (D = 64, H = 4, R = 32), feeds ten tokens through your `mla_decode_step` one at
 # a time, and compares with the reference, which sees all ten at once. Everything is in float64. Expect an error
-# of 1e-15, or around 1e-7 if your norm always computes in float32.
+# of 1e-15.
 
 # %%
 from mla_ref import MLA

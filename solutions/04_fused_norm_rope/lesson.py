@@ -452,11 +452,10 @@ check("scale_add")
 check_speed("scale_add")
 
 # %% [markdown]
-# What the verdict says, from top to bottom:
+# What the verdict says:
 #
 # | where | meaning |
 # |---|---|
-# | programs were run | those that were replayed; the others are taken to be like them |
 # | eager baseline | the time of the same work in eager PyTorch, from the same model |
 # | step | a kernel, or an operation of PyTorch in your launcher |
 # | launching | what launches cost beside that: {{launch_us}} µs for the first, {{next_us}} µs for each further one |
@@ -467,6 +466,7 @@ check_speed("scale_add")
 # | matrix instr. | instructions of the tensor cores in the machine code; from lesson 05 on |
 # | registers | per thread, 255 at most. An SM has 65536 for all its threads |
 # | spills, bytes | of each thread, that did not fit into its registers and went to memory |
+# | programs were run | those that were replayed; the others are taken to be like them |
 # | shared, KiB | shared memory: storage of an SM through which the threads of a program exchange numbers |
 # | blocks per SM | programs that an SM holds at a time (CUDA calls a program a *thread block*) |
 #

@@ -1,6 +1,7 @@
 """What students get installs, answers `check`, and holds no solution."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -117,6 +118,13 @@ def test_everything_that_the_notebooks_import_is_in_a_release(released, tmp_path
     assert len(lines) > 20
     done = _ran(released, "\n".join(sorted(lines)), tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_measurements_that_notebooks_name_are_in_a_release(released):
+    text = "".join(path.read_text() for path in (released / "course").rglob("*.ipynb"))
+    named = set(re.findall(r"benchmarks/\w+\.json", text))
+    assert len(named) > 5
+    assert {name for name in named if not (released / name).is_file()} == set()
 
 
 def test_a_second_release_brings_the_first_up_to_date_and_keeps_what_is_not_its_own(tmp_path):

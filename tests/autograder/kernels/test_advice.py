@@ -35,7 +35,7 @@ TABLE = {
     ),
     "read twice, by one warp": (
         dict(bound="DRAM", again_bytes=FLOOR / 2, next=["waiting", 80.0], **{**ONCE, "loaded_bytes": FLOOR}),
-        "fewer times; beside them, waiting bounds it",
+        "fewer times; after that, waiting bounds it",
     ),
     "read twice, from the L2": (
         dict(bound="DRAM", again_bytes=1e6, bound_us=90.0, **{**ONCE, "loaded_bytes": FLOOR}),
@@ -51,7 +51,7 @@ TABLE = {
     ),
     "read ten times": (dict(bound="L2", **{**ONCE, "loaded_bytes": 5 * FLOOR}), "take larger tiles"),
     "buffers": (dict(bound="DRAM", **{**ONCE, "distinct_bytes": 2 * FLOOR}), "378.6 MB pass between chip and memory"),
-    "the next limit": (dict(bound="DRAM", next=["waiting", 80.0], **ONCE), "beside them, waiting bounds it"),
+    "the next limit": (dict(bound="DRAM", next=["waiting", 80.0], **ONCE), "after that, waiting bounds it"),
     "only bytes": (dict(bound="DRAM", next=["waiting", 8.0], bound_us=90.0, **ONCE), "takes 90 of 100 µs"),
     "many programs": (dict(bound="handing out blocks", **ONCE), "let each do more"),
 }
