@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ from autograder.kernels.workers import KernelFailure
 from autograder.text import one_line
 from mla_ref.hardware.cost import Cost
 
+FEW = 8  # numbers of a constant
 KEPT = "the result is no tensor of this call: is it one that an earlier call returned?"
 PLAIN, DATA = "plain", "data"  # what a storage holds: numbers that are known beforehand, or what comes from data
 
@@ -33,8 +35,8 @@ class Explained:
     reason
         What of that reaches a kernel or the result, or that data was read in Python; None if nothing does.
     frozen
-        Where Python reads floats that come from data: what it makes of them stays what it is on the data of this call.
-        None if it reads none, or if that is a `reason`.
+        Where Python reads floats that come from data, or torch takes some that none of its operations made: they stay
+        what they are on the data of this call. None if there are none, or if that is a `reason`.
     """
 
     recording: Recording
@@ -190,6 +192,11 @@ def _is_integer(view: Mapping[str, Any]) -> bool:
     return not (dtype.is_floating_point or dtype.is_complex)
 
 
+def _is_made_elsewhere(storage: Mapping[str, Any], view: Mapping[str, Any]) -> bool:
+    """Return whether a view shows numbers that may be NumPy's: floats of no argument, more than a constant's few."""
+    return "content" in storage and "input" not in storage and not _is_integer(view) and math.prod(view["shape"]) > FEW
+
+
 def torch_alone(recording: Recording, forbidden: Sequence[str], most: Cost | None = None) -> Explained:
     """Leave out of a program of torch's operations what is none of its mathematics.
 
@@ -214,6 +221,9 @@ def torch_alone(recording: Recording, forbidden: Sequence[str], most: Cost | Non
             from_data |= {number for number, _ in event["writes"]}
             if not event["writes"] and not all(map(_is_integer, views_in(event["args"] or ()))):
                 frozen = frozen or f"numbers of a tensor are read in Python{f' in {where}' if where else ''}"
+        if any(_is_made_elsewhere(storages[view["storage"]], view) for view in views_in(event["args"] or ())):
+            what = "takes numbers that no operation of torch in this call made"
+            frozen = frozen or f"`{name.strip('_')}`{f' in {where}' if where else ''} {what}"
         events.append(event if runs or event["kind"] != "host" else {**event, "args": None})
     if most is not None:
         _check_cost(events, most)
