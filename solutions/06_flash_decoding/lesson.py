@@ -1071,7 +1071,7 @@ check_speed("folded_decode")
 # ## Your code in the model
 #
 # The trained model of lesson 02 reads the prompt its own way. From then on your `latent_decode` attends for it, in
-# float16, one byte at a time. Emulated, that takes up to a minute.
+# float16, one byte at a time. Emulated, that takes about a minute.
 
 # %%
 from mla_ref import playground

@@ -911,7 +911,7 @@ check_speed("paged_decode")
 
 # %% [markdown]
 # **Your code in the model.** The trained model of lesson 02 keeps its cache in pages of 16 tokens, the last one first.
-# Your `paged_decode` finds them by their table. Emulated, that takes up to a minute.
+# Your `paged_decode` finds them by their table. Emulated, that takes about a minute.
 
 # %%
 from mla_ref import playground
