@@ -136,7 +136,7 @@ except CheckFailed as error:
 #
 # **What the judge runs.** It runs your solution cell in a process of its own. Functions, classes, imports and
 # assignments that the solution uses from your other cells come along; plots, measurements and experiments do not. A
-# broken cell costs only the exercises that need it. Where an exercise builds on an earlier one, the judge supplies the
+# broken cell costs only the exercises that need it. Where an exercise builds on an earlier one, the grader supplies the
 # right earlier answer, so one mistake is counted once.
 #
 # From lesson 01 on, compute with torch's operations. In most exercises nothing counts that Python or NumPy makes of the

@@ -285,7 +285,7 @@ print(f"for comparison, a plain mean of the two: {((first + second) / 2 - whole)
 # | out, lse | [B, S, H, Dh], [B, S, H] |
 #
 # There are two ways, and both get full points. You may copy every key head H/G times and call your `attention` (the
-# judge supplies a right one). Or you give the queries an axis of their own for the group and copy nothing, as
+# grader supplies a right one). Or you give the queries an axis of their own for the group and copy nothing, as
 # production kernels do. A later cell measures the difference.
 #
 # `scaled_dot_product_attention` may not be called.

@@ -8,9 +8,9 @@
 # keys and values at every step, and you measure what that costs. Lesson 03 removes the cost. This lesson takes about
 # two and a half hours.
 #
-# Every exercise is judged on its own, with the right solutions of the earlier ones. `check` in the notebook calls your
-# own: where an earlier one is wrong, it may name a cause here that lies there. Each may use 10 s and 512 MiB. The
-# tensors are small; hidden cases have other shapes: odd widths, one token, one head.
+# Every exercise is graded on its own, with the right solutions of the earlier ones. `check` calls your own where it has
+# no others, and says so. Each may use 10 s and 512 MiB. The tensors are small; hidden cases have other shapes: odd
+# widths, one token, one head.
 #
 # The equations are those of DeepSeek-V2 (arXiv:2405.04434), as repeated in section 3.1 of the report *Optimizing
 # Multi-head Latent Attention for Efficient Inference* (below: "the report").

@@ -361,7 +361,7 @@ check("absorb_output")
 # | `w_uk`, `w_uv` | [H, Dn, R], [H, Dv, R] | float32 |
 # | returns `out`, `lse` | [B, S, H, Dv], [B, S, H] | float32 |
 #
-# Call `absorb_query`, `latent_attention` and `absorb_output`. The judge supplies right ones, so this exercise does
+# Call `absorb_query`, `latent_attention` and `absorb_output`. The grader supplies right ones, so this exercise does
 # not depend on your own.
 #
 # Limit: 256 MiB. One hidden case has 4,400 tokens or more, H = 64 and Dn = 256: its expanded keys alone would take

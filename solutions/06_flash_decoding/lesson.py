@@ -938,7 +938,7 @@ plots.matrix(seen, title="Bright: what row m = s·H + h sees (token m // H)", xl
 #
 # Everything together: fold, split, combine. You choose the number of splits. Shapes are enough for that, and to read
 # the lengths would have the host wait for the GPU. `combine_splits`
-# is there for you, the right one where yours is not. It writes through the `out` that you give it: give it
+# may be called; the grader supplies a right one. It writes through the `out` that you give it: give it
 # `out.view(B, S * H, R)` of an `out` [B, S, H, R], with partial results [num_splits, B, S · H, …].
 #
 # | | shape | dtype |

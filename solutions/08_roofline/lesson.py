@@ -211,7 +211,7 @@ check("break_even")
 # A data sheet says what a chip could do at its nominal clock. A measured ceiling says what a plain
 # copy and a plain product reached. A prediction should say which of the two it is from, so give both.
 #
-# Each entry may be off by 2 %. `break_even` may be called; the judge supplies a right one.
+# Each entry may be off by 2 %. `break_even` may be called; the grader supplies a right one.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -287,8 +287,8 @@ plots.bars(
 # %% [markdown]
 # ## Build: the time of a step
 #
-# The roofline of one step: the longer of two times, and which of them it was. Use `prefix_costs`; the judge supplies
-# a right one.
+# The roofline of one step: the longer of two times, and which of them it was. Use `prefix_costs`; the grader
+# supplies a right one.
 #
 # | argument | meaning |
 # |---|---|

@@ -206,8 +206,8 @@ def rotate(x, cos, sin):
 # the tokens that you leave out, absorb's places 0 to L − 1, are the same.)
 #
 # The work is counted: your products may take twice the FLOPs of Algorithm 1. To expand every sequence's own tokens
-# takes more, and so does absorb over a long prefix: its tokens go through `k` and `v`. `merge_two` is there for you,
-# the right one where yours is not.
+# takes more, and so does absorb over a long prefix: its tokens go through `k` and `v`. `merge_two` may be called;
+# the grader supplies a right one.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -34,7 +34,9 @@ def test_no_solution_is_in_any_file_of_a_release(released):
     assert solutions_in(OURS, released) == []
     lessons = {path.name for path in (released / "autograder" / "_course").rglob("*.py")}
     assert lessons == {"exercises.py", "drawing.py", "oracles.py", "submission.py"}
-    assert not {"solutions", "tests", "benchmarks"} & {path.name for path in released.iterdir()}
+    assert not {"solutions", "tests"} & {path.name for path in released.iterdir()}
+    measured = {path.name for path in (released / "benchmarks").iterdir()}
+    assert all(name.endswith("00.json") or name.startswith("model_") for name in measured), measured
 
 
 def test_no_solution_is_in_what_pip_installs_of_the_repository(tmp_path):
@@ -76,6 +78,17 @@ def test_what_was_released_answers_check_by_itself(released, tmp_path):
     done = _ran(released, code, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "predict_cache_bytes: passed" in done.stdout
+
+
+def test_check_in_a_release_says_that_it_calls_the_students_own(released, tmp_path):
+    right = {name: without_marks(cell) for name, cell in OURS.lesson("02_naive_mla").solutions.items()}
+    wrong = right["rms_normalize"].replace(" + eps", " + 0.1")
+    assert wrong != right["rms_normalize"]
+    code = "import math, torch\nfrom autograder import check\n"
+    for first, own in ((right["rms_normalize"], False), (wrong, True)):
+        cells = f"{code}{first}\n{right['rotate_pairs']}\n{right['latent_kv']}\ncheck('latent_kv')\n"
+        done = _ran(released, cells, tmp_path)
+        assert ("it was checked with your own rms_normalize" in done.stdout) == own, done.stdout + done.stderr
 
 
 def test_the_trained_model_writes_in_a_release(released, tmp_path):
