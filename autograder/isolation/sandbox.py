@@ -9,6 +9,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -189,7 +190,15 @@ class Sandbox:
         return self.run_encoded(message, limits)
 
     def run_encoded(self, message: bytes, limits: Limits) -> Reply:
-        """Run one request that is a message already. Raises as `run` does."""
+        """Run one request that is a message already. Raises as `run` does.
+
+        Once more, if the process was killed: the system does so where memory is short, and a program that does it to
+        itself does it again.
+        """
+        reply = self._run(message, limits)
+        return self._run(message, limits) if (reply.ended, reply.signal) == ("exit", signal.SIGKILL) else reply
+
+    def _run(self, message: bytes, limits: Limits) -> Reply:
         if self._process is None:
             self._start()
         try:

@@ -188,7 +188,7 @@ def _visit(name: str, bindings: Bindings, parts: dict[str, ast.stmt], above: tup
     binding = bindings.get(name)
     user = f"{above[-1]} uses {name}" if above else f"{name} was launched"
     if binding is None:
-        raise NotAKernel(f"{user}, which the cells do not define")
+        raise NotAKernel(f"{user}, which no cell defines at its top level")
     if name in above:
         raise NotAKernel(f"{name} needs itself: kernels cannot recurse")
     if len(above) > MAX_HELPERS:

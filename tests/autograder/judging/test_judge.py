@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from autograder.isolation import sandbox
-from autograder.isolation.sandbox import Limits, Sandbox
+from autograder.isolation.sandbox import Limits, Reply, Sandbox
 from autograder.judging import judge
 from autograder.judging.exercise import Exercise, Part
 from autograder.judging.program import Cell
@@ -277,6 +277,20 @@ def test_an_interrupted_request_does_not_answer_the_next(box, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             verdict(box, "def double(x): return x")
     assert verdict(box, RIGHT).outcome is Outcome.PASSED
+
+
+def test_a_process_that_the_system_killed_is_tried_once_more(box, monkeypatch):
+    """As a kernel does where memory is short."""
+    real, left = box._exchange, [1]
+
+    def exchange(message, limits):
+        left[0] -= 1
+        return Reply("exit", 9) if left[0] >= 0 else real(message, limits)
+
+    monkeypatch.setattr(box, "_exchange", exchange)
+    assert verdict(box, RIGHT).outcome is Outcome.PASSED
+    left[0] = 2
+    assert verdict(box, RIGHT).outcome is Outcome.ENDED
 
 
 def test_killing_the_server_gains_nothing_and_harms_nobody(box):
