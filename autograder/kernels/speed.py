@@ -337,11 +337,8 @@ def verdict_on(exercise: Exercise, found: Attained) -> Verdict:
         points = speed.points * (share - before)
         reached = found.fraction >= fraction * (1 - found.slack)
         reached &= not needs_ratio or found.ratio >= speed.ratio * (1 - found.slack)
-        reason = (
-            ""
-            if reached
-            else f"{percent_below(found.fraction)} of the floor's speed, {found.ratio:.2g}× the baseline's"
-        )
+        below = percent_below(found.fraction)
+        reason = "" if reached else f"{below} of the floor's speed, {found.ratio:.2g}× the baseline's"
         parts.append(PartVerdict(name, points, points if reached else 0.0, reason))
         before = share
     score = sum(part.score for part in parts)
