@@ -29,7 +29,7 @@ from autograder.isolation.worker import layout, running, wire
 from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for, without_bfloat16
 from autograder.judging.exercise import Arguments, Exercise, upcast
-from autograder.judging.judge import Failure, broken_terms, judge, read_case, verdict_from
+from autograder.judging.judge import Failure, broken_terms, calls_of, judge, read_case, verdict_from
 from autograder.judging.program import Cell, build_program, names_bound, without_magics
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.kernels import measure
@@ -76,7 +76,9 @@ def check(name: str) -> None:
     cases = draw_cases(exercise, VISIBLE_SEED, hidden=False)
     with supplied(namespace, course, lesson, exercise):
         results = [run_case(exercise, entry, case) for case in cases]
-    failures = {n: failure for n, (failure, _, _) in enumerate(results) if failure}
+    calls = calls_of(exercise, cases, {n: message for n, (message, _, _) in enumerate(results)})
+    read = {n: read_case(exercise, cases[n], message, calls) for n, (message, _, _) in enumerate(results)}
+    failures = {n: failure for n, failure in read.items() if failure}
     verdict = verdict_from(exercise, cases, failures)
     if not failures:
         program = functools.partial(session_program, namespace, course, lesson, exercise)
@@ -193,18 +195,18 @@ def _confirmed(
     return verdict_from(exercise, cases, {0: Failure(Outcome.WRONG, reason, case=str(cases[0]))}) if reason else None
 
 
-def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[Failure | None, Any, Explained | None]:
-    """Call the entry on one case; return what is wrong, if anything, the result, and what of the call counts."""
+def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[dict[str, Any], Any, Explained | None]:
+    """Call the entry on one case; return what the judge would be told, the result, and what of the call counts."""
     result = found = None
     try:
         result, message, found = _called(exercise, entry, case)
     except wire.WireError as error:
         message = {"unsupported": str(error)}
     except Forbidden as error:
-        return Failure(Outcome.WRONG, str(error), case=str(case)), None, None
+        message = {"refused": Failure(Outcome.WRONG, str(error), case=str(case))}
     except Exception as error:
         message = {"error": _described(error)}
-    return read_case(exercise, case, message), result, found
+    return message, result, found
 
 
 def _described(error: Exception) -> dict[str, Any]:

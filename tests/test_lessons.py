@@ -19,7 +19,7 @@ from autograder.course.course import Course
 from autograder.course.lesson import without_marks
 from autograder.course.sample import render, sample_lessons, submissions
 from autograder.judging.cases import draw_cases
-from autograder.judging.compare import assess
+from autograder.judging.compare import Calls, assess
 from autograder.judging.exercise import upcast
 
 COURSE = Course.at(Path(__file__).parents[1])
@@ -77,6 +77,18 @@ def test_the_dtype_of_what_a_kernel_gives_is_part_of_the_answer(exercise):
             other = [*right[:n], value.double(), *right[n + 1 :]]
             found = assess(exercise, case.arguments, _as(expected, other))
             assert found and f"expected {str(wanted[n]).removeprefix('torch.')}" in found.reason
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_mistake_that_is_made_in_every_call_is_told_and_no_other(name):
+    for each in COURSE.exercises(name):
+        cases = draw_cases(each, "seed", hidden=False)
+        for mistake in each.mistakes:
+            results = [mistake.oracle(**upcast(case.arguments)) for case in cases]
+            calls = Calls(each, [(case.arguments, result) for case, result in zip(cases, results, strict=True)])
+            found = (assess(each, case.arguments, result, calls) for case, result in zip(cases, results, strict=True))
+            told = next((one.reason for one in found if one and one.mistake), mistake.message)
+            assert told == mistake.message, (each.name, mistake.name)
 
 
 def _as(expected, values):

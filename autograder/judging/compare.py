@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.judging.exercise import Arguments, Exercise, relative_tolerance, upcast
+from autograder.judging.exercise import Arguments, Exercise, Mistake, relative_tolerance, upcast
 
 ROW_FACTOR = 10.0
 REFUSED = "ValueError"  # how begins what a session (see `isolation.worker.running`) gives for a step that raised it
@@ -36,23 +36,89 @@ class Difference:
         return self.unnamed or self.reason
 
 
-def assess(exercise: Exercise, arguments: Arguments, result: Any) -> Difference | None:
-    """Return None if `result` is right, else the difference, named if it is a known mistake."""
+def assess(exercise: Exercise, arguments: Arguments, result: Any, calls: Calls | None = None) -> Difference | None:
+    """Return None if `result` is right, else the difference, named if it is a known mistake.
+
+    A mistake has the name only if all the `calls` could come of it.
+    """
     tolerance = relative_tolerance(exercise, arguments)
     expected = exercise.oracle(**upcast(arguments))
-    names = _calls(arguments["steps"]) if exercise.driver == "session" else exercise.returns
+    names = _names(exercise, arguments)
     found = difference(result, expected, names, tolerance)
     if found is None:
         return _other_dtype(exercise, arguments, result)
+    fitting = []
     for mistake in exercise.mistakes:
+        if calls is None and fitting:
+            break
         wrong = mistake.oracle(**upcast(arguments))
         if difference(result, wrong, names, tolerance) is None and difference(expected, wrong, names, tolerance):
-            return Difference(mistake.message, mistake.name, found.error, found.where, found.reason)
-    return _in_one_entry(exercise, arguments, result, expected, tolerance) or found
+            fitting.append(mistake)
+    if mistake := _likeliest(fitting, calls):
+        return Difference(mistake.message, mistake.name, found.error, found.where, found.reason)
+    return _in_one_entry(exercise, arguments, result, expected, tolerance, calls) or found
+
+
+class Calls:
+    """All calls of a function, and what each gave: evidence for and against its known mistakes."""
+
+    def __init__(self, exercise: Exercise, given: Sequence[tuple[Arguments, Any]]):
+        self._exercise, self._given = exercise, given
+        self._fits: dict[tuple[str, str | None], int] = {}
+
+    def fit(self, message: str, key: str | None = None) -> int:
+        """Return how many wrong results the mistakes of a message give; -1 if one of the right results speaks against.
+
+        Mistakes of one message are one mistake, which may show in several ways: with other blocks of tokens, say. With
+        a `key` only that entry of each result counts.
+        """
+        if (message, key) not in self._fits:
+            mistakes = [each for each in self._exercise.mistakes if each.message == message]
+            self._fits[message, key] = self._fit(mistakes, key)
+        return self._fits[message, key]
+
+    def _fit(self, mistakes: Sequence[Mistake], key: str | None) -> int:
+        count = 0
+        for arguments, result in self._given:
+            tolerance, names = relative_tolerance(self._exercise, arguments), _names(self._exercise, arguments)
+
+            def same(expected: Any, result=result, names=names, tolerance=tolerance) -> bool:
+                if _shows_nowhere(expected):
+                    return True
+                if key is None:
+                    return difference(result, expected, names, tolerance) is None
+                values = (each.get(key) if isinstance(each, dict) else None for each in (result, expected))
+                return _value(*values, key, tolerance) is None
+
+            of_mistake = any(same(each.oracle(**upcast(arguments))) for each in mistakes)
+            right = same(self._exercise.oracle(**upcast(arguments)))
+            if right and not of_mistake:
+                return -1
+            count += of_mistake and not right
+        return count
+
+
+def _shows_nowhere(wrong: Any) -> bool:
+    """Whether a mistake gives no number: it does so for arguments with which it is none."""
+    if isinstance(wrong, dict | tuple | list):
+        return any(map(_shows_nowhere, wrong.values() if isinstance(wrong, dict) else wrong))
+    return isinstance(wrong, float) and math.isnan(wrong)
+
+
+def _likeliest(fitting: Sequence[Mistake], calls: Calls | None) -> Mistake | None:
+    """Return which mistake it is of those that fit one call: the one that fits most others, and of these the first."""
+    if calls is None:
+        return fitting[0] if fitting else None
+    best = max(fitting, key=lambda each: calls.fit(each.message), default=None)
+    return None if best is None or calls.fit(best.message) < 0 else best
+
+
+def _names(exercise: Exercise, arguments: Arguments) -> Sequence[str]:
+    return _calls(arguments["steps"]) if exercise.driver == "session" else exercise.returns
 
 
 def _in_one_entry(
-    exercise: Exercise, arguments: Arguments, result: Any, expected: Any, tolerance: float
+    exercise: Exercise, arguments: Arguments, result: Any, expected: Any, tolerance: float, calls: Calls | None
 ) -> Difference | None:
     """Return what the first wrong number of a dict says: the known mistake that has it, and those before it right.
 
@@ -74,7 +140,9 @@ def _in_one_entry(
         its = other.get(key) if isinstance(other, dict) else None
         if not _numbers(its) or _value(result[key], its, key, tolerance):
             continue
-        if not any(_value(other.get(each), expected[each], each, tolerance) for each in before):
+        if any(_value(other.get(each), expected[each], each, tolerance) for each in before):
+            continue
+        if calls is None or calls.fit(mistake.message, key) >= 0:
             having.setdefault(mistake.message, mistake)
     if len(having) != 1:
         return None

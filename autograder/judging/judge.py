@@ -16,7 +16,7 @@ from autograder.isolation.worker.layout import packed
 from autograder.isolation.worker.running import TIME_IS_UP
 from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for
-from autograder.judging.compare import Difference, assess
+from autograder.judging.compare import Calls, Difference, assess
 from autograder.judging.exercise import Exercise, upcast
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
@@ -152,8 +152,9 @@ def read_reply(
     notes: dict[str, str] = {}
     names = {cell.name for cell in program}
     stop: Failure | None = None
+    calls = calls_of(exercise, cases, answers)
     for index, message in answers.items():
-        if failure := read_case(exercise, cases[index], message):
+        if failure := read_case(exercise, cases[index], message, calls):
             failures[index] = failure
     for message in reply.messages:
         if message.get("event") == "missing":
@@ -213,8 +214,15 @@ def _too_long(exercise: Exercise, place: str = "") -> str:
     return f"no answer within {exercise.limits.seconds:g} s{place}: is there a loop that does not end{grid}?"
 
 
-def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failure | None:
-    """Return what is wrong with the message about one case, or None."""
+def calls_of(exercise: Exercise, cases: Sequence[Case], answers: Messages) -> Calls:
+    """Return the calls that gave a result."""
+    return Calls(exercise, [(cases[n].arguments, each["result"]) for n, each in answers.items() if "result" in each])
+
+
+def read_case(exercise: Exercise, case: Case, message: dict[str, Any], calls: Calls | None = None) -> Failure | None:
+    """Return what is wrong with the message about one case, or None. `calls` tell mistakes apart (see `assess`)."""
+    if "refused" in message:
+        return message["refused"]
     if "error" in message:
         return replace(_refused_wrongly(exercise, case, _read_error(exercise, message["error"])), case=str(case))
     if "unsupported" in message:
@@ -225,7 +233,7 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failur
     touched = sorted(set(message.get("changed", [])).intersection(case.arguments).difference(exercise.may_change))
     if touched:
         return Failure(Outcome.WRONG, f"it changed its argument {', '.join(touched)} in place", case=str(case))
-    found = assess(exercise, case.arguments, message.get("result"))
+    found = assess(exercise, case.arguments, message.get("result"), calls)
     terms = message.get("terms")
     if not found and not exercise.replayed:
         return _kept_apart(exercise, case, message)

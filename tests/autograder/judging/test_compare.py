@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from autograder.judging.compare import assess, difference
+from autograder.judging.compare import Calls, assess, difference
 from autograder.judging.exercise import RELATIVE, Exercise, Mistake
 
 T = torch.tensor
@@ -150,6 +150,41 @@ def test_a_known_mistake_is_named_and_only_where_it_matches():
     assert assess(exercise, {"x": x}, x.exp()).reason == "2 to the x was asked for"
     assert assess(exercise, {"x": x}, (-x).exp2()).mistake == "sign"
     assert assess(exercise, {"x": x}, x.exp() + 1).mistake is None
+
+
+def test_of_two_mistakes_that_fit_a_call_it_is_the_one_that_fits_the_others():
+    mistakes = [
+        Mistake("one", "always 1", lambda x: 1),
+        Mistake("mute", "no number where x is 1", lambda x: math.nan if x == 1 else 7),
+        Mistake("half", "half of x", lambda x: x / 2),
+        Mistake("half of even", "half of x, where it is even", lambda x: x if x % 2 else x / 2),
+    ]
+    exercise = Exercise("f", "", (), dict, lambda x: x, mistakes=mistakes, tolerance=1e-6)
+
+    def named(results, at=2):
+        calls = Calls(exercise, [({"x": x}, result) for x, result in results.items()])
+        return assess(exercise, {"x": at}, results[at], calls).mistake
+
+    assert assess(exercise, {"x": 2}, 1).mistake == "one"  # of one call alone the first that fits
+    assert named({2: 1, 4: 1}) == "one"
+    assert named({2: 1, 4: 2}) == "half"
+    assert named({2: 1, 4: 2, 3: 3}) == "half of even"  # the right result of 3 is not half of it
+    assert named({2: 1, 4: 4}) is None  # each of them would be wrong at 4
+    assert named({1: 1, 2: 7}) == "mute"
+    assert named({2: 1, 4: 99}) == "one"  # what is wrong in another way speaks against nothing
+
+
+def test_an_entry_is_not_named_for_a_mistake_that_another_call_speaks_against():
+    exercise = Exercise(
+        "f", "", (), dict, lambda x: {"a": x, "b": 5}, mistakes=[Mistake("one", "always 1", lambda x: {"a": 1, "b": 5})]
+    )
+
+    def reason(*results):
+        calls = Calls(exercise, [({"x": n}, {"a": result, "b": 7}) for n, result in enumerate(results, 2)])
+        return assess(exercise, {"x": 2}, {"a": results[0], "b": 7}, calls).reason
+
+    assert reason(1, 1) == reason(1) == "out['a']: always 1"
+    assert "always 1" not in reason(1, 3)
 
 
 def test_a_mistake_that_makes_no_difference_to_a_case_is_not_named_for_it():
