@@ -89,6 +89,11 @@ IN_A_KERNEL = {
         LOAD + "    tl.store(out_ptr + cols, x[:, None])\n",
         ["in line 6", "have one shape: x[None, :] adds an axis"],
     ),
+    "comparisons without parentheses": (
+        LOAD,
+        LOAD + "    x = tl.where(0 <= cols & cols < D, x, 0.0)\n",
+        ["line 6", "put each comparison into parentheses"],
+    ),
     "a size that is no constant": (LOAD, LOAD.replace("cols, m", "tl.arange(0, D), m"), ["5", "BLOCK: tl.constexpr"]),
 }
 HELPER = "def twice(x):\n    return 2 * x\n"

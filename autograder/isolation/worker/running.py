@@ -143,7 +143,15 @@ class _ForbidFunction(TorchFunctionMode):
             self.called = outer
 
 
-class _ForbidOperator(TorchDispatchMode):
+class DispatchMode(TorchDispatchMode):
+    """A mode that torch does not keep from its compiler: to do so it would import that, which takes seconds."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class _ForbidOperator(DispatchMode):
     """Sees operators as they run, however they were reached."""
 
     def __init__(self, functions: _ForbidFunction):
@@ -292,6 +300,10 @@ HINTS = (
     (
         r"PassManager::run failed",
         "Triton gives up on this kernel, as it does on tl.sum over a product of two blocks of 16 bits: take tl.dot",
+    ),
+    (
+        r"simultaneous multiple comparison",
+        "put each comparison into parentheses and join them by &, which binds more tightly: (0 <= x) & (x < n)",
     ),
     (r"num_warps must be a power of 2", "1, 2, 4, 8, 16 or 32: max(1, n) where n may come to 0"),
     (r"must be a power of 2", "triton.next_power_of_2(n) is the next one"),

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from autograder.isolation.worker import running
 from autograder.isolation.worker.layout import is_gapped
@@ -248,7 +247,7 @@ def _content(tensor: torch.Tensor) -> dict[str, Any]:
     return {"content": raw, "dtype": DTYPES[tensor.dtype]}
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(running.DispatchMode):
     def __init__(self, recorder: Recorder):
         super().__init__()
         self.recorder = recorder
