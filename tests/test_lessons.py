@@ -18,6 +18,7 @@ from autograder.classroom.restore import SubmissionError, placeholder, read_cell
 from autograder.course.course import Course
 from autograder.course.lesson import without_marks
 from autograder.course.sample import render, sample_lessons, submissions
+from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import draw_cases
 from autograder.judging.compare import Calls, assess
 from autograder.judging.exercise import upcast
@@ -81,8 +82,11 @@ def test_the_dtype_of_what_a_kernel_gives_is_part_of_the_answer(exercise):
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_a_mistake_that_is_made_in_every_call_is_told_and_no_other(name):
+    """Of numbers and choices, which several mistakes may have by chance. The sample class shows the others."""
     for each in COURSE.exercises(name):
         cases = draw_cases(each, "seed", hidden=False)
+        if any(True for _ in tensors_in([case.arguments for case in cases])):
+            continue
         for mistake in each.mistakes:
             results = [mistake.oracle(**upcast(case.arguments)) for case in cases]
             calls = Calls(each, [(case.arguments, result) for case, result in zip(cases, results, strict=True)])

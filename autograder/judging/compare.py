@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,13 +47,12 @@ def assess(exercise: Exercise, arguments: Arguments, result: Any, calls: Calls |
     found = difference(result, expected, names, tolerance)
     if found is None:
         return _other_dtype(exercise, arguments, result)
-    fitting = []
-    for mistake in exercise.mistakes:
-        if calls is None and fitting:
-            break
-        wrong = mistake.oracle(**upcast(arguments))
-        if difference(result, wrong, names, tolerance) is None and difference(expected, wrong, names, tolerance):
-            fitting.append(mistake)
+    fitting = (
+        each
+        for each in exercise.mistakes
+        if difference(result, wrong := each.oracle(**upcast(arguments)), names, tolerance) is None
+        and difference(expected, wrong, names, tolerance)
+    )
     if mistake := _likeliest(fitting, calls):
         return Difference(mistake.message, mistake.name, found.error, found.where, found.reason)
     return _in_one_entry(exercise, arguments, result, expected, tolerance, calls) or found
@@ -64,38 +63,50 @@ class Calls:
 
     def __init__(self, exercise: Exercise, given: Sequence[tuple[Arguments, Any]]):
         self._exercise, self._given = exercise, given
+        self._right: dict[str | None, list[bool]] = {}
         self._fits: dict[tuple[str, str | None], int] = {}
 
-    def fit(self, message: str, key: str | None = None) -> int:
-        """Return how many wrong results the mistakes of a message give; -1 if one of the right results speaks against.
+    def fit(self, mistake: Mistake, key: str | None = None) -> int:
+        """Return how many wrong results a mistake gives; -1 if one of the right results speaks against it.
 
-        Mistakes of one message are one mistake, which may show in several ways: with other blocks of tokens, say. With
-        a `key` only that entry of each result counts.
+        Mistakes of one message are one, which may show in several ways: with other blocks of tokens, say. With a `key`
+        only that entry of each result counts.
         """
-        if (message, key) not in self._fits:
-            mistakes = [each for each in self._exercise.mistakes if each.message == message]
-            self._fits[message, key] = self._fit(mistakes, key)
-        return self._fits[message, key]
+        known = mistake.message, key
+        if known not in self._fits:
+            alike = [each for each in self._exercise.mistakes if each.message == mistake.message and each != mistake]
+            self._fits[known] = self._fit([mistake, *alike], key)
+        return self._fits[known]
+
+    @property
+    def wrong(self) -> int:
+        """How many results are wrong."""
+        return self._rights(None).count(False)
+
+    def _rights(self, key: str | None) -> list[bool]:
+        if key not in self._right:
+            self._right[key] = [self._same(n, self._exercise.oracle, key) for n in range(len(self._given))]
+        return self._right[key]
 
     def _fit(self, mistakes: Sequence[Mistake], key: str | None) -> int:
         count = 0
-        for arguments, result in self._given:
-            tolerance, names = relative_tolerance(self._exercise, arguments), _names(self._exercise, arguments)
-
-            def same(expected: Any, result=result, names=names, tolerance=tolerance) -> bool:
-                if _shows_nowhere(expected):
-                    return True
-                if key is None:
-                    return difference(result, expected, names, tolerance) is None
-                values = (each.get(key) if isinstance(each, dict) else None for each in (result, expected))
-                return _value(*values, key, tolerance) is None
-
-            of_mistake = any(same(each.oracle(**upcast(arguments))) for each in mistakes)
-            right = same(self._exercise.oracle(**upcast(arguments)))
+        for n, right in sorted(enumerate(self._rights(key)), key=lambda each: not each[1]):
+            of_mistake = any(self._same(n, each.oracle, key) for each in mistakes)
             if right and not of_mistake:
                 return -1
             count += of_mistake and not right
         return count
+
+    def _same(self, n: int, oracle: Callable[..., Any], key: str | None) -> bool:
+        """Return whether call `n` gave what an oracle gives."""
+        arguments, result = self._given[n]
+        expected, tolerance = oracle(**upcast(arguments)), relative_tolerance(self._exercise, arguments)
+        if _shows_nowhere(expected):
+            return True
+        if key is None:
+            return difference(result, expected, _names(self._exercise, arguments), tolerance) is None
+        values = (each.get(key) if isinstance(each, dict) else None for each in (result, expected))
+        return _value(*values, key, tolerance) is None
 
 
 def _shows_nowhere(wrong: Any) -> bool:
@@ -105,12 +116,17 @@ def _shows_nowhere(wrong: Any) -> bool:
     return isinstance(wrong, float) and math.isnan(wrong)
 
 
-def _likeliest(fitting: Sequence[Mistake], calls: Calls | None) -> Mistake | None:
+def _likeliest(fitting: Iterator[Mistake], calls: Calls | None) -> Mistake | None:
     """Return which mistake it is of those that fit one call: the one that fits most others, and of these the first."""
     if calls is None:
-        return fitting[0] if fitting else None
-    best = max(fitting, key=lambda each: calls.fit(each.message), default=None)
-    return None if best is None or calls.fit(best.message) < 0 else best
+        return next(fitting, None)
+    best, most = None, 0
+    for each in fitting:
+        if calls.fit(each) > most:
+            best, most = each, calls.fit(each)
+        if most == calls.wrong:
+            break
+    return best
 
 
 def _names(exercise: Exercise, arguments: Arguments) -> Sequence[str]:
@@ -142,7 +158,7 @@ def _in_one_entry(
             continue
         if any(_value(other.get(each), expected[each], each, tolerance) for each in before):
             continue
-        if calls is None or calls.fit(mistake.message, key) >= 0:
+        if calls is None or calls.fit(mistake, key) >= 0:
             having.setdefault(mistake.message, mistake)
     if len(having) != 1:
         return None
