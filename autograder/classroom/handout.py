@@ -156,7 +156,8 @@ def _files(course: Course, notebooks: Path) -> Iterator[tuple[Path, str]]:
 def _records(notebooks: Path) -> set[str]:
     """Return the paths of the measurements that notebooks name."""
     books = (nbformat.read(path, as_version=4) for path in notebooks.rglob("*.ipynb"))
-    return {name for book in books for cell in book.cells for name in re.findall(r"benchmarks/\w+\.json", cell.source)}
+    named = {name for book in books for cell in book.cells for name in re.findall(r"\b\w+\.json\b", cell.source)}
+    return {f"benchmarks/{name}" for name in named}
 
 
 def _data(modules: Iterable[Path]) -> Iterator[Path]:

@@ -961,13 +961,13 @@ print(f"relative difference from the expanded form: {((got - expected).norm() / 
 #
 # {{hosts}}
 #
-# In a graph all gain more than the sum at every length{{!at_every_length}}. From Python, "all" is faster than the
-# baseline at 1024 and 4096 tokens alone{{!two_faster}}, and at 1024 by less than in a graph{{!by_less}}. With 512
-# tokens, and in a decode step, the device is done before Python has started the next kernel: a pass takes as long
-# as the host{{!as_the_host}}, and starting a kernel of Triton's takes Python longer than starting one of
-# PyTorch's own{{!triton_starts_slower}}. With 1024 tokens the eager layer keeps the device busy{{!kept_busy}},
-# and with all fusions the layer takes as long as the host{{!ends_at_the_host}}. Say which of the two you
-# measured.
+# In a graph all gain more than the sum at every length{{!at_every_length}}. Of these rows, from Python, "all" is
+# faster than the baseline at 1024 and 4096 tokens alone{{!two_faster}}, and at 1024 by less than in a
+# graph{{!by_less}}. With 512 tokens, and in a decode step, the device is done before Python has started the next
+# kernel: a pass takes as long as the host{{!as_the_host}}, and starting a kernel of Triton's takes Python longer
+# than starting one of PyTorch's own{{!triton_starts_slower}}. With 1024 tokens the eager layer keeps the device
+# busy{{!kept_busy}}, and with all fusions the layer takes as long as the host{{!ends_at_the_host}}. Say which of
+# the two you measured.
 #
 # **Memory.** A pass of 8 prompts of 4096 tokens allocates {{peak}}. In the report's Table 2 both forms ran out of
 # a card's 24 GB. In float32, twice as much, that explains the eager form; it does not explain the fused
@@ -981,8 +981,7 @@ print(f"relative difference from the expanded form: {((got - expected).norm() / 
 # (#1429), transformers (#47435) and TensorRT-LLM (#19112).
 #
 # **Few heads.** Split over 8 or 16 GPUs, 128 heads are 16 or 8 on each. Below 16 the tile of `tl.dot` is not full
-# (aiter #2577, vllm #50578). Padding 16 heads to the 64 rows of another kernel makes 4 times the work (sglang
-# #27954).
+# (aiter #2577, vllm #50578). Padding 16 heads to the 64 rows of another kernel makes 4 times the work.
 #
 # **"A single pass".** Section 3.2.2 of the report says that its softmax reads each operand once. Its public
 # kernel has the three loops from above, and reads the mask three times as well. On an H100, float32, 8192 rows of

@@ -1050,6 +1050,7 @@ FOLDED = Exercise(
                 dict(B=2, S=1, H=5, T=40, lens=(40, 17)),
                 dict(B=2, S=1, H=5, T=40, lens=(37, 17), nan_beyond=True),
                 dict(B=1, S=1, H=3, T=300, R=64, dtype=BF16),
+                dict(B=1, S=1, H=3, T=270, level=250.0),
                 dict(B=133, S=1, H=1, T=4),
             ],
             hidden=lambda r: [

@@ -1071,7 +1071,7 @@ check_speed("folded_decode")
 # ## Your code in the model
 #
 # The trained model of lesson 02 reads the prompt its own way. From then on your `latent_decode` attends for it, in
-# float16, one byte at a time. Emulated, that takes about a minute.
+# float16, one byte at a time. Emulated, that takes up to a minute.
 
 # %%
 from mla_ref import playground
@@ -1156,8 +1156,8 @@ draw_measured(16, 16, 8192)
 # rounded by up to 0.03, a factor of 3 % on that part.
 #
 # **Few heads.** With tensor parallelism fewer than 16 heads per GPU do not fill a block (aiter #2577, vllm
-# #50578), and padding them to 64 wastes 4 times the arithmetic (sglang #27954). Folding fills the block where
-# there are several tokens.
+# #50578), and padding 16 of them to 64 makes 4 times the arithmetic. One engine padded 32 to 128 (sglang #27954).
+# Folding fills the block where there are several tokens.
 #
 # **Offsets.** Token 3.73 million of a cache with 576 words each lies beyond $2^{31}$ words, and 32-bit offsets
 # wrap there (vllm #47671, sglang #14224, tokenspeed #501). Your kernels should multiply `b * T` in 64 bits.

@@ -38,7 +38,7 @@ device = "cpu" if emulated else "cuda"
 # ## Why: reserved for the longest
 #
 # MMLU is a test of 14,042 questions. Kimi K2, a model with MLA, answered them; the next cell has quantiles of the
-# tokens of question and reply. (The record is `kimik2_mmlu.json`, which does not name its author.) A reply ends
+# tokens of question and reply. (Its record `kimik2_mmlu.json` does not name an author.) A reply ends
 # by itself or after 16,384 tokens; one did the latter. Take a batch of 32, with lengths drawn between these
 # quantiles. Nobody knows beforehand which sequence will be long, so a contiguous cache has room for 16,567 tokens
 # in every row.
@@ -911,7 +911,7 @@ check_speed("paged_decode")
 
 # %% [markdown]
 # **Your code in the model.** The trained model of lesson 02 keeps its cache in pages of 16 tokens, the last one first.
-# Your `paged_decode` finds them by their table. Emulated, that takes about a minute.
+# Your `paged_decode` finds them by their table. Emulated, that takes up to a minute.
 
 # %%
 from mla_ref import playground

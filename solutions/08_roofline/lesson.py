@@ -666,7 +666,7 @@ else:
 guess = 72  # the batch at which the measured lines cross: put your own number here
 
 # %% [markdown]
-# The rows were measured on an {{crossover_h100.device}} (`benchmarks/crossover.py` and `crossover_h100.json`):
+# The rows were measured on an {{crossover_h100.device}} (`benchmarks/crossover_h100.json`):
 # bfloat16, a prefix of 4096 tokens, one new token per sequence, L2 emptied before each call. Each number is the median
 # of seven rounds; no rounds of a fastest call were more than 3 % apart{{!rounds_together}}. Each form has the fastest
 # of several calls: for naive cuDNN's attention, whole or in parts; for absorb the decode kernels of `mla_ref`, and two

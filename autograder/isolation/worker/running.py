@@ -195,12 +195,12 @@ def stopped_after(seconds: float) -> Iterator[None]:
 @contextmanager
 def poisoned() -> Iterator[None]:
     """Let memory that torch hands out hold NaN, so that what a kernel does not write shows."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("warn")  # what else asks for it imports torch's compiler first
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.set_deterministic_debug_mode(before)
 
 
 def copied(value: Any) -> Any:

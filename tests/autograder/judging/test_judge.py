@@ -10,6 +10,7 @@ import torch
 
 from autograder.isolation import sandbox
 from autograder.isolation.sandbox import Limits, Reply, Sandbox
+from autograder.isolation.worker.running import TIME_IS_UP
 from autograder.judging import judge
 from autograder.judging.exercise import Exercise, Part
 from autograder.judging.program import Cell
@@ -100,6 +101,14 @@ FLOODS = {
     "result": ("def double(x): return torch.zeros(1 << 24)", Outcome.MEMORY),
     "text": ("def double(x): raise ValueError('x' * 10**7)", Outcome.ERROR),
 }
+
+
+@pytest.mark.parametrize("kind", ["TimeoutError", "CompilationError"])
+def test_what_was_under_way_when_the_time_was_up_may_have_an_error_of_its_own_for_it(kind):
+    (case, *_) = judge.draw_cases(DOUBLE, "seed")
+    found = judge.read_case(DOUBLE, case, {"error": {"type": kind, "message": TIME_IS_UP, "where": None}})
+    assert found.outcome is Outcome.TIME
+    assert "no answer within" in found.reason
 
 
 @pytest.mark.parametrize("flood", FLOODS)
