@@ -196,6 +196,10 @@ def _visit(name: str, bindings: Bindings, parts: dict[str, ast.stmt], above: tup
     called_too = binding.value if isinstance(binding.value, ast.Name) else None
     if called_too is not None and getattr(bindings.get(called_too.id), "kind", "") == "function":
         raise NotAKernel(f"{name} is another name of the kernel {called_too.id}: call that by its own")
+    if isinstance(binding.value, ast.AST) and not above:
+        raise NotAKernel(
+            f"the kernel {name} is what `{_text(binding.value)}` gives: write its def in a cell of its own"
+        )
     if isinstance(binding.value, ast.AST):
         raise NotAKernel(f"the constant {name} holds `{_text(binding.value)}`: write it as a number")
     if binding.kind in ("other", "path"):

@@ -448,6 +448,11 @@ def test_refuses_kernels_with_the_name_of_something_else(name):
         cut([f"from triton import jit\n@jit\ndef {name}(x):\n    pass\n"], [name])
 
 
+def test_a_kernel_that_a_function_makes_is_told_from_a_constant():
+    with pytest.raises(NotAKernel, match=r"the kernel k is what `make\(\)` gives: write its def"):
+        cut([IMPORTS, "def make():\n    return 1\nk = make()\n"], ["k"])
+
+
 def test_a_name_of_a_launch_that_is_no_name_is_refused_in_a_short_sentence():
     with pytest.raises(NotAKernel, match="no cell defines"):
         cut([IMPORTS], ["x" * 300])
