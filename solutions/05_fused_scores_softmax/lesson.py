@@ -956,8 +956,9 @@ print(f"relative difference from the expanded form: {((got - expected).norm() / 
 # times as long{{!three_times}}. The fused softmax reads only what is seen, half of the scores, and takes less
 # time than a copy of all{{!less_than_a_copy}}.
 #
-# **Short prompts: the host.** The table has the sum of the four gains and the gain of all, started from Python
-# and replayed from a CUDA graph, which leaves the host out.
+# **Short prompts: the host.** The table has the times of host and device with all fusions. Beside them are the sum
+# of the four gains and the gain of all, started from Python and replayed from a CUDA graph, which leaves the host
+# out.
 #
 # {{hosts}}
 #
