@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.exercise import Arguments, Exercise, Mistake, relative_tolerance, upcast
 
 ROW_FACTOR = 10.0
@@ -39,7 +40,7 @@ class Difference:
 def assess(exercise: Exercise, arguments: Arguments, result: Any, calls: Calls | None = None) -> Difference | None:
     """Return None if `result` is right, else the difference, named if it is a known mistake.
 
-    A mistake has the name only if all the `calls` could come of it.
+    Of several mistakes that fit it is the one that the `calls` speak for.
     """
     tolerance = relative_tolerance(exercise, arguments)
     expected = exercise.oracle(**upcast(arguments))
@@ -53,7 +54,7 @@ def assess(exercise: Exercise, arguments: Arguments, result: Any, calls: Calls |
         if difference(result, wrong := each.oracle(**upcast(arguments)), names, tolerance) is None
         and difference(expected, wrong, names, tolerance)
     )
-    if mistake := _likeliest(fitting, calls):
+    if mistake := _likeliest(fitting, calls, result):
         return Difference(mistake.message, mistake.name, found.error, found.where, found.reason)
     return _in_one_entry(exercise, arguments, result, expected, tolerance, calls) or found
 
@@ -116,11 +117,15 @@ def _shows_nowhere(wrong: Any) -> bool:
     return isinstance(wrong, float) and math.isnan(wrong)
 
 
-def _likeliest(fitting: Iterator[Mistake], calls: Calls | None) -> Mistake | None:
-    """Return which mistake it is of those that fit one call: the one that fits most others, and of these the first."""
+def _likeliest(fitting: Iterator[Mistake], calls: Calls | None, result: Any) -> Mistake | None:
+    """Return which mistake it is of those that fit one call: the one that fits most others, and of these the first.
+
+    Numbers may fit by chance, and then none of which a right call speaks against is meant. A tensor does not, and what
+    a mistake does where it does not show, with blocks of one size say, may be another thing.
+    """
     if calls is None:
         return next(fitting, None)
-    best, most = None, 0
+    best, most = None, -2 if tensors_in(result) else 0
     for each in fitting:
         if calls.fit(each) > most:
             best, most = each, calls.fit(each)

@@ -174,6 +174,16 @@ def test_of_two_mistakes_that_fit_a_call_it_is_the_one_that_fits_the_others():
     assert named({2: 1, 4: 99}) == "one"  # what is wrong in another way speaks against nothing
 
 
+def test_a_tensor_fits_a_mistake_by_no_chance_whatever_that_gives_where_it_does_not_show():
+    mistakes = [Mistake("one", "always 1", lambda x: x * 0 + 1), Mistake("half", "half of x", lambda x: x / 2)]
+    exercise = Exercise("f", "", (), dict, lambda x: x, mistakes=mistakes, tolerance=1e-6)
+    two, four = torch.full((3,), 2.0), torch.full((3,), 4.0)
+    calls = Calls(exercise, [({"x": two}, two / 2), ({"x": four}, four)])
+    assert assess(exercise, {"x": two}, two / 2, calls).mistake == "one"
+    calls = Calls(exercise, [({"x": two}, two / 2), ({"x": four}, four / 2)])
+    assert assess(exercise, {"x": two}, two / 2, calls).mistake == "half"
+
+
 def test_an_entry_is_not_named_for_a_mistake_that_another_call_speaks_against():
     exercise = Exercise(
         "f", "", (), dict, lambda x: {"a": x, "b": 5}, mistakes=[Mistake("one", "always 1", lambda x: {"a": 1, "b": 5})]
