@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.exercise import Arguments, Exercise, Mistake, relative_tolerance, upcast
 
 ROW_FACTOR = 10.0
@@ -54,7 +53,7 @@ def assess(exercise: Exercise, arguments: Arguments, result: Any, calls: Calls |
         if difference(result, wrong := each.oracle(**upcast(arguments)), names, tolerance) is None
         and difference(expected, wrong, names, tolerance)
     )
-    if mistake := _likeliest(fitting, calls, result):
+    if mistake := _likeliest(fitting, calls):
         return Difference(mistake.message, mistake.name, found.error, found.where, found.reason)
     return _in_one_entry(exercise, arguments, result, expected, tolerance, calls) or found
 
@@ -117,15 +116,14 @@ def _shows_nowhere(wrong: Any) -> bool:
     return isinstance(wrong, float) and math.isnan(wrong)
 
 
-def _likeliest(fitting: Iterator[Mistake], calls: Calls | None, result: Any) -> Mistake | None:
+def _likeliest(fitting: Iterator[Mistake], calls: Calls | None) -> Mistake | None:
     """Return which mistake it is of those that fit one call: the one that fits most others, and of these the first.
 
-    Numbers may fit by chance, and then none of which a right call speaks against is meant. A tensor does not, and what
-    a mistake does where it does not show, with blocks of one size say, may be another thing.
+    One that fits alone keeps its name though a right call speaks against it: it may be made in some calls only.
     """
     if calls is None:
         return next(fitting, None)
-    best, most = None, -2 if tensors_in(result) else 0
+    best, most = None, -2
     for each in fitting:
         if calls.fit(each) > most:
             best, most = each, calls.fit(each)
@@ -163,8 +161,9 @@ def _in_one_entry(
             continue
         if any(_value(other.get(each), expected[each], each, tolerance) for each in before):
             continue
-        if calls is None or calls.fit(mistake, key) >= 0:
-            having.setdefault(mistake.message, mistake)
+        having.setdefault(mistake.message, mistake)
+    if calls is not None and len(having) > 1:
+        having = {message: each for message, each in having.items() if calls.fit(each, key) >= 0}
     if len(having) != 1:
         return None
     ((message, mistake),) = having.items()
