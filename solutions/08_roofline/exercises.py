@@ -571,7 +571,6 @@ CHOOSE_FORMS = Exercise(
             visible=[
                 dict(B=32, S=1, T=4352, L=4096, sizes=V3, **ON_H100),
                 dict(B=256, S=1, T=4352, L=4096, sizes=V3, **ON_H100),
-                dict(B=8, S=1, T=4352, L=4096, sizes=V3 | dict(H=1), **ON_H100),
                 EQUAL,
             ],
             hidden=lambda r: [_drawn_choice(r, ("naive", "absorb"), S=1), _drawn_choice(r, ("absorb", "absorb"), S=1)],
