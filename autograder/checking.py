@@ -76,8 +76,9 @@ def check(name: str) -> None:
     cases = draw_cases(exercise, VISIBLE_SEED, hidden=False)
     with supplied(namespace, course, lesson, exercise):
         results = [run_case(exercise, entry, case) for case in cases]
-    calls = calls_of(exercise, cases, {n: message for n, (message, _, _) in enumerate(results)})
-    read = {n: read_case(exercise, cases[n], message, calls) for n, (message, _, _) in enumerate(results)}
+    messages = {n: message for n, (message, _, _) in enumerate(results)}
+    calls = calls_of(exercise, cases, messages)
+    read = {n: read_case(exercise, cases[n], message, calls) for n, message in messages.items()}
     failures = {n: failure for n, failure in read.items() if failure}
     verdict = verdict_from(exercise, cases, failures)
     if not failures:
@@ -203,7 +204,7 @@ def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[dict[str, Any]
     except wire.WireError as error:
         message = {"unsupported": str(error)}
     except Forbidden as error:
-        message = {"refused": Failure(Outcome.WRONG, str(error), case=str(case))}
+        message = {"error": {"type": "ForbiddenCall", "message": str(error)}}
     except Exception as error:
         message = {"error": _described(error)}
     return message, result, found

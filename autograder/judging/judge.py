@@ -221,8 +221,6 @@ def calls_of(exercise: Exercise, cases: Sequence[Case], answers: Messages) -> Ca
 
 def read_case(exercise: Exercise, case: Case, message: dict[str, Any], calls: Calls | None = None) -> Failure | None:
     """Return what is wrong with the message about one case, or None. `calls` tell mistakes apart (see `assess`)."""
-    if "refused" in message:
-        return message["refused"]
     if "error" in message:
         return replace(_refused_wrongly(exercise, case, _read_error(exercise, message["error"])), case=str(case))
     if "unsupported" in message:
