@@ -29,6 +29,7 @@ REFUSED_BY = ("RuntimeError", "AssertionError", "KeyError", "IndexError")  # wha
 FAULTS = {
     "OutOfBounds": Outcome.WRONG,
     "Misaligned": Outcome.WRONG,
+    "Miscompiled": Outcome.WRONG,
     "Race": Outcome.WRONG,
     "EndlessLoop": Outcome.TIME,
     "DeviceAssertion": Outcome.ERROR,

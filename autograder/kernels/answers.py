@@ -101,8 +101,8 @@ class Answers:
                 recording = program.recording
                 owners = [recording.storages[view["storage"]].get("input") for view in recording.result]
                 terms = broken_terms(self.exercise, cases[n], len(recording.launches), owners)
-                again = recording.filled(replayed.again) if replayed.again and not program.reason else None
-                if again is not None and assess(self.exercise, cases[n].arguments, again):
+                again = [recording.filled(each) for each in ([] if program.reason else replayed.again)]
+                if any(assess(self.exercise, cases[n].arguments, each) for each in again):
                     terms = terms or Failure(Outcome.WRONG, ORDER, case=str(cases[n]))
                 others = [recording.filled(each) for each in ([] if program.reason else replayed.otherwise)]
                 if any(assess(self.exercise, cases[n].arguments, each) for each in others):

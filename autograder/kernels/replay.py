@@ -39,7 +39,7 @@ class Replayed:
     result
         The tensors of the result.
     again
-        The same where programs and threads take other turns; empty where that cannot matter.
+        The same, some times, each where programs or threads take other turns; empty where that cannot matter.
     changed
         The arguments that hold something else afterwards.
     unwritten
@@ -62,7 +62,7 @@ class Replayed:
 
     counts: list[dict[str, Any]]
     result: list[torch.Tensor] = field(default_factory=list)
-    again: list[torch.Tensor] = field(default_factory=list)
+    again: list[list[torch.Tensor]] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     unwritten: list[str] = field(default_factory=list)
     blank: list[int] = field(default_factory=list)

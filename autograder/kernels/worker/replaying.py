@@ -327,13 +327,15 @@ def _replay(compiled: Compiled, request: dict[str, Any]) -> dict[str, Any]:
 
     With `sample` at most about that many programs of a launch run, and are counted, and of the results some `picks` are
     given; with `count` all programs are counted. Else all run, and the results are given; where the order of programs
-    may matter, also what comes of another one, `again`.
+    may matter, also what comes of others, `again`.
     """
     limit = request.get("sample")
     kernels = {number: compiled.kernel(event) for number, event in enumerate(request["events"]) if "kernel" in event}
     found = _run(request, kernels, limit)
-    if "result" in found and any(kernel.order_matters for kernel, _ in kernels.values()):
-        found["again"] = _run(request, kernels, None, order="reversed")["result"]
+    if "result" in found:
+        named = {"reversed": "order_matters", "shuffled": "programs_ordered"}
+        orders = [order for order, name in named.items() if any(getattr(kernel, name) for kernel, _ in kernels.values())]
+        found["again"] = [_run(request, kernels, None, order=order)["result"] for order in orders]
     return found
 
 
@@ -350,6 +352,7 @@ def _run(
     covered = [blank(size).view(bool) for size in storages.sizes] if limit is not None else None
     whole = _needed_whole(request["events"], kernels) if limit is not None else set()
     rng = Random(request["secret"]) if request.get("secret") else None
+    seed = _seed(request) if order == "shuffled" else 0
     done, written = [], {}
     looked = _looked_at(request, kernels) if covered is not None else {}
     touched = [_touched(*each) for each in kernels.values()] if looked else []
@@ -364,7 +367,7 @@ def _run(
                 sectors.forget(view["storage"])
             continue
         run = _Launch(*kernels[number], event, storages, covered)
-        done.append(run.counted(sectors, limit, rng, number in whole) if sectors else run.plain(order))
+        done.append(run.counted(sectors, limit, rng, number in whole) if sectors else run.plain(order, seed))
         for storage, views in looked.items():
             if str(storage) not in written and "write" in done[-1]["distinct"].get(str(storage), ()):
                 all_ran, alone = number in whole or done[-1]["exact"], sum(storage in each for each in writers) == 1
@@ -464,15 +467,18 @@ class _Launch:
         if covered is not None:
             self.watches.append(Writes(covered, storages.numbers))
 
-    def _run(self, chosen: Sequence[int] | None, races: bool, *watches: Watch, order: str = "forward") -> None:
+    def _run(
+        self, chosen: Sequence[int] | None, races: bool, *watches: Watch, order: str = "forward", seed: int = 0
+    ) -> None:
         watch = Together(*self.watches, *watches)
         threads = {"warps": self.event["warps"], "stages": self.event["stages"]}
         memory = Memory(self.regions)
-        self.kernel.launch(self.grid, self.values, memory, chosen, watch, races=races, order=order, **threads)
+        turns = {"order": order, "seed": seed}
+        self.kernel.launch(self.grid, self.values, memory, chosen, watch, races=races, **turns, **threads)
 
-    def plain(self, order: str = "forward") -> dict[str, Any]:
+    def plain(self, order: str = "forward", seed: int = 0) -> dict[str, Any]:
         """Run all programs."""
-        self._run(None, True, order=order)
+        self._run(None, True, order=order, seed=seed)
         return self._with_places({"programs": self.programs})
 
     def counted(self, sectors: Sectors, limit: int | None, rng: Random | None, whole: bool) -> dict[str, Any]:

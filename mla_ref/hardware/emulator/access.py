@@ -317,7 +317,8 @@ def _note(
     block = math.prod(op.ins[0].shape)
     places = torch.arange(block).repeat(machine.size) if chosen is None else chosen & block - 1
     places = places[:, None].expand(-1, repeat).reshape(-1)
-    spots = machine.shadow.spots_of(tuple(op.ins[0].shape), programs, places, op.number in machine.kernel.spread)
+    shape, spread = tuple(op.ins[0].shape), op.number in machine.kernel.spread
+    spots = machine.shadow.spots_of(shape, programs, places, spread, machine.kernel.grain(op))
     if op.number in machine.ahead and (found := machine.shadow.missed(region, units, programs)):
         at, mine, earlier = found
         _race(machine, op, _element(machine, op, region, int(units[at])), mine, mine, earlier, ahead=True)

@@ -342,8 +342,31 @@ def _divisor(machine: Machine, op: Op, args: list[torch.Tensor]) -> torch.Tensor
     return args[1] == 0 if op.operands[1] not in machine.kernel.module.loaded else None
 
 
+def _cut_towards_zero(machine: Machine, op: Op, args: list[torch.Tensor]) -> None:
+    """Fail where an address or a mask is made of quotients or remainders that the compiler takes to be others.
+
+    It takes those of neighbours by a multiple of 2 for equal, or for neighbours, from one multiple on to the next. That
+    does not hold below zero, where quotients are cut towards zero.
+    """
+    x, by = args
+    if not op.ins[0].shape or int(x.min()) >= 0 or not machine.kernel.module.steering.intersection(op.results):
+        return
+    x, even = machine.full(x, op.ins[0].shape), (by % 2 == 0) & (by != 0)
+    multiple = even & (x < 0) & (x % torch.where(even, by, 1) == 0)
+    for axis in range(1, x.dim()):
+        this, following = (each.narrow(axis, first, x.shape[axis] - 1) for each, first in ((x, 0), (x, 1)))
+        bad = multiple.narrow(axis, 0, x.shape[axis] - 1) & (following == this + 1)
+        wrong = bad.flatten(1).any(1) & machine.programs_on()
+        if bool(wrong.any()):
+            said = "an address or a mask is made of a quotient or a remainder of numbers below zero: Triton's compiler takes "
+            said += "these for equal, or for neighbours, where they are not. Add a multiple of the divisor first"
+            who = machine.program(int(wrong.to(torch.uint8).argmax()))
+            machine.fail(faults.Miscompiled, op, f"{said}; program {who}")
+
+
 def _quotient(machine: Machine, op: Op, args: list[torch.Tensor]) -> torch.Tensor | None:
     """Return where a divisor is 0, or -1 of the least integer: its quotient is beyond the largest."""
+    _cut_towards_zero(machine, op, args)
     bad = _divisor(machine, op, args)
     return None if bad is None else bad | ((args[1] == -1) & (args[0] == -(1 << BITS[args[0].dtype] - 1)))
 
@@ -387,6 +410,26 @@ def defined(rule: Any, machine: Machine, op: Op, args: list[torch.Tensor], env: 
             who = machine.program(int(wrong.to(torch.uint8).argmax()))
             machine.fail(faults.Undefined, op, f"{said}, of which nothing says what it gives; program {who}")
     return rule(*args)
+
+
+def cast_among_neighbours(op: Op) -> bool:
+    """Return whether an operation casts pointers that may lie side by side to others, or integers, of another step.
+
+    The compiler goes on to take them for neighbours, and loads or stores several by the first one's address.
+    """
+    if op.name not in ("tt.bitcast", "tt.ptr_to_int", "tt.int_to_ptr") or math.prod(op.outs[0].shape) == 1:
+        return False
+    steps = [storage_dtype(kind.pointee).itemsize if kind.pointee else 1 for kind in (op.ins[0], op.outs[0])]
+    return steps[0] != steps[1]
+
+
+def miscast(machine: Machine, op: Op, args: Any, env: Any) -> None:
+    machine.fail(
+        faults.Miscompiled,
+        op,
+        "a block of pointers is cast to numbers of another width: Triton's compiler takes them for neighbours as before, "
+        "and loads or stores other places. Cast the pointer before the offsets are added",
+    )
 
 
 def unknown(machine: Machine, op: Op, args: Any, env: Any) -> None:

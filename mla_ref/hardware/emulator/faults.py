@@ -57,6 +57,10 @@ class Undefined(KernelFault, ArithmeticError):
     """
 
 
+class Miscompiled(KernelFault):
+    """What Triton's compiler makes something else of than the kernel says: it infers of addresses what does not hold."""
+
+
 class Unsupported(KernelFault, NotImplementedError):
     """An operation that only a GPU has: inline assembly, a function of libdevice."""
 

@@ -11,6 +11,7 @@ import functools
 import itertools
 import linecache
 import math
+import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ WARPS, STAGES = 4, 3  # of a launch that does not say
 DROPS_NAN = {"arith.cmpf", "arith.maxnumf", "arith.minnumf", "arith.fptosi", "arith.fptoui"}
 DROPS_NAN |= {"tt.clampf", "tt.bitcast", "tt.atomic_rmw"}
 PER_BLOCK = ("tt.map_elementwise", "tt.reduce", "tt.scan")  # have regions and are no control flow
-ORDERS = ("forward", "reversed")
+ORDERS = ("forward", "reversed", "shuffled")
 OF_FLOATS = {
     RMW.index("minui") + 1: RMW.index("maxsi") + 1,
     RMW.index("maxui") + 1: RMW.index("minsi") + 1,
@@ -93,6 +94,8 @@ class Kernel:
         Those through which it loads or stores, but for atomic operations.
     ordered
         Whether it has atomic operations that order programs.
+    least
+        Bytes of the narrowest element of all blocks of a shape that it loads, stores or updates.
     widest
         Elements of its largest block.
     waits
@@ -109,6 +112,8 @@ class Kernel:
     ahead
         Of loops whose loads the compiler may do turns ahead, by number: for how many turns they are on their way, None
         if the launch says so; and those loads.
+    flattened
+        The loops within others that the compiler is asked to make one loop of, by the numbers of these.
     branched
         The accesses in branches.
     spread
@@ -132,6 +137,10 @@ class Kernel:
         self.sizes = {(storage_dtype(op.ins[0].pointee).itemsize, op.roots) for op in known}
         self.stored = _together(op.roots for op in accesses if op.name != "tt.load")
         self.plain = _together(op.roots for op in accesses if op.name in ("tt.load", "tt.store"))
+        self.least: dict[tuple[int, ...], int] = {}
+        for op in (each for each in known if not each.described):
+            shape, size = tuple(op.ins[0].shape), storage_dtype(op.ins[0].pointee).itemsize
+            self.least[shape] = min(size, self.least.get(shape, size))
         self.widest = max((math.prod(kind.shape) for op in self.module.ops for kind in op.outs), default=1)
         self.waits = any(op.name == "scf.while" and _has_atomic(op) for op in self.module.ops)
         self.shares = any(op.name in gluon.RULES for op in self.module.ops)
@@ -157,8 +166,13 @@ class Kernel:
         self.order_matters = self.shares or self.programs_ordered or not all(map(blocks.is_plain, combined))
         self.drops_nan = any(op.name in DROPS_NAN for op in self.module.ops)
         self.described = frozenset(op.number for op in accesses if op.described)
-        loops = ((op, _ahead(op)) for op in self.module.ops if op.name == "scf.for")
-        self.ahead = {op.number: (op.attrs.get("tt.num_stages"), loads) for op, loads in loops if loads}
+        loops = [op for op in self.module.ops if op.name == "scf.for"]
+        flat = [op for op in loops if "tt.flatten" in op.attrs and not _has_barrier(op)]
+        inside = {op.number: [each for each in op.regions[0][0].ops if each.name == "scf.for"] for op in flat}
+        self.flattened = {number: {each.number for each in inner} for number, inner in inside.items()}
+        around = {each.number: op for op in flat for each in inside[op.number]}
+        ahead = {op.number: _ahead(op, around.get(op.number, op)) for op in loops}
+        self.ahead = {number: each for number, each in ahead.items() if each[1]}
         self.spread = self._spread()
         branches = (op for op in self.module.ops if op.name == "scf.if")
         self.branched = {inner.number for op in branches for inner in _inside(op) if inner.name in KINDS}
@@ -176,6 +190,16 @@ class Kernel:
                 names.update(name for name, kind in pairs if used or most > math.prod(kind.shape))
         return found
 
+    def grain(self, op: Op) -> int:
+        """Return the bytes of the elements by which the compiler spreads an access over the threads: 0 if not known.
+
+        Those that it stores are its own. Those that it loads are the narrowest of all blocks of that shape.
+        """
+        if op.name.startswith("tt.atomic"):
+            return 0
+        own = storage_dtype(op.ins[0].pointee).itemsize
+        return self.least.get(tuple(op.ins[0].shape), own) if op.name == "tt.load" else own
+
     @property
     def kinds(self) -> list[Type]:
         """The types of the parameters."""
@@ -192,11 +216,15 @@ class Kernel:
         order: str = "forward",
         warps: int = WARPS,
         stages: int = STAGES,
+        seed: int = 0,
     ) -> None:
         """Run programs of a grid.
 
         Programs run side by side and take their turns at an atomic operation in order. In reversed order, where that
         matters, they run one after the other, in a large grid some at a time, and their threads take other turns, too.
+        In shuffled order those that run side by side are chosen by a seed, in two halves at least, and where they part
+        ways, who goes on by `else` comes first.
+
         Where a kernel waits in a loop, they run one after the other always. One that waits in vain is a fault; in
         reversed order it begins anew when another has run, for on a GPU programs that wait for earlier ones are right.
 
@@ -215,10 +243,12 @@ class Kernel:
         races
             Whether to raise where two programs touch one element, one of them writing, and nothing orders them.
         order
-            "forward" or "reversed": a kernel is nondeterministic if its results differ. They do not unless the kernel's
-            `order_matters`.
+            "forward", "reversed" or "shuffled": a kernel is nondeterministic if its results differ. They do not unless
+            the kernel's `order_matters`, or its `programs_ordered` for the last one.
         warps, stages
             Of a program, and of a loop that does not say how many: what threads may do to one another hangs on them.
+        seed
+            Of a shuffled order.
 
         Raises
         ------
@@ -236,10 +266,15 @@ class Kernel:
             raise ValueError(f"the order of programs is {order!r}, expected one of {', '.join(ORDERS)}")
         total = math.prod(grid)
         chosen = range(total) if programs is None else list(programs)
-        chosen = chosen if order == "forward" else chosen[::-1]
+        if order == "shuffled":
+            chosen = random.Random(seed).sample(chosen, total if programs is None else len(chosen))
+        elif order == "reversed":
+            chosen = chosen[::-1]
         size = 1 if self.waits or self.shares else max(1, CHUNK // self.widest)
         if order == "reversed" and self.programs_ordered:
             size = min(size, -(-total // GROUPS))
+        if order == "shuffled":
+            size = min(size, -(-total // 2))
         of_kernel = self.described, self.unasked
         shadow = Shadow(total, memory, self.sizes, self.ordered, warps, stages, *of_kernel) if races else None
         args = [
@@ -249,7 +284,7 @@ class Kernel:
 
         def machine(first: int) -> Machine:
             numbers = torch.tensor(chosen[first : first + size], dtype=torch.int64)
-            return Machine(self, grid, numbers, memory, shadow, watch, order == "reversed")
+            return Machine(self, grid, numbers, memory, shadow, watch, order)
 
         waiting: list[int] = []
         for first in range(0, len(chosen), size):
@@ -276,8 +311,8 @@ class Machine:
         int64 ``[P]``, the programs' numbers in the grid.
     active
         bool ``[P]``: who takes part in what runs now; None if all do.
-    backward
-        Whether the elements of a block come in another order, where a GPU takes them in any.
+    order
+        Of programs. In "reversed" order the elements of a block come in another one, too, where a GPU takes them in any.
     """
 
     def __init__(
@@ -288,9 +323,10 @@ class Machine:
         memory: Memory,
         shadow: Shadow | None,
         watch: Watch | None,
-        backward: bool = False,
+        order: str = "forward",
     ):
-        self.kernel, self.grid, self.numbers, self.backward = kernel, tuple(grid), numbers, backward
+        self.kernel, self.grid, self.numbers, self.order = kernel, tuple(grid), numbers, order
+        self.backward = order == "reversed"
         self.memory, self.shadow, self.watch = memory, shadow, watch
         self.size = len(numbers)
         x, y, _ = self.grid
@@ -455,9 +491,12 @@ class Machine:
             who = self.program(int(wraps.to(torch.uint8).argmax()))
             said = f"the loop turns without end: its next number is beyond {most}, the largest, and wraps"
             self.fail(faults.EndlessLoop, op, f"{said}; program {who}")
-        if self.shadow is not None and op.number in self.kernel.ahead:
-            stages, self.ahead = self.kernel.ahead[op.number]
-            self.shadow.begin_loop(stages)
+        if self.shadow is not None:
+            parts = self.kernel.flattened
+            self.shadow.begun -= parts.get(op.number, set())
+            if op.number in self.kernel.ahead:
+                stages, self.ahead = self.kernel.ahead[op.number]
+                self.shadow.begin_loop(stages, op.number if any(op.number in each for each in parts.values()) else None)
         found = self.turns(op, 0, trips, low, step, carried, env)
         self.ahead = frozenset()
         return found
@@ -508,14 +547,14 @@ class Machine:
     def alone(self, on: torch.Tensor) -> tuple[torch.Tensor, Machine]:
         """Return the places of the programs that are on, and a machine of them."""
         places = on.nonzero().squeeze(1)
-        shared = self.memory, self.shadow, self.watch, self.backward
+        shared = self.memory, self.shadow, self.watch, self.order
         inner = Machine(self.kernel, self.grid, self.numbers[places], *shared)
         inner.turning, inner.ahead = self.turning, self.ahead
         return places, inner
 
     def beside(self) -> Machine:
         """Return a machine for more warps of the same program."""
-        shared = self.memory, self.shadow, self.watch, self.backward
+        shared = self.memory, self.shadow, self.watch, self.order
         other = Machine(self.kernel, self.grid, self.numbers, *shared)
         other.active, other.journal, other.allocations = self.active, self.journal, self.allocations
         return other
@@ -550,7 +589,8 @@ class Machine:
         else:
             taken = [bool(side.any()) for side in sides]
         found = []
-        for side, any_on, region in zip(sides, taken, op.regions, strict=False):
+        ways = [*zip(sides, taken, op.regions, strict=False)]
+        for side, any_on, region in ways[::-1] if self.order == "shuffled" else ways:
             if any_on and region[0].ops:
                 self.active = whole if not all(taken) else side
                 found.append((side, self.block(region[0], env)))
@@ -659,6 +699,8 @@ def _prepared(op: Op) -> Any:
     name = op.name
     if name in ENDS:
         return PASS
+    if blocks.cast_among_neighbours(op):
+        return (blocks.miscast,)
     if name in SURROUNDED:
         if name in KINDS and not is_known(op.ins[0].pointee):
             return (blocks.unknown,)
@@ -708,15 +750,19 @@ def _inside(op: Op) -> Iterator[Op]:
         yield from _inside(inner)
 
 
-def _ahead(loop: Op) -> frozenset[int]:
-    """Return the numbers of the loads that the compiler may do turns ahead of the others' work.
+def _has_barrier(loop: Op) -> bool:
+    return any(op.name in BARRIERS for op in _inside(loop))
 
-    In a loop that says how many turns are on their way these are all, but for those in branches; in others those that a
-    product of matrices needs. Barriers and loops in it keep it from that.
+
+def _ahead(loop: Op, around: Op) -> tuple[int | None, frozenset[int]]:
+    """Return for how many turns loads are on their way, if a loop says so, and those that the compiler may do ahead.
+
+    In a loop that says how many turns these are all, but for those in branches; in others those that a product of
+    matrices needs. Barriers and loops in it keep it from that. `around` is the loop of which it may become a part.
     """
-    stages, body = loop.attrs.get("tt.num_stages"), loop.regions[0][0].ops
-    if any(op.name in ("scf.for", "scf.while", *BARRIERS) for op in _inside(loop)):
-        return frozenset()
+    stages, body = loop.attrs.get("tt.num_stages", around.attrs.get("tt.num_stages")), loop.regions[0][0].ops
+    if _has_barrier(loop) or any(op.name in ("scf.for", "scf.while") for op in _inside(loop)):
+        return stages, frozenset()
     wanted: set[str] = set()
     for op in reversed(body):
         if op.name == "tt.dot":
@@ -724,7 +770,7 @@ def _ahead(loop: Op) -> frozenset[int]:
         if wanted.intersection(op.results):
             wanted.update(op.operands)
     loads = (op for op in body if op.name == "tt.load")
-    return frozenset(op.number for op in loads if stages is not None or wanted.intersection(op.results))
+    return stages, frozenset(op.number for op in loads if stages is not None or wanted.intersection(op.results))
 
 
 def _together(roots: Iterable[frozenset[int] | None]) -> frozenset[int] | None:

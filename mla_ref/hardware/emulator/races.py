@@ -14,6 +14,7 @@ DENSE, PAGE = 1 << 24, 1 << 12  # bytes of a storage from which on it is kept by
 BITS = 20  # of an operation's number: with a program's it makes one number
 OPS = 1 << BITS
 LANES = 32  # threads of a warp
+VECTOR = 16  # bytes that a thread loads or stores at once
 VIEWS = 64  # programs of which it is kept what they know
 SPOT, SHAPE = 32, 22  # bits below a program's waits, and below the number of a block's shape: a spot among its threads
 # Ways to touch: plain reads and writes, atomic operations that change what is there, and those (and volatile loads)
@@ -37,7 +38,7 @@ class Shadow:
 
     Within a program a thread touches what another one stored, or touches plainly what another one updated, with no
     barrier between, where an access has an element elsewhere in its block than the one before had it, or in a block of
-    another shape. Of a block of fewer elements than there are threads, one stores each element, and all of them read
+    another shape, or where threads hold more neighbours, as they do of narrower elements. Of a block of fewer elements than there are threads, one stores each element, and all of them read
     it. An atomic operation waits for no other thread: what a program releases by it is what came before the last
     barrier, and what single numbers were touched by since. There is one behind it where few threads find what all ask.
 
@@ -96,13 +97,21 @@ class Shadow:
         }
         self.described, self.described_ops = described, torch.tensor(sorted(described))
         self.threads, self.stages = LANES * warps if warps > 1 else 1, stages  # those of a warp go side by side
+        self.begun: set[int] = set()
         self.clock = self.since = 0  # turns of loops with loads ahead, and the first one of the loop that turns
         self.lead = self.unseen = 0  # turns between a load and its own turn, and from when on it misses what is written
         self.changed: dict[int, torch.Tensor] = {}  # who changed a unit last, and in which turn
 
-    def begin_loop(self, stages: int | None) -> None:
-        """Note that a loop begins of which loads are done turns ahead, by default as many as the launch says."""
+    def begin_loop(self, stages: int | None, part: int | None = None) -> None:
+        """Note that a loop begins of which loads are done turns ahead, by default as many as the launch says.
+
+        One that is a part of the loop around it, with a number, goes on from where it was once it has `begun`.
+        """
         self.lead = (self.stages if stages is None else stages) - 2
+        if part in self.begun:
+            return
+        if part is not None:
+            self.begun.add(part)
         self.clock += 1  # what the last turn before wrote late came before
         self.since = self.clock + 1
 
@@ -141,14 +150,16 @@ class Shadow:
             self.order.wait(programs.tolist())
 
     def spots_of(
-        self, shape: tuple[int, ...], programs: torch.Tensor, places: torch.Tensor, spread: bool
+        self, shape: tuple[int, ...], programs: torch.Tensor, places: torch.Tensor, spread: bool, size: int
     ) -> torch.Tensor:
         """Return where in their programs, at this time, elements are at places of a block of a shape.
 
-        `spread` says that all threads go on with what they read of it, and not only those that would store it.
+        `spread` says that all threads go on with what they read of it, and not only those that would store it. A thread
+        holds as many neighbours as make 16 bytes where an element has that size, which is 0 of an atomic operation.
         """
-        shape = (*shape, 0) if spread and math.prod(shape) < self.threads else shape
-        number = self.shapes.setdefault(shape, len(self.shapes))
+        count = math.prod(shape)
+        beside = min(VECTOR // size, max(count // self.threads, 1)) if size else 0
+        number = self.shapes.setdefault((*shape, beside, spread and count < self.threads), len(self.shapes))
         return self.waits[programs] << SPOT | number << SHAPE | places
 
     def unit(self, region: Region) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import math
 import re
 import struct
@@ -112,6 +113,30 @@ class Module:
                     found.update(op.results, (name for block in inner for name, _ in block.args))
             for block in self.main.blocks[1:]:
                 found.update(name for name, _ in block.args)
+        return frozenset(found)
+
+    @functools.cached_property
+    def steering(self) -> frozenset[str]:
+        """The values that addresses and masks may be made of; not those of functions that are called."""
+        found = {
+            name
+            for op in self.ops
+            if op.name in ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")
+            for name, kind in zip(op.operands, op.ins, strict=False)
+            if kind.pointee or kind.element == "i1"
+        }
+        before = -1
+        while len(found) > before:
+            before = len(found)
+            for op in reversed(self.ops):
+                blocks = [block for region in op.regions for block in region if block.ops and op.name != "tt.func"]
+                if not blocks and found.intersection(op.results):
+                    found.update(op.operands)
+                given = [op.operands, *(block.ops[-1].operands for block in blocks)]
+                taken = [op.results, *([name for name, _ in block.args] for block in blocks)]
+                for names, values in itertools.product(taken, given) if blocks else ():
+                    pairs = zip(reversed(names), reversed(values), strict=False)  # a loop's bounds come first
+                    found.update(value for name, value in pairs if name in found)
         return frozenset(found)
 
     @functools.cached_property

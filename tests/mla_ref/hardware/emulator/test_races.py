@@ -462,7 +462,7 @@ def a_product_of_what_the_turn_before_stored(x_ptr, y_ptr):
 
 
 @pytest.mark.parametrize("name", RACY)
-@pytest.mark.parametrize("order", ["forward", "reversed"])
+@pytest.mark.parametrize("order", ["forward", "reversed", "shuffled"])
 def test_a_race_is_named_with_both_lines(name, order):
     kernel, grid, arguments, options = RACY[name]
     with pytest.raises(emulator.Race) as caught:
@@ -824,9 +824,9 @@ def turns_of_which_each_has_places_of_its_own(x_ptr, y_ptr):
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_what_is_right_is_not_flagged_and_the_same_in_both_orders(name):
+def test_what_is_right_is_not_flagged_and_the_same_in_every_order(name):
     kernel, grid, arguments, expect, options = HONEST[name]
-    for order in ("forward", "reversed"):
+    for order in ("forward", "reversed", "shuffled"):
         given, _ = run(kernel, grid, arguments, options, order)
         for number, wanted in expect.items():
             torch.testing.assert_close(given[number], wanted, msg=lambda said, order=order: f"{order}: {said}")
@@ -1041,7 +1041,7 @@ def test_programs_that_wait_in_vain_in_every_order_are_named():
 
 
 def test_another_order_is_refused():
-    with pytest.raises(ValueError, match="the order of programs is 'random', expected one of forward, reversed"):
+    with pytest.raises(ValueError, match="the order of programs is 'random', expected one of forward, reversed, shuffled"):
         run(own_rows_in_place, 4, [lambda: ints(16)], {}, "random")
 
 
