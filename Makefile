@@ -5,8 +5,9 @@ TORCH := torch==2.13.0
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 STAMP := .venv/.installed
 BENCHES := ceilings timing_traps norm_rope ablation decode paged crossover judged
+HOPPER_BENCHES := hopper hopper_fuzz hopper_sanitizer hopper_splits hopper_steps hopper_float8 counters
 
-.PHONY: demo demo-all test lab dashboard site bench build clean
+.PHONY: demo demo-all test test-all lab dashboard site bench bench-hopper build clean
 
 demo: $(STAMP)  ## build the course, grade a small sample class, print the scoreboard
 	$(BIN)/mla-course build
@@ -21,6 +22,9 @@ test: $(STAMP)  ## lint, drift, and the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mla-course build --check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup
+
+test-all: $(STAMP)  ## the tests, and more of them: kernels compiled for other GPUs, more sizes and seeds
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup --thorough
 
 lab: $(STAMP)  ## JupyterLab at lesson 00, with nbgrader's formgrader in its menu
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab --config=jupyter_server_config.py
@@ -38,6 +42,9 @@ bench: $(STAMP)  ## on a machine with an NVIDIA GPU: all its benchmarks, some mi
 	else \
 	  echo "No NVIDIA GPU here: run this on a machine that has one, or read what an H100 gave, benchmarks/*_h100.json."; \
 	fi
+
+bench-hopper: $(STAMP)  ## on an H100 or H200: the kernels in Gluon, their counters, random cases; takes ncu and compute-sanitizer
+	@failed=0; for each in $(HOPPER_BENCHES); do PYTHONPATH=. $(BIN)/python benchmarks/$$each.py || failed=1; done; exit $$failed
 
 build: $(STAMP)
 	$(BIN)/mla-course build

@@ -6,6 +6,7 @@
 //
 // `met`: the two groups meet at a barrier of all threads between a store and the load, as in what Triton makes of
 // `warp_specialize`. ALONE: that is their only barrier. BESIDE: before it, one group meets at a barrier of its own.
+// Racecheck 2025.3 reports this, and 2026.4 does not.
 
 #include <cstdint>
 #include <cstdio>

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
+from collections.abc import Callable
 from typing import Any
 
 import record
@@ -56,8 +57,8 @@ def main() -> None:
     print(record.write(name, figures, ("triton",)))
 
 
-def ragged(lengths: tuple[int, ...], S: int, H: int) -> dict[str, Any]:
-    """Measure sequences of several lengths: ours over pages, and FlashMLA."""
+def ragged_calls(lengths: tuple[int, ...], S: int, H: int) -> dict[str, Callable[[], Any]]:
+    """Return decodes of sequences of several lengths by name, each compared with float64: ours over pages, FlashMLA."""
     case = paged_case(
         seq_lens=list(lengths), num_queries=S, num_heads=H, page_size=PAGE_SIZE, dtype=torch.bfloat16, device="cuda"
     )
@@ -74,6 +75,12 @@ def ragged(lengths: tuple[int, ...], S: int, H: int) -> dict[str, Any]:
         q = torch.cat((given["q_latent"], given["q_rope"]), -1)
         calls["FlashMLA"] = flash_mla(q, pages, given["block_table"], given["seq_lens"])
         case.check(calls["FlashMLA"]())
+    return calls
+
+
+def ragged(lengths: tuple[int, ...], S: int, H: int) -> dict[str, Any]:
+    """Measure sequences of several lengths."""
+    calls = ragged_calls(lengths, S, H)
     found = {
         name: {**timing, "graph_us": graph_us(run), "host_us": host_us(run)}
         for (name, run), timing in zip(calls.items(), cold(list(calls.values())), strict=True)

@@ -105,9 +105,25 @@ def choices() -> Iterator[tuple[str, ...]]:
     for each in (*found["decode"], *found["ragged"]):
         times = {name: f"{call['cold_us']:.1f}" for name, call in each["calls"].items()}
         chosen = times.pop("chosen", None) or times.pop("Triton")
-        others = "; ".join(f"{name} {time}" for name, time in times.items())
-        lengths = each["T"] if "T" in each else f"{' and '.join(map(str, each['seq_lens']))}, S {each['S']}"
-        yield f"{each.get('B') or len(each['seq_lens'])}, {each['H']}, {lengths}", chosen, others
+        yield _size(each), chosen, "; ".join(f"{name} {time}" for name, time in times.items())
+
+
+def lettings() -> Iterator[tuple[str, ...]]:
+    """Yield what it takes to let the merging in before the parts are found."""
+    names = "chosen", "merging early", "merging late"
+    yield "B, H, T", *(f"{name}, µs" for name in names)
+    yield ("---",) * 4
+    found = load("hopper_splits_h100")
+    for each in (*found["decode"], *found["ragged"]):
+        if "merging late" in (calls := each["calls"]):
+            times = (calls[name] for name in names)
+            told = (f"{t['cold_us']:.1f} ({t['cold_low_us']:.1f} to {t['cold_high_us']:.1f})" for t in times)
+            yield _size(each), *told
+
+
+def _size(case: dict[str, Any]) -> str:
+    lengths = case["T"] if "T" in case else f"{' and '.join(map(str, case['seq_lens']))}, S {case['S']}"
+    return f"{case.get('B') or len(case['seq_lens'])}, {case['H']}, {lengths}"
 
 
 def in_8_bits() -> Iterator[tuple[str, ...]]:
@@ -130,21 +146,39 @@ def parts() -> Iterator[tuple[str, ...]]:
 
 
 def counted() -> Iterator[tuple[str, ...]]:
-    """Yield what the hardware counts of our kernels and FlashMLA's."""
-    yield "call", "kernel", "µs", "tensor cores busy", "DRAM busy", "clock, GHz"
-    yield ("---",) * 6
-    for each in load("counters_h200")["kernels"]:
-        kernel = re.sub(r"^void |<.*", "", each["kernel"])
-        busy = (f"{each[name]:.0f} %" for name in ("tensor_cores_busy_percent", "dram_busy_percent"))
-        yield each["call"], f"`{kernel}`", f"{each['duration_ns'] / 1e3:,.1f}", *busy, f"{each['clock_hz'] / 1e9:.2f}"
+    """Yield what the hardware counts of our kernels and their peers', PyTorch's small ones of a call together."""
+    yield "call", "kernel", "µs", "programs", "multiprocessors at work", "tensor cores busy", "DRAM busy", "clock, GHz"
+    yield ("---",) * 8
+    for gpu in ("h100", "h200"):
+        found, small = load(f"counters_{gpu}"), dict[str, list[float]]()
+        if empty := found.get("two_empty_kernels"):
+            told = f"by the clock of the goals; in a CUDA graph {empty['graph_us']:.1f}"
+            yield f"{gpu.upper()}: two empty kernels", told, f"{empty['cold_us']:.1f}", *[""] * 5
+        for each in found["kernels"]:
+            kernel, time = re.sub(r"^void |<.*|_knob.*|_obj.*", "", each["kernel"]), each["duration_ns"] / 1e3
+            if kernel.startswith("at::"):
+                small.setdefault(each["call"], []).append(time)
+                continue
+            at_work = f"{each['cycles_at_work'] / each['cycles']:.0%}".replace("%", " %") if "cycles" in each else ""
+            busy = (f"{each[name]:.0f} %" for name in ("tensor_cores_busy_percent", "dram_busy_percent"))
+            name, clock = f"{gpu.upper()}: {each['call']}", f"{each['clock_hz'] / 1e9:.2f}"
+            yield name, f"`{kernel}`", f"{time:,.1f}", f"{each['programs']:,.0f}", at_work, *busy, clock
+        for call, times in small.items():
+            yield f"{gpu.upper()}: {call}", f"PyTorch's for indices, {len(times)}", f"{sum(times):,.1f}", *[""] * 5
 
 
 def reported() -> Iterator[tuple[str, ...]]:
-    """Yield how much each tool of compute-sanitizer reports of each kernel."""
-    yield "kernel", "tool", "reports"
-    yield ("---",) * 3
-    for each in load("hopper_sanitizer_h200")["runs"]:
-        yield f"`{each['kernel']}`", each["tool"], f"{each['reports']}"
+    """Yield how much each tool of compute-sanitizer reports of each kernel, by GPU and version."""
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    for gpu in ("h200", "h100"):
+        for each in load(f"hopper_sanitizer_{gpu}")["runs"]:
+            asked = found.setdefault((f"`{each['kernel']}`", each["tool"]), {})
+            asked[f"{gpu.upper()}, {each['version']}"] = each["reports"]
+    columns = sorted({column for asked in found.values() for column in asked}, reverse=True)
+    yield "kernel", "tool", *columns
+    yield ("---",) * (2 + len(columns))
+    for what, asked in found.items():
+        yield *what, *(str(asked.get(column, "")) for column in columns)
 
 
 TABLES: dict[str, Callable[[], Iterator[tuple[str, ...]]]] = {
@@ -152,6 +186,7 @@ TABLES: dict[str, Callable[[], Iterator[tuple[str, ...]]]] = {
     "counters": counted,
     "steps": steps,
     "choices": choices,
+    "merging": lettings,
     "parts": parts,
     "float8": in_8_bits,
     "sanitizer": reported,

@@ -4,8 +4,9 @@
 
 `mla_ref.kernels.decode_hopper` takes its constants from this. For one sequence, or a few: beside numbers of splits,
 which every sequence has alike, are its own choice ("chosen"), parts of the whole batch that it plans on the device
-("planned"), the kernel in Triton, and its own choice with the merging's blocks handed out before the parts are found
-("merging early"). For batches of few heads: both kernels. Every result is compared with float64 first.
+("planned"), the kernel in Triton, and its own choice with the merging's blocks let in at the kernel's start ("merging
+early") or once a part is summed up ("merging late"), as for batches of many heads, too. For batches of few heads: both
+kernels. Every result is compared with float64 first.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from typing import Any
 import record
 import torch
 from decode import ERROR, PAGE_SIZE, SCALE, exact_decode
+from edits import of_kernel
 from hopper import RAGGED
-from hopper_steps import Edits, of_kernel, operands
+from hopper_steps import operands
 from timings import cold, graph_us, relative_error
 
 from mla_ref import kernels
@@ -33,11 +35,12 @@ SHAPES = [(1, 128, 1024), (1, 128, 2048), (1, 128, 8192), (1, 128, 32768), (1, 3
 FEW_ROWS = (1, 16, 8192)  # which the kernel in Triton does
 MANY = [(128, 16, 4096), (64, 16, 4096), (32, 16, 4096), (64, 16, 16384), (512, 16, 1024), (128, 8, 4096)]
 SPLITS = (8, 16, 24, 32, 48, 64, 96, 128)
-START = "    rows = S * H\n    blocks = (rows"
-EARLY: Edits = [
-    ("from ._plan_hopper import", "from triton.language.extra import cuda\n\nfrom ._plan_hopper import"),
-    (START, f"    cuda.gdc_launch_dependents()\n{START}"),
-]
+MERGED = [(32, 128, 4096), (64, 64, 4096), (128, 128, 4096)]
+# Where the kernel may let the merging's blocks in: at its start, or once a part is summed up
+PLACES = {
+    "merging early": "    rows = S * H\n    blocks = (rows",
+    "merging late": "    l_parts.index(PART).store(l_i)\n",
+}
 
 
 def changed(name: str, call: Callable[[], Any]) -> Any:
@@ -67,11 +70,13 @@ def alike(B: int, H: int, T: int) -> dict[str, Any]:
     by_splits = triton if (B, H, T) == FEW_ROWS else ours
     if (B, H, T) in MANY:
         calls |= {"Gluon": functools.partial(changed, "MOST_ROWS_OF_TMA", ours), "chosen": ours}
-    else:
+    elif (B, H, T) not in MERGED:
         calls |= {f"{n} splits": functools.partial(by_splits, num_splits=n) for n in SPLITS if 64 * n <= T}
     if (B, H, T) in SHAPES:
         planned = functools.partial(changed, "LEAST_PROGRAMS", ours)
-        calls |= {"chosen": ours, "planned": planned, "merging early": early(ours)}
+        calls |= {"chosen": ours, "planned": planned, **let_in(ours)}
+    if (B, H, T) in MERGED:
+        calls = {"chosen": ours, **let_in(ours)}
     exact = exact_decode(*given[:2], torch.cat(given[2:4], -1)[given[4].long()].flatten(1, 2))
     for name, run in calls.items():
         relative_error(run()[0].view_as(exact), exact, ERROR, name)
@@ -90,15 +95,21 @@ def ragged(lengths: tuple[int, ...], S: int, H: int) -> dict[str, Any]:
     ours = functools.partial(kernels.paged_latent_attention_hopper, **case.inputs)
     calls: Calls = {"Triton": functools.partial(kernels.paged_latent_attention_tma, **case.inputs), "chosen": ours}
     calls |= {f"{n} splits": functools.partial(ours, num_splits=n) for n in SPLITS[1:]}
-    calls["merging early"] = early(ours)
+    calls |= let_in(ours)
     for run in calls.values():
         case.check(*run())
     return {"seq_lens": list(lengths), "S": S, "H": H, "calls": timed(calls)}
 
 
-def early(ours: Callable[..., Any]) -> Callable[[], Any]:
-    """Return the call with a kernel that lets the merging's blocks start before it is done."""
-    return of_kernel(decode_hopper, EARLY, "merging early")(ours)
+def let_in(ours: Callable[..., Any]) -> Calls:
+    """Return the call with kernels that let the merging's blocks start before they are done, by name."""
+    first = "from ._plan_hopper import"
+    found = {}
+    for name, place in PLACES.items():
+        edits = [(first, f"from triton.language.extra import cuda\n\n{first}")]
+        edits.append((place, f"    cuda.gdc_launch_dependents()\n{place}"))
+        found[name] = of_kernel(decode_hopper, edits, name)(ours)
+    return found
 
 
 def main() -> None:
@@ -106,7 +117,7 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_grad_enabled(False)
     figures: dict[str, list[dict[str, Any]]] = {"decode": [], "ragged": []}
-    for kind, measure, cases in (("decode", alike, (*SHAPES, FEW_ROWS, *MANY)), ("ragged", ragged, RAGGED)):
+    for kind, measure, cases in (("decode", alike, (*SHAPES, FEW_ROWS, *MANY, *MERGED)), ("ragged", ragged, RAGGED)):
         for case in cases:
             figures[kind].append(measure(*case))
             print(*case, {name: each["cold_us"] for name, each in figures[kind][-1]["calls"].items()}, flush=True)

@@ -9,27 +9,22 @@ kernel's text. Every form is compared with float64 before it is timed.
 from __future__ import annotations
 
 import functools
-import importlib.util
-import re
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import counters
 import record
 import torch
 from decode import DR, ERROR, PAGE_SIZE, SCALE, R, exact_decode
+from edits import Edits, edited, of_kernel
 from timings import cold, relative_error
 
 from autograder.course.course import Course
 from autograder.course.lesson import without_marks
 from mla_ref import kernels
 from mla_ref.kernels import decode_hopper, ragged_hopper
-
-Edits = Sequence[tuple[str, str]]
 
 LESSON = "14_last_factor"
 PRODUCT_LOOP = """    for i in range(gl.minimum(STAGES - 1, blocks)):
@@ -124,22 +119,6 @@ PREFILL_SIZE = dict(S=8192, H=128)
 CHECKED = 1024  # rows of a prefill that are compared
 
 
-def edited(text: str, edits: Edits, name: str) -> ModuleType:
-    """Return the module of a text with edits, each of which must find its place."""
-    for old, new in edits:
-        if old not in text:
-            raise ValueError(f"{name}: the text no longer has {old!r}")
-        text = text.replace(old, new)
-    path = Path(tempfile.mkdtemp(prefix="steps-")) / "edited.py"
-    for here, package in ((r"\.\.", "mla_ref."), (r"\.(?=\w)", "mla_ref.kernels."), (r"\. ", "mla_ref.kernels ")):
-        text = re.sub(f"^from {here}", f"from {package}", text, flags=re.MULTILINE)
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(f"edited_{abs(hash(name))}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def attention_forms() -> dict[str, Edits]:
     """Return the steps that are taken back of the attention of lesson 14, by name."""
     text = without_marks(lesson().solutions["two_warpgroups"])
@@ -168,24 +147,6 @@ def of_lesson(exercise: str, edits: Edits) -> Callable[..., Any]:
     """Return the function of a solution of lesson 14 with edits."""
     cells = [*(cell.source for cell in lesson().setup), without_marks(lesson().solutions[exercise])]
     return getattr(edited("\n".join(cells), edits, f"{exercise} {edits}"), exercise)
-
-
-def of_kernel(launcher: ModuleType, edits: Edits, name: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    """Return what has a call of ours start a kernel of which the text is edited."""
-    path = Path(launcher.__file__)
-    module = edited(path.with_name(f"_{path.name}").read_text(), edits, name)
-
-    def change(call: Callable[..., Any]) -> Callable[..., Any]:
-        def run() -> Any:
-            before, launcher._gluon = launcher._gluon, lambda: module
-            try:
-                return call()
-            finally:
-                launcher._gluon = before
-
-        return run
-
-    return change
 
 
 def decode_forms(*given: Any, **options: Any) -> dict[str, Callable[[], Any]]:

@@ -213,20 +213,26 @@ def one_level(name: str, prompt: str, data: str, B: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def apart(name: str, prompt: str, data: str, B: int) -> dict[str, Any]:
-    """Measure what a step is made of: the prefix alone, a prefill without a mask, and own contexts alone, by absorb."""
-    config, tokens = MLAConfig.preset(name), SYSTEM_PROMPTS[prompt]
-    own, H = own_contexts(name, data, B), config.num_attention_heads
+def parts_of_step(config: MLAConfig, tokens: int, own: Sequence[int]) -> tuple[dict[str, Callable[[], Tensor]], Any]:
+    """Return a step, the prefix alone, a prefill without a mask, and own contexts alone, by absorb; and the plan."""
+    B = len(own)
     batch = Batch.draw(config, [[0]] * B, [tokens], own)
     call, plan, expanded = batch.prefix(switch_points(config)["measured ceilings"])
     offsets = (torch.tensor([0, end], dtype=torch.int32, device="cuda") for end in (B, plan.tokens))
     where = (batch.q[:, 0], expanded.k, expanded.v, *offsets)
-    own = [each + tokens - plan.tokens for each in own]
-    calls = {
+    rest = [each + tokens - plan.tokens for each in own]
+    return {
         "step": call,
         "prefix": lambda: kernels.ragged_attention(*where, scale=config.qk_head_dim**-0.5, causal=False)[0],
-        "own": Batch.draw(config, [[]] * B, [], own).absorb(),
-    }
+        "own": Batch.draw(config, [[]] * B, [], rest).absorb(),
+    }, plan
+
+
+def apart(name: str, prompt: str, data: str, B: int) -> dict[str, Any]:
+    """Measure what a step is made of."""
+    config, own = MLAConfig.preset(name), own_contexts(name, data, B)
+    calls, plan = parts_of_step(config, SYSTEM_PROMPTS[prompt], own)
+    own, H = [each + SYSTEM_PROMPTS[prompt] - plan.tokens for each in own], config.num_attention_heads
     macs = {"prefix": B * H * plan.tokens * (config.qk_head_dim + config.v_head_dim)}
     macs["own"] = H * sum(own) * (2 * config.kv_lora_rank + config.qk_rope_head_dim)
     macs["step"] = macs["prefix"] + macs["own"]

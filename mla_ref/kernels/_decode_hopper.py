@@ -395,6 +395,12 @@ def latent_attention_hopper(
     done = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     q_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     q_free = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    rows = S * H
+    blocks = (rows + BLOCK - 1) // BLOCK
+    part, first_row = gl.program_id(0) // blocks, gl.program_id(0) % blocks * BLOCK
+    # Before the mbarriers, which have all warps meet: Triton 3.6 stores what partitions are given where warps may still
+    # read the plan's sums.
+    plan = plan_part(part, parts, seq_lens_ptr, B, T, num_splits, BLOCK_B)
     for j in gl.static_range(4):
         mbarrier.init(full.index(j), count=1)
         mbarrier.init(free.index(j), count=1)
@@ -403,10 +409,6 @@ def latent_attention_hopper(
     mbarrier.init(q_full, count=1)
     mbarrier.init(q_free, count=2)
 
-    rows = S * H
-    blocks = (rows + BLOCK - 1) // BLOCK
-    part, first_row = gl.program_id(0) // blocks, gl.program_id(0) % blocks * BLOCK
-    plan = plan_part(part, parts, seq_lens_ptr, B, T, num_splits, BLOCK_B)
     if first_row == 0:  # for the kernel that merges
         gl.store(begin_ptr + 2 * part, plan[0])
         gl.store(begin_ptr + 2 * part + 1, plan[1])
