@@ -10,7 +10,15 @@ SEED = "seed 9"  # the same cases in each run; under it a signed copy of a singl
 FIRST = ("test_lessons.py", "test_kernels_compile.py", "test_solution_kernels.py", "test_second_course.py")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--thorough", action="store_true", help="run also what make test leaves to make test-all")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("thorough"):
+        for item in items:
+            if item.get_closest_marker("thorough"):
+                item.add_marker(pytest.mark.skip(reason="more GPUs, sizes or seeds: make test-all runs them"))
     items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
 
 

@@ -70,7 +70,9 @@ def launches(workers, shared_kib, dtype):
     return list(found.values())
 
 
-@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize(
+    "gpu", [each if each in ("t4", "h100") else pytest.param(each, marks=pytest.mark.thorough) for each in GPUS]
+)
 def test_solutions_compile_within_the_shared_memory_of(gpu, recorded, tmp_path):
     device = DEVICES[gpu]
     requests = recorded(device.shared_bytes // 1024, getattr(torch, device.half_dtype))

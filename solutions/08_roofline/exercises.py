@@ -582,11 +582,12 @@ CHOOSE_FORMS = Exercise(
             hidden=lambda r: [_drawn_choice(r, ("naive", "absorb")), _drawn_choice(r, ("absorb", "absorb"))],
         ),
         Part(
-            "hundreds of new tokens",
+            "hundreds of new tokens, or a single head",
             1,
             visible=[
                 dict(B=2, S=512, T=8192, L=4096, sizes=KIMI, **ON_H100),
                 dict(B=8, S=200, T=8192, L=4096, sizes=KIMI, **ON_H100),  # both naive, and one waits for memory
+                dict(B=8, S=1, T=4352, L=4096, sizes=V3 | dict(H=1), **ON_H100),  # naive has fewer words, too
             ],
             hidden=lambda r: [_drawn_choice(r, ("naive", "naive"))],
         ),

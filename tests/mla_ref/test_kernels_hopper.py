@@ -1,5 +1,6 @@
 """The kernels in Gluon: that they compile everywhere without spilling, what they compute on a Hopper GPU."""
 
+import functools
 import itertools
 import json
 import os
@@ -35,6 +36,7 @@ here = pytest.mark.skipif(
     not HOPPER and not emulator.active(), reason="the kernel needs an H100, an H200 or the emulator"
 )
 on_hopper = pytest.mark.skipif(not HOPPER, reason="CUDA graphs take a GPU, an H100 or H200 here")
+more = functools.partial(pytest.param, marks=() if HOPPER else pytest.mark.thorough)
 MULTIPROCESSORS = 6  # of the emulator, here: enough that a batch has parts
 COMPILE = """
 import subprocess
@@ -133,7 +135,7 @@ def fits(case):
 
 
 @here
-@pytest.mark.parametrize("seed", range(60 if HOPPER else 15))
+@pytest.mark.parametrize("seed", [*range(6), *map(more, range(6, 60 if HOPPER else 15))])
 def test_any_shape_over_pages(seed):
     case, num_splits = drawn(seed)
     assert fits(case)
@@ -310,7 +312,7 @@ def packed(seed):
 
 
 @here
-@pytest.mark.parametrize("seed", range(40 if HOPPER else 15))
+@pytest.mark.parametrize("seed", [*range(6), *map(more, range(6, 40 if HOPPER else 15))])
 def test_packed_sequences_of_any_lengths(seed):
     args, options = packed(seed)
     assert ragged_hopper.takes(*args[:3], 1.0, len(args[3]) - 1)
