@@ -114,7 +114,7 @@ ATTEMPTS = {
     "a mask of 0 times −inf": (
         "latent_attention",
         [(".masked_fill(future[:, None, :], -math.inf)", " + future[:, None, :] * -math.inf")],
-        "has NaN in 24 of 24 entries: NaN comes here from 0/0, 0 · inf and inf - inf",
+        "has NaN in 24 of 24 entries: NaN comes here from 0/0, 0 · inf or inf - inf",
     ),
     "float64 computed in float32": (
         "rms_normalize",

@@ -289,8 +289,8 @@ def _source_of(exercise: Exercise, case: Case, message: dict[str, Any], found: D
 def _nan_from(case: Case, *sources: str) -> str:
     """Return where a NaN comes from, beside these sources."""
     if any(bool(t.isnan().any()) for t in tensors_in(case.arguments)):
-        sources = (*sources, "places of the arguments that do not count and hold NaN")
-    return f"NaN comes here from {', '.join([*sources, '0/0, 0 · inf'])} and inf - inf"
+        sources = (*sources, "places of the arguments that hold NaN and do not count")
+    return f"NaN comes here from {'; '.join([*sources, '0/0, 0 · inf or inf - inf'])}"
 
 
 def _refused_wrongly(exercise: Exercise, case: Case, failure: Failure) -> Failure:

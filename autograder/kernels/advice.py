@@ -87,7 +87,8 @@ def _of_launch(row: Mapping[str, Any], speed: Mapping[str, Any], moved: float) -
         if width < WIDEST and bound != "DRAM":
             return (
                 f"most of what is loaded comes {width} bytes at a time, and {WIDEST} are possible: have the last axis "
-                f"of a block run along neighbours in memory, and write its mask as `offs < n`"
+                f"of a block run along neighbours in memory, and write its mask as `offs < n`; or have each thread "
+                f"load more numbers, by larger blocks or fewer warps"
             )
         tiled = loaded > (AGAIN if row.get("tensor_instructions") else TILES) * distinct
         if distinct and tiled and bound != "waiting":

@@ -34,6 +34,7 @@ from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReache
 from autograder.text import percent_below
 from mla_ref.hardware.devices import DEVICES, find_device
 
+SAMPLED = 0.02  # of a modelled time: by so much it may hang on which programs a secret seed chooses
 MORE = 1.1  # of the compulsory FLOPs, as tails are multiplied with what lies beyond them
 ALONE = 0.5  # of them, in one program of a small call
 
@@ -57,7 +58,7 @@ class Attained(Timed):
     copy
         What a copy of the work's bytes takes, if they are what bounds it; else 0.
     slack
-        The share of a bar that noise may hide: within it a bar is reached.
+        The share of a bar that noise, or the choice of programs that are counted, may hide: within it a bar is reached.
     unequal_units
         Whether the baseline has units that Triton does not use on this device: then it is no bar.
     """
@@ -117,6 +118,7 @@ def model(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, s
     speed = exercise.speed
     arguments = exercise.inputs(None, **speed.case)
     floor = speed.floor(**speed.case)
+    slack = SAMPLED if seed else 0.0  # what a check without one finds fast enough, a grader does
 
     full = FullSize(exercise, seed) if speed.axes else None
 
@@ -125,12 +127,12 @@ def model(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, s
         return model_call(workers, program, exercise.name, arguments, floor, speed.device, known, full, exercise.copies)
 
     if speed.small is None:
-        return attained(exercise, timed(None))
+        return attained(exercise, timed(None), slack)
     known = _known(_compared(_small(exercise), program, workers, seed))
     try:
-        return attained(exercise, timed(known))
+        return attained(exercise, timed(known), slack)
     except Unchecked:  # unless the cases of the parts go where the small call does not
-        return attained(exercise, timed(known | _known(_compared(exercise, program, workers, seed))))
+        return attained(exercise, timed(known | _known(_compared(exercise, program, workers, seed))), slack)
 
 
 @dataclass(frozen=True)
@@ -288,7 +290,7 @@ def measure(exercise: Exercise, program: Sequence[Cell], worker: GpuWorker) -> A
     )
 
 
-def attained(exercise: Exercise, found: Modelled) -> Attained:
+def attained(exercise: Exercise, found: Modelled, slack: float = 0.0) -> Attained:
     """Return a modelled time beside the floor and the baseline. Raises RuntimeError for a time below the floor."""
     speed, device = exercise.speed, DEVICES[found.device]
     floor = speed.floor(**speed.case)
@@ -309,6 +311,7 @@ def attained(exercise: Exercise, found: Modelled) -> Attained:
         notes=found.notes,
         copy=cost_model.copy_time(floor.bytes, device, Constants.load(found.device)) if by_memory else 0.0,
         unequal_units=not device.sm.matrix_units and any(counts["dots"] for counts in found.counts),
+        slack=slack,
     )
 
 

@@ -173,8 +173,8 @@ def _cut(x: Tensor) -> Tensor:
 
 
 IN_TF32 = (
-    'float32 operands are multiplied in TF32, with 10 bits of mantissa: give tl.dot input_precision="ieee" (of tl.sum '
-    "over a product of two blocks Triton makes a tl.dot without it)"
+    'float32 operands are multiplied in TF32, with 10 bits of mantissa: give tl.dot input_precision="ieee" (Triton '
+    "makes a tl.dot in TF32 of the tl.sum of a product of two blocks, too)"
 )
 FLOAT16_SUM = "the sums overflow float16 (65504) before they are scaled: accumulate in tl.float32, scale, then store"
 
@@ -672,7 +672,7 @@ SOFTMAX = Exercise(
         ),
         Mistake(
             "block counted",
-            "places that are not seen, or beyond T, count as scores of 0: load them as -inf",
+            "places that are not seen, or beyond T, count as scores of 0, or of another number: load them as -inf",
             _block_counted,
         ),
         *FROM_0,

@@ -504,8 +504,8 @@ check_speed("attention_score")
 
 # %% [markdown]
 # The verdict counts "issued" bytes and "distinct" ones. Each tile loads its strips itself, and other tiles load
-# the same strips again. Issued bytes go to the L2 cache, which is faster than DRAM, but not without limit. How
-# many they are depends on the tile alone:
+# the same strips again. Issued bytes go to the L2 cache, which is faster than DRAM, but not without limit. With
+# these shapes the tile alone decides how many they are:
 
 # %%
 B, M, T = 32, 128, 4096
@@ -862,8 +862,8 @@ bars(
 )
 
 # %% [markdown]
-# Most of it is arithmetic. Each gain is relative to a time that the others have not yet shortened: 34 ms saved
-# of 107 are a gain of 46 %; of a layer that took 60 they would be one of 130 %. Fusions that know nothing of each other
+# Most of it is arithmetic. Each gain is relative to a time that the others have not yet shortened: 33.9 ms saved of
+# 107 are a gain of 46 %; of a layer that took 60 they would be one of 130 %. Fusions that know nothing of each other
 # would gain 70 % together. The rest, up to 73 %, is 1 ms of 107.
 #
 # ## Your kernels in a layer
@@ -935,7 +935,7 @@ print(f"relative difference from the expanded form: {((got - expected).norm() / 
 # **Longer prompts gain more.** In the report's Table 2 (batch 4) the time of a token is a straight line in the
 # length of the prompt: {{line_eager}} for DeepSeek's code, {{line_fused}} with all fusions. Projections and norms
 # cost the same for every token, and the fusions hardly change them. Scores and weights cost the same for every
-# *pair* of tokens, and that was nearly halved. So the gain grows with the length, up to {{most}} % for very long
+# *pair* of tokens, and that was nearly halved. So the gain grows with the length, up to about {{most}} % for very long
 # prompts.
 #
 # **Which bytes.** A pair is 16 scores, and the eager form passes 12 times over each (11 and the weighted sum),

@@ -100,8 +100,8 @@ def predict_splits(B, H, T, num_splits):
       busy_sms       multiprocessors that have at least one
       cache_bytes    of the cache, read once
       partial_bytes  of partial results, written and read; 0 for one split
-      even_tokens    tokens in a split at which its partial results, if there are any, move as many bytes as its
-                     cache: a float, which does not depend on B, T or num_splits
+      even_tokens    how many tokens a split needs for its partial results, if there are any, to move as many bytes
+                     as its part of the cache: a float, which does not depend on B, T or num_splits
 
     The trap: the heads share one cache, but each has partial results of its own.
     """
@@ -695,8 +695,8 @@ check_speed("split_decode")
 #
 # <details><summary>Hint 1</summary>
 #
-# B and H can be one axis: row `b * H + h` of M = B · H rows, and part p of it lies M rows further. One program takes
-# all parts of a row, `[BLOCK_P, R]`, or a piece of its columns. About ten lines.
+# B and H can be one axis: row `b * H + h` of M = B · H rows, and part p of it lies p · M rows further. One program
+# takes all parts of a row, `[BLOCK_P, R]`, or a piece of its columns. About ten lines.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -837,8 +837,8 @@ rows = {f"{n} splits": step_time(4, 16, 8192, n) for n in (4, 8, 16, 32, 64, 128
 plots.stacked(rows, unit="µs by the rough model", title="B = 4, H = 16, T = 8192")
 
 # %% [markdown]
-# So a launcher chooses: as many splits as there are SMs for, and at most one for each 128 tokens that a context begins.
-# It can use shapes only. With B sequences and ⌈H/BLOCK_H⌉ blocks of heads,
+# So a launcher chooses: as many splits as there are SMs for, and at most one for each 128 tokens of T, rounded up. It
+# can use shapes only. With B sequences and ⌈H/BLOCK_H⌉ blocks of heads,
 #
 # $$\text{num\_splits} = \max\Big(1,\ \min\big(\lfloor 132 / (B \cdot \lceil H / \text{BLOCK\_H}\rceil) \rfloor,\
 # \lceil T / 128 \rceil\big)\Big).$$

@@ -160,6 +160,7 @@ def _held(
     refused: bool = False,
     begun: bool = False,
     views: bool = False,
+    last: bool = False,
 ) -> list[Any]:
     """Return what each call returns, from the tokens of each sequence and a count of its pages.
 
@@ -181,6 +182,7 @@ def _held(
       refused      `free` accepts a sequence that holds nothing after an append that was refused
       begun        `free` accepts a sequence that holds nothing after an append of 0 tokens
       views        `read` returns views of the pool, here of its only page
+      last         an append is refused that would take the last free page, or no page where none is free
     """
     num_pages, page_size, *widths = init
     empty = tuple(torch.zeros(0, width, dtype=torch.float64) for width in widths)
@@ -214,7 +216,7 @@ def _held(
             free = num_pages - used() + pages.get(b, 0) - gone
             if anew:
                 free -= pages.get(b, 0)
-            if (need(len(new[0])) if anew else need(length)) > free and not shared:
+            if (need(len(new[0])) if anew else need(length)) > free - last and not shared:
                 results.append("ValueError")
                 if left_behind or refused:
                     (met if left_behind else entries).add(b)
@@ -358,6 +360,11 @@ BASIC = Exercise(
         *(
             _basic_slip("pages not given back", "free forgets the tokens, and their pages stay taken for ever", **how)
             for how in ({"keeps_pages": True}, {"loses_pages": True})
+        ),
+        _basic_slip(
+            "the last page refused",
+            "an append is refused though there are just enough free pages for it: refuse it where it needs more",
+            last=True,
         ),
         _basic_slip(
             "half an append",

@@ -252,7 +252,9 @@ class BasicPagedCache:
         ### END SOLUTION
 
     def table(self, sequence):
-        """Return the page numbers of a sequence in the order of its tokens: a list that later calls do not change."""
+        """Return the page numbers of a sequence in the order of its tokens: a list that later calls do not change.
+
+        `[]` if the sequence holds nothing."""
         ### BEGIN SOLUTION
         return list(self.tables.get(sequence, []))
         ### END SOLUTION
@@ -371,9 +373,9 @@ else:
 # \text{page} = \text{table}[b, \text{entry}],$$
 # $$\text{offset} = \text{page} \cdot \text{page stride} + \text{slot} \cdot \text{width}.$$
 #
-# The offset is counted in words from the beginning of the pool, and width is R or Dr. The **page stride** is how
-# many words a page begins behind the one before. That is page size · width, or more: a pool may hold the pages of
-# several layers side by side, and one layer is then a view of it. PyTorch knows the number,
+# The offset is counted in words from the beginning of the pool, and width is R or Dr. The **page stride** is the
+# distance between the beginnings of two neighbouring pages, in words. That is page size · width, or more: a pool may
+# hold the pages of several layers side by side, and one layer is then a view of it. PyTorch knows the number,
 # `c_kv_pages.stride(0)`.
 #
 # New token s of sequence b is at position `starts[b] + s`, where `starts[b]` is how many tokens the sequence
@@ -394,8 +396,8 @@ print("int64:", (page.long() * 64 * 512).tolist())
 # %% [markdown]
 # The int32 products wrap around without a word, to negative numbers or, worse, to positive ones. On a GPU with
 # 80 GB a pool of one layer can be that large. Tests with small pools never see it. So this exercise asks for
-# offsets, not for tokens: a pool of ten million tokens is then only numbers. For the kernels after it the grader
-# lays a few pages so far apart that the last begins beyond $2^{31}$ words. What lies between them costs no
+# offsets, not for tokens: a pool of ten million tokens is then only numbers. In the next exercises the grader
+# puts a few pages so far apart that the last begins beyond $2^{31}$ words. What lies between them costs no
 # memory.
 #
 # ## Exercise: token_offsets
@@ -779,7 +781,7 @@ plots.timeline({"looked up when the block begins": chain(False), "looked up a bl
 # | a program's shared memory | for example | BLOCK_H | tokens | stages | `paged_decode` takes |
 # |---|---|---|---|---|---|
 # | 96 KiB or more | L4, A100, H100, B200 | 16 | 64 | 2 | 92 KiB |
-# | less | T4, MI300X | 8 | 16 | 1 | 50 KiB on a T4, 32 on an MI300X |
+# | less | T4, MI300X | 8 | 16 | 1 | 50 KiB on a T4, 32 on an MI300X in bfloat16 |
 #
 # BLOCK_N is that number of tokens, or the page size if it is less: a longer block would read on behind its page.
 #
@@ -821,7 +823,7 @@ def block_sizes(rows):
 #
 # With `ahead = start + BLOCK_N`, entry `ahead // PAGE` is the next block's, under the mask `ahead < length`; make it
 # int64. For length 0 the sum is 0: put 1 in its place before you divide, and out is 0 and lse −∞ + ln 1. The launcher
-# passes `BLOCK_N=min(block_n, page_size)`, the page strides, and 4 or 8 warps. About eight lines differ from lesson 06.
+# passes `BLOCK_N=min(block_n, page_size)`, the page strides, and 8 warps. About eight lines differ from lesson 06.
 #
 # </details>
 
@@ -920,8 +922,8 @@ playground.write("class Cache:\n    ", paged_decode=paged_decode, new=40, device
 
 # %% [markdown]
 # By the model, looking ahead hardly matters: `check_speed` finds nearly the same for a look-up for each block, a block
-# ahead or not. The model takes all loads of a turn to be under way together. A GPU has
-# to wait where one load needs what another brings.
+# ahead or not. In the model the look-up and the loads that need it run at the same
+# time, and so a look-up for every token, too, costs it little. On a GPU they cannot.
 #
 # ## Measure: what a table costs
 #

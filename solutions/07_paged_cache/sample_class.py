@@ -44,6 +44,7 @@ ONE_BY_ONE = """        taken = []
             entry, slot = divmod(length + s, self.page_size)
 """
 ENTRY = "pages, length = self.table(sequence), self.lengths.get(sequence, 0)\n        needed"
+PLACES = "token_offsets", "paged_update"
 NOTHING = "if not self.lengths.get(sequence):"
 PAGE_STRIDES = "c_kv_pages.stride(0), k_rope_pages.stride(0)"
 SIDE_BY_SIDE = "page_size * R, page_size * Dr"
@@ -427,11 +428,16 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
     ),
     Submission(
         "kim",
-        "the slot of a sequence without old tokens",
-        patches=tuple(
-            replace(name, "position % page_size", "offs_s % page_size") for name in ("token_offsets", "paged_update")
+        "the slot of a sequence without old tokens; refuses the last free page",
+        patches=(
+            replace("BasicPagedCache", "if needed > len", "if needed >= len"),
+            *(
+                replace(name, "position % page_size", "offs_s % page_size")
+                for name in ("token_offsets", "paged_update")
+            ),
         ),
         expect={
+            **not_right("BasicPagedCache", "though there are just enough free pages", 1),
             **not_right("token_offsets", "the slot is s % page_size", 1),
             **not_right("paged_update", "the slot is s % page_size", 1),
         },

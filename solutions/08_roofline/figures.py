@@ -95,7 +95,7 @@ def own_contexts(found):
     for row in found.own():
         for form in ("naive", "absorb"):
             us, floor = row[f"{form}_us"], row[f"{form}_floor_us"]["measured ceilings"]
-            rows.append((str(row["B"]), form, f"{us:,.1f}", f"{floor:,.1f}", f"{100 * floor / us:.0f} %"))
+            rows.append((str(row["B"]), form, f"{us:,.1f}", f"{floor:,.4g}", f"{100 * floor / us:.0f} %"))
     return table(("B", "form", "measured, µs", "roofline, µs", "reached"), rows)
 
 

@@ -166,7 +166,7 @@ print(f"\nB = {B}, L = {L}, {T - L} own tokens: naive reads {counts['naive_words
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# One line: the reading time over the computing time. `prefix_costs(1, S, 1, 1, H, Dn, Dr, Dv, R)` has both counts, if
+# One line: the reading time over the computing time. `prefix_costs(1, S, S, S, H, Dn, Dr, Dv, R)` has both counts, if
 # you prefer to use it.
 #
 # </details>
@@ -178,7 +178,7 @@ def break_even(S, H, Dn, Dr, Dv, R, itemsize, rate, bandwidth):
     S: int, new tokens per sequence; H, Dn, Dr, Dv, R: int, the layer's sizes; itemsize: int, bytes of a
     cached word; rate: FLOP/s; bandwidth: bytes/s.
 
-    Returns a float: naive is faster for larger batches. Not every argument has a part in it.
+    Returns a float: naive is faster for larger batches. Some arguments cancel.
     Trap: the printed equation holds for words of two bytes.
     """
     ### BEGIN SOLUTION
@@ -666,12 +666,12 @@ else:
 guess = 72  # the batch at which the measured lines cross: put your own number here
 
 # %% [markdown]
-# The rows were measured on an {{crossover_h100.device}} (`benchmarks/crossover_h100.json`):
-# bfloat16, a prefix of 4096 tokens, one new token per sequence, L2 emptied before each call. Each number is the median
-# of seven rounds; no rounds of a fastest call were more than 3 % apart{{!rounds_together}}. Each form has the fastest
-# of several calls: for naive cuDNN's attention, whole or in parts; for absorb the decode kernels of `mla_ref`, and two
-# cuBLAS products with a softmax between them. All were first compared with `mla_ref.naive` in float64. The clock shows
-# {{empty_us}} µs for a kernel that does nothing.
+# The rows were measured on an {{crossover_h100.device}} (`benchmarks/crossover_h100.json`): bfloat16, a prefix of
+# 4096 tokens, one new token per sequence, L2 emptied before each call. Each number is the median of seven rounds; of
+# a fastest call the slowest round took at most 3 % longer than the fastest{{!rounds_together}}. Each form has the
+# fastest of several calls: for naive cuDNN's attention, whole or in parts; for absorb the decode kernels of
+# `mla_ref`, and two cuBLAS products with a softmax between them. All were first compared with `mla_ref.naive` in
+# float64. The clock shows {{empty_us}} µs for a kernel that does nothing.
 
 # %%
 # B, naive and absorb in microseconds

@@ -333,8 +333,9 @@ def _replay(compiled: Compiled, request: dict[str, Any]) -> dict[str, Any]:
     kernels = {number: compiled.kernel(event) for number, event in enumerate(request["events"]) if "kernel" in event}
     found = _run(request, kernels, limit)
     if "result" in found:
-        named = {"reversed": "order_matters", "shuffled": "programs_ordered"}
-        orders = [order for order, name in named.items() if any(getattr(kernel, name) for kernel, _ in kernels.values())]
+        launched = [kernel for kernel, _ in kernels.values()]
+        orders = ["reversed"] if any(each.order_matters and not each.waits for each in launched) else []
+        orders += ["shuffled"] if any(each.programs_ordered for each in launched) else []
         found["again"] = [_run(request, kernels, None, order=order)["result"] for order in orders]
     return found
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import faults
+from . import blocks, faults
 from .arithmetic import BINARY, bitcast, dtype_of, flushed, storage_dtype
 from .memory import Fills, Region
 from .races import POLL, READ, UPDATE, WRITE, Kept
@@ -54,6 +54,8 @@ def access(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> torc
         mask = None
     regions = machine.memory.candidates(op.roots)
     nothing = count == 0
+    if machine.below_zero and not nothing:
+        blocks.look_below_zero(machine, op, mask)
     where = [] if nothing else _find(machine, op, regions, address, mask, dtype)
     if machine.watch is not None:
         machine.watch.access(machine, op, mask, where)
@@ -254,6 +256,7 @@ def barrier(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> Non
     if machine.shadow is not None:
         numbers = machine.numbers if machine.active is None else machine.numbers[machine.active]
         machine.shadow.wait(numbers + 1)
+        machine.shadow.ran.add(op.number)
 
 
 def _may_reach(machine: Machine, region: Region, roots: frozenset[int] | None) -> bool:
@@ -319,7 +322,12 @@ def _note(
     places = places[:, None].expand(-1, repeat).reshape(-1)
     shape, spread = tuple(op.ins[0].shape), op.number in machine.kernel.spread
     spots = machine.shadow.spots_of(shape, programs, places, spread, machine.kernel.grain(op))
-    if op.number in machine.ahead and (found := machine.shadow.missed(region, units, programs)):
+    ahead = machine.ahead is not None and op.number in machine.ahead.loads
+    if (
+        ahead
+        and not machine.ahead.keeps & machine.shadow.ran
+        and (found := machine.shadow.missed(region, units, programs))
+    ):
         at, mine, earlier = found
         _race(machine, op, _element(machine, op, region, int(units[at])), mine, mine, earlier, ahead=True)
     found = machine.shadow.touch(kind, region, units, programs, op.number, each(kept), each(held), time, spots, alone)

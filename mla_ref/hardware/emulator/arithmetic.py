@@ -200,14 +200,14 @@ def _float_remainder(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _clamped(op: Op) -> Values:
-    if op.attrs.get("propagateNan") in (0xFFFF, "all"):
-        return lambda x, low, high: torch.minimum(torch.maximum(x, low), high)
+    nan = op.attrs.get("propagateNan") in (0xFFFF, "all")
+    larger, smaller = (torch.maximum, torch.minimum) if nan else (torch.fmax, torch.fmin)
 
     def clamped(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        out = torch.fmin(torch.fmax(x, low), high)
-        if not bool(x.isnan().any()):
-            return out
-        return torch.where(x.isnan() & (low == -high), torch.nan, out)  # one end or the other, by the kind of GPU
+        out, strange = smaller(larger(x, low), high), low > high  # of which nothing says what it gives
+        if not nan and bool(x.isnan().any()):
+            strange = strange | (x.isnan() & (low == -high))  # one end or the other, by the kind of GPU
+        return torch.where(strange, torch.nan, out) if bool(strange.any()) else out
 
     return clamped
 

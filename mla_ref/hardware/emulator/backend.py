@@ -108,7 +108,14 @@ class Compiler(CUDABackend):
 
     @staticmethod
     def make_ttir(module: Any, *given: Any) -> Any:
-        return CUDABackend.make_ttir(with_descriptors_checked(module), *given)
+        module = CUDABackend.make_ttir(with_descriptors_checked(module), *given)
+        from triton._C.libtriton import ir, passes
+
+        manager = ir.pass_manager(module.context)  # as later on its way to a GPU: what never runs is gone
+        passes.ttir.add_loop_aware_cse(manager)
+        passes.common.add_canonicalizer(manager)
+        manager.run(module, "make_ttir")
+        return module
 
     @staticmethod
     def make_generic(module: Any, metadata: dict[str, Any]) -> bytes:

@@ -13,10 +13,11 @@ import torch
 
 from . import faults
 from .arithmetic import BITS, dtype_of, signed_zeros, storage_dtype
-from .ttir import Block, Function, Op, parse_constant
+from .ttir import Block, Function, Op, Type, parse_constant
 
 Machine = Any  # of machine.py, which imports this
 TF32 = 0  # the precision of a tl.dot of float32 that asks for none
+IN_A_THREAD = 4  # elements of an axis that a thread may hold
 ORDERED = 1e-2  # of the largest number: what two orders of a reduction may differ by
 MEMORY = ("tt.load", "tt.store", "tt.atomic")
 # Operations on two elements that give the same in any order of a block's, but for rounding
@@ -97,8 +98,11 @@ def reduce(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list
     if not is_plain(op):
         watch, machine.watch = machine.watch, None
         again = _combined(machine, region, args, env, axis, lambda x: x.unflatten(axis, (-1, 2)).unbind(axis + 1)[::-1])
+        in_threads = _one_by_one(_function(machine, region, env), args, axis)[-1]
+        third = _combined(machine, region, in_threads, env, axis, lambda x: x.chunk(2, axis))
         machine.watch = watch
-        strange = [_differ(x, y, given, axis) for x, y, given in zip(found, again, args, strict=True)]
+        others = ((x, y, given) for other in (again, third) for x, y, given in zip(found, other, args, strict=True))
+        strange = [_differ(x, y, given, axis) for x, y, given in others]
     machine.active = whole
     if strange is not None and any(_of_active(machine, each) for each in strange):
         machine.fail(
@@ -120,6 +124,25 @@ def _combined(
         inner = zip(names, [h[0] for h in halves] + [h[1] for h in halves], strict=True)
         args = machine.block(region, {**env, **dict(inner)})  # constants lie outside of the region
     return [x.squeeze(axis) for x in args]
+
+
+def _function(machine: Machine, region: Block, env: Any) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
+    """Return the function of a reduction or a scan, of the values of two elements in one list."""
+    names = [name for name, _ in region.args]
+    return lambda both: machine.block(region, {**env, **dict(zip(names, both, strict=True))})
+
+
+def _one_by_one(combine: Callable[..., Any], args: list[torch.Tensor], axis: int) -> list[list[torch.Tensor]]:
+    """Return what a function makes of each element of a group with those before it, as a thread takes its own.
+
+    Element n of each group, of IN_A_THREAD at most, is in item n.
+    """
+    count = min(IN_A_THREAD, args[0].shape[axis])
+    parts = [x.unflatten(axis, (-1, count)).unbind(axis + 1) for x in args]
+    found = [[x[0] for x in parts]]
+    for n in range(1, count):
+        found.append(combine(found[-1] + [x[n] for x in parts]))
+    return found
 
 
 def _differ(x: torch.Tensor, y: torch.Tensor, given: torch.Tensor, axis: int, keep: bool = False) -> torch.Tensor:
@@ -149,12 +172,12 @@ def scan(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list[t
     back = op.attrs.get("reverse", False)
     if back:
         args = [x.flip(axis) for x in args]
-    given, again = args, None
+    given, again, third = args, None, None
     whole, machine.active = machine.active, None
     if not is_plain(op):
         watch, machine.watch = machine.watch, None
-        combine = lambda both: machine.block(region, {**env, **dict(zip(names, both, strict=True))})
-        again = _scanned_by_pairs(combine, args, axis)
+        combine = _function(machine, region, env)
+        again, third = _scanned_by_pairs(combine, args, axis), _scanned_by_threads(combine, args, axis)
         machine.watch = watch
     while step < count:
         left = [x.narrow(axis, 0, count - step) for x in args]
@@ -163,7 +186,7 @@ def scan(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list[t
         args = [torch.cat([x.narrow(axis, 0, step), y], axis) for x, y in zip(args, new, strict=True)]
         step *= 2
     machine.active = whole
-    pairs = zip(args, again or (), given, strict=False)
+    pairs = ((x, y, x0) for other in (again, third) for x, y, x0 in zip(args, other or (), given, strict=False))
     if any(_of_active(machine, _differ(x, y, x0, axis, keep=True)) for x, y, x0 in pairs):
         machine.fail(
             faults.Undefined,
@@ -186,6 +209,19 @@ def _scanned_by_pairs(combine: Callable[..., Any], args: list[torch.Tensor], axi
     rest = combine(before + after) if count > 1 else after
     starts = [torch.cat([x.narrow(axis, 0, 1), y], axis) for x, y in zip(even, rest, strict=True)]
     return [torch.stack([x, y], axis + 1).flatten(axis, axis + 1) for x, y in zip(starts, ends, strict=True)]
+
+
+def _scanned_by_threads(combine: Callable[..., Any], args: list[torch.Tensor], axis: int) -> list[torch.Tensor]:
+    """Return the scan of an axis from that of what threads find one by one, each joined to all before it."""
+    parts = _one_by_one(combine, args, axis)
+    ends = _scanned_by_pairs(combine, parts[-1], axis)
+    count = ends[0].shape[axis]
+    if count > 1:
+        before = [x.narrow(axis, 0, count - 1) for x in ends]
+        for n, part in enumerate(parts):
+            joined = combine(before + [x.narrow(axis, 1, count - 1) for x in part])
+            parts[n] = [torch.cat([x.narrow(axis, 0, 1), y], axis) for x, y in zip(part, joined, strict=True)]
+    return [torch.stack(each, axis + 1).flatten(axis, axis + 1) for each in zip(*parts, strict=True)]
 
 
 def split(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list[torch.Tensor]:
@@ -339,29 +375,76 @@ def _shift(machine: Machine, op: Op, args: list[torch.Tensor]) -> torch.Tensor |
 
 
 def _divisor(machine: Machine, op: Op, args: list[torch.Tensor]) -> torch.Tensor | None:
-    return args[1] == 0 if op.operands[1] not in machine.kernel.module.loaded else None
+    """Return where a divisor is 0, of which a compiler knows; fail where one is and more than quotients is made of it.
+
+    A compiler takes a divisor for another number than 0 wherever else it stands.
+    """
+    bad, module = args[1] == 0, machine.kernel.module
+    if op.operands[1] in module.told_of_zero and bool(bad.any()):
+        wrong = bad.reshape(len(bad), -1).any(1) & machine.programs_on()
+        if bool(wrong.any()):
+            who = machine.program(int(wrong.to(torch.uint8).argmax()))
+            said = "a division by 0: the compiler takes the divisor for another number wherever else it stands. Divide "
+            machine.fail(
+                faults.Undefined, op, f"{said}by one that is never 0, as by tl.maximum(divisor, 1); program {who}"
+            )
+    return bad if op.operands[1] not in module.loaded else None
+
+
+CUT = (
+    "an address or a mask is made of a quotient or a remainder of numbers below zero: Triton's compiler takes these "
+    "for equal, or for neighbours, where they are not. Add a multiple of the divisor first"
+)
 
 
 def _cut_towards_zero(machine: Machine, op: Op, args: list[torch.Tensor]) -> None:
-    """Fail where an address or a mask is made of quotients or remainders that the compiler takes to be others.
+    """Look for quotients and remainders that the compiler takes to be others; fail where a mask is made of them.
 
     It takes those of neighbours by a multiple of 2 for equal, or for neighbours, from one multiple on to the next. That
-    does not hold below zero, where quotients are cut towards zero.
+    does not hold below zero, where quotients are cut towards zero. Of addresses it matters where one is used.
     """
-    x, by = args
-    if not op.ins[0].shape or int(x.min()) >= 0 or not machine.kernel.module.steering.intersection(op.results):
+    (x, by), module = args, machine.kernel.module
+    leads = (module.masking | module.addressing).intersection(op.results)
+    if not op.ins[0].shape or int(x.min()) >= 0 or not leads:
         return
     x, even = machine.full(x, op.ins[0].shape), (by % 2 == 0) & (by != 0)
     multiple = even & (x < 0) & (x % torch.where(even, by, 1) == 0)
+    broken = torch.zeros(len(x), dtype=torch.bool)
     for axis in range(1, x.dim()):
         this, following = (each.narrow(axis, first, x.shape[axis] - 1) for each, first in ((x, 0), (x, 1)))
         bad = multiple.narrow(axis, 0, x.shape[axis] - 1) & (following == this + 1)
-        wrong = bad.flatten(1).any(1) & machine.programs_on()
-        if bool(wrong.any()):
-            said = "an address or a mask is made of a quotient or a remainder of numbers below zero: Triton's compiler takes "
-            said += "these for equal, or for neighbours, where they are not. Add a multiple of the divisor first"
-            who = machine.program(int(wrong.to(torch.uint8).argmax()))
-            machine.fail(faults.Miscompiled, op, f"{said}; program {who}")
+        broken = broken | bad.flatten(1).any(1)
+    if not bool((broken & machine.programs_on()).any()):
+        return
+    below = (x < 0) & broken.reshape(-1, *[1] * (x.dim() - 1))
+    if module.masking.intersection(op.results):
+        _fail_below_zero(machine, op, below)
+    machine.below_zero[op.results[0]] = below
+
+
+def _fail_below_zero(machine: Machine, op: Op, where: torch.Tensor) -> None:
+    wrong = where.flatten(1).any(1) & machine.programs_on()
+    if bool(wrong.any()):
+        who = machine.program(int(wrong.to(torch.uint8).argmax()))
+        machine.fail(faults.Miscompiled, op, f"{CUT}; program {who}")
+
+
+def look_below_zero(machine: Machine, op: Op, mask: torch.Tensor | None) -> None:
+    """Fail where an access that takes part has an address of a quotient that the compiler takes to be another."""
+
+    def found(name: str) -> torch.Tensor | None:
+        made = machine.kernel.module.made_by.get(name)
+        if name in machine.below_zero or made is None or made.regions or made.name.startswith("tt.load"):
+            return machine.below_zero.get(name)
+        parts = [each for each in map(found, made.operands) if each is not None]
+        if parts and (rule := shaping(made)) and made.name != "tt.addptr":
+            return rule(*parts)
+        return functools.reduce(torch.logical_or, parts) if parts else None
+
+    below = found(op.operands[0])
+    if below is not None:
+        below = below if mask is None else below & mask
+        _fail_below_zero(machine, op, below.reshape(len(below), -1))
 
 
 def _quotient(machine: Machine, op: Op, args: list[torch.Tensor]) -> torch.Tensor | None:
@@ -412,24 +495,29 @@ def defined(rule: Any, machine: Machine, op: Op, args: list[torch.Tensor], env: 
     return rule(*args)
 
 
-def cast_among_neighbours(op: Op) -> bool:
-    """Return whether an operation casts pointers that may lie side by side to others, or integers, of another step.
-
-    The compiler goes on to take them for neighbours, and loads or stores several by the first one's address.
-    """
+def is_cast_of_pointers(op: Op) -> bool:
+    """Return whether an operation casts a block of pointers to others, or to or from integers, of another step."""
     if op.name not in ("tt.bitcast", "tt.ptr_to_int", "tt.int_to_ptr") or math.prod(op.outs[0].shape) == 1:
         return False
-    steps = [storage_dtype(kind.pointee).itemsize if kind.pointee else 1 for kind in (op.ins[0], op.outs[0])]
-    return steps[0] != steps[1]
+    return _step(op.ins[0]) != _step(op.outs[0])
 
 
-def miscast(machine: Machine, op: Op, args: Any, env: Any) -> None:
-    machine.fail(
-        faults.Miscompiled,
-        op,
-        "a block of pointers is cast to numbers of another width: Triton's compiler takes them for neighbours as before, "
-        "and loads or stores other places. Cast the pointer before the offsets are added",
-    )
+def _step(kind: Type) -> int:
+    return storage_dtype(kind.pointee).itemsize if kind.pointee else 1
+
+
+def cast_of_pointers(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> torch.Tensor:
+    """Cast pointers; fail where they are neighbours: the compiler goes on to take them for such, by their new step."""
+    x = machine.full(args[0], op.ins[0].shape)
+    for axis in range(1, x.dim()):
+        if bool((x.diff(dim=axis) == _step(op.ins[0])).any()):
+            machine.fail(
+                faults.Miscompiled,
+                op,
+                "a block of pointers is cast to numbers of another width: Triton's compiler takes them for neighbours "
+                "as before, and loads or stores other places. Cast the pointer before the offsets are added",
+            )
+    return args[0]
 
 
 def unknown(machine: Machine, op: Op, args: Any, env: Any) -> None:

@@ -58,7 +58,7 @@ class Undefined(KernelFault, ArithmeticError):
 
 
 class Miscompiled(KernelFault):
-    """What Triton's compiler makes something else of than the kernel says: it infers of addresses what does not hold."""
+    """What Triton's compiler makes something else of than the kernel says: it infers what does not hold."""
 
 
 class Unsupported(KernelFault, NotImplementedError):

@@ -25,7 +25,7 @@ from .arithmetic import BITS, dtype_of, elementwise, storage_dtype
 from .faults import raise_in
 from .memory import Fills, Memory, Region
 from .races import Shadow
-from .ttir import Block, Function, Module, Op, Type
+from .ttir import Block, Function, Module, Op, Type, pairs_of
 
 CHUNK = 1 << 17  # elements of the widest block over all programs that run together
 STUCK = 1 << 10  # turns of a loop after which it is looked at whether they change anything
@@ -35,6 +35,9 @@ WARPS, STAGES = 4, 3  # of a launch that does not say
 # What may give numbers where it is given NaN
 DROPS_NAN = {"arith.cmpf", "arith.maxnumf", "arith.minnumf", "arith.fptosi", "arith.fptoui"}
 DROPS_NAN |= {"tt.clampf", "tt.bitcast", "tt.atomic_rmw"}
+# For which threads may hand elements to one another
+EXCHANGES = {"tt.reshape", "tt.trans", "tt.gather", "tt.join", "tt.split", "tt.cat", "tt.histogram", "tt.dot"}
+EXCHANGES |= {"tt.reduce", "tt.scan"}
 PER_BLOCK = ("tt.map_elementwise", "tt.reduce", "tt.scan")  # have regions and are no control flow
 ORDERS = ("forward", "reversed", "shuffled")
 OF_FLOATS = {
@@ -80,6 +83,25 @@ class Watch:
         """See a reduction, a scan or the like, for which threads exchange values."""
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """What the compiler may do turns ahead in a loop.
+
+    Attributes
+    ----------
+    stages
+        For how many turns loads are on their way; None if the launch says so.
+    loads
+        The numbers of these.
+    keeps
+        Loops and barriers in it, any of which keeps the compiler from it; but it may find that one never runs.
+    """
+
+    stages: int | None
+    loads: frozenset[int]
+    keeps: frozenset[int]
+
+
 @dataclass
 class Kernel:
     """A module ready to run.
@@ -110,14 +132,14 @@ class Kernel:
     order_matters
         Whether that is so, or functions of its own combine the elements of blocks.
     ahead
-        Of loops whose loads the compiler may do turns ahead, by number: for how many turns they are on their way, None
-        if the launch says so; and those loads.
+        The loops whose loads the compiler may do turns ahead, by number.
     flattened
         The loops within others that the compiler is asked to make one loop of, by the numbers of these.
     branched
-        The accesses in branches.
+        The accesses in branches, and those that come to be in one where two loops become one.
     spread
-        The loads of which larger blocks or control flow use what they read: all threads, if they are more than numbers.
+        The loads of which larger blocks, control flow or other threads use what they read: all threads do, if they are
+        more than numbers.
     asked, unasked
         The atomic operations of which something uses the result; the others by kind, if there are several.
     drops_nan
@@ -167,28 +189,37 @@ class Kernel:
         self.drops_nan = any(op.name in DROPS_NAN for op in self.module.ops)
         self.described = frozenset(op.number for op in accesses if op.described)
         loops = [op for op in self.module.ops if op.name == "scf.for"]
-        flat = [op for op in loops if "tt.flatten" in op.attrs and not _has_barrier(op)]
-        inside = {op.number: [each for each in op.regions[0][0].ops if each.name == "scf.for"] for op in flat}
-        self.flattened = {number: {each.number for each in inner} for number, inner in inside.items()}
-        around = {each.number: op for op in flat for each in inside[op.number]}
+        within = {op.number: [each for each in op.regions[0][0].ops if each.name == "scf.for"] for op in loops}
+        flat = {op.number: op for op in loops if "tt.flatten" in op.attrs}
+        self.flattened = {number: {each.number for each in within[number]} for number in flat}
+        around = {each.number: op for number, op in flat.items() for each in within[number]}
         ahead = {op.number: _ahead(op, around.get(op.number, op)) for op in loops}
-        self.ahead = {number: each for number, each in ahead.items() if each[1]}
+        self.ahead = {number: each for number, each in ahead.items() if each.loads}
         self.spread = self._spread()
         branches = (op for op in self.module.ops if op.name == "scf.if")
-        self.branched = {inner.number for op in branches for inner in _inside(op) if inner.name in KINDS}
+        late = [inner for op in branches for inner in _inside(op)]
+        for op in flat.values():
+            outer = [each for each in op.regions[0][0].ops if each.name != "scf.for"]
+            late += [inner for each in outer for inner in (each, *_inside(each))]
+        self.branched = {op.number for op in late if op.name in KINDS}
 
     def _spread(self) -> set[int]:
-        found, names = set(), set()
-        for op in reversed(self.module.ops):
-            used = not names.isdisjoint(op.results)
-            if op.name == "tt.load" and used:
-                found.add(op.number)
-            if op.name not in ("tt.store", "scf.yield"):
+        names: set[str] = set()
+        before = -1
+        while len(names) > before:
+            before = len(names)
+            for op in reversed(self.module.ops):
+                names.update(name for values in pairs_of(op) for name, value in values if value in names)
+                if op.name == "scf.condition":
+                    names.add(op.operands[0])
+                if op.name in ("tt.store", "scf.yield", "scf.condition"):
+                    continue
+                used = not names.isdisjoint(op.results) or op.name in EXCHANGES
                 used |= bool(op.regions or op.successors) and op.name not in PER_BLOCK
                 most = max((math.prod(kind.shape) for kind in op.outs), default=0)
                 pairs = zip(op.operands, op.ins, strict=False)
                 names.update(name for name, kind in pairs if used or most > math.prod(kind.shape))
-        return found
+        return {op.number for op in self.module.ops if op.name == "tt.load" and names.intersection(op.results)}
 
     def grain(self, op: Op) -> int:
         """Return the bytes of the elements by which the compiler spreads an access over the threads: 0 if not known.
@@ -223,7 +254,8 @@ class Kernel:
         Programs run side by side and take their turns at an atomic operation in order. In reversed order, where that
         matters, they run one after the other, in a large grid some at a time, and their threads take other turns, too.
         In shuffled order those that run side by side are chosen by a seed, in two halves at least, and where they part
-        ways, who goes on by `else` comes first.
+        ways, who goes on by `else` comes first. Of a kernel that waits in a loop threads take other turns then, too, so
+        that this order tells all that the reversed one does.
 
         Where a kernel waits in a loop, they run one after the other always. One that waits in vain is a fault; in
         reversed order it begins anew when another has run, for on a GPU programs that wait for earlier ones are right.
@@ -312,7 +344,8 @@ class Machine:
     active
         bool ``[P]``: who takes part in what runs now; None if all do.
     order
-        Of programs. In "reversed" order the elements of a block come in another one, too, where a GPU takes them in any.
+        Of programs. In "reversed" order the elements of a block come in another one, where a GPU takes them in any; so
+        they do in "shuffled" order in a kernel that waits.
     """
 
     def __init__(
@@ -326,7 +359,7 @@ class Machine:
         order: str = "forward",
     ):
         self.kernel, self.grid, self.numbers, self.order = kernel, tuple(grid), numbers, order
-        self.backward = order == "reversed"
+        self.backward = order == "reversed" or (order == "shuffled" and kernel.waits)
         self.memory, self.shadow, self.watch = memory, shadow, watch
         self.size = len(numbers)
         x, y, _ = self.grid
@@ -336,7 +369,8 @@ class Machine:
         self.turning = 0  # loops that may turn without end, around what runs now
         self.at: Op | None = None
         self.patience, self.stuck = STUCK, False
-        self.ahead: frozenset[int] = frozenset()  # loads of the loop that turns now which may be done turns ahead
+        self.ahead: Ahead | None = None  # of the loop that turns now
+        self.below_zero: dict[str, torch.Tensor] = {}  # quotients that the compiler takes to be others, and where
         self.journal: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] | None = None
         self.partition: gluon.Partition | None = None
         self.allocations: list[gluon.Allocation] = []  # of shared memory
@@ -491,14 +525,19 @@ class Machine:
             who = self.program(int(wraps.to(torch.uint8).argmax()))
             said = f"the loop turns without end: its next number is beyond {most}, the largest, and wraps"
             self.fail(faults.EndlessLoop, op, f"{said}; program {who}")
-        if self.shadow is not None:
-            parts = self.kernel.flattened
-            self.shadow.begun -= parts.get(op.number, set())
-            if op.number in self.kernel.ahead:
-                stages, self.ahead = self.kernel.ahead[op.number]
-                self.shadow.begin_loop(stages, op.number if any(op.number in each for each in parts.values()) else None)
+        if self.shadow is None or not bool(((trips > 0) & self.programs_on()).any()):
+            return self.turns(op, 0, trips, low, step, carried, env)
+        before, self.ahead = self.ahead, self.kernel.ahead.get(op.number)
+        self.shadow.ran.add(op.number)
+        for part in self.kernel.flattened.get(op.number, ()):
+            self.shadow.begun.pop(part, None)
+        if self.ahead:
+            part = any(op.number in each for each in self.kernel.flattened.values())
+            self.shadow.begin_loop(self.ahead.stages, op.number if part else None)
         found = self.turns(op, 0, trips, low, step, carried, env)
-        self.ahead = frozenset()
+        if self.ahead:
+            self.shadow.end_loop()
+        self.ahead = before
         return found
 
     def turns(
@@ -550,6 +589,7 @@ class Machine:
         shared = self.memory, self.shadow, self.watch, self.order
         inner = Machine(self.kernel, self.grid, self.numbers[places], *shared)
         inner.turning, inner.ahead = self.turning, self.ahead
+        inner.below_zero = {name: _picked(where, places) for name, where in self.below_zero.items()}
         return places, inner
 
     def beside(self) -> Machine:
@@ -630,6 +670,8 @@ class Machine:
                 self.active = whole
                 self.turning -= 1
                 return found
+            if self.shadow is not None:
+                self.shadow.ran.add(op.number)
             self.active = None if bool(on.all()) else on
             env.update((name, value) for (name, _), value in zip(after.args, values, strict=True))
             new = self.merged(on, self.block(after, env), carried)
@@ -699,8 +741,8 @@ def _prepared(op: Op) -> Any:
     name = op.name
     if name in ENDS:
         return PASS
-    if blocks.cast_among_neighbours(op):
-        return (blocks.miscast,)
+    if blocks.is_cast_of_pointers(op):
+        return (blocks.cast_of_pointers,)
     if name in SURROUNDED:
         if name in KINDS and not is_known(op.ins[0].pointee):
             return (blocks.unknown,)
@@ -750,27 +792,27 @@ def _inside(op: Op) -> Iterator[Op]:
         yield from _inside(inner)
 
 
-def _has_barrier(loop: Op) -> bool:
-    return any(op.name in BARRIERS for op in _inside(loop))
+def _ahead(loop: Op, around: Op) -> Ahead:
+    """Return the loads that the compiler may do turns ahead of the others' work.
 
-
-def _ahead(loop: Op, around: Op) -> tuple[int | None, frozenset[int]]:
-    """Return for how many turns loads are on their way, if a loop says so, and those that the compiler may do ahead.
-
-    In a loop that says how many turns these are all, but for those in branches; in others those that a product of
-    matrices needs. Barriers and loops in it keep it from that. `around` is the loop of which it may become a part.
+    In a loop that says how many turns are on their way these are all, but for those in branches; in others those that a
+    product of matrices needs. A barrier keeps it from that. `around` is the loop of which it may become a part.
     """
-    stages, body = loop.attrs.get("tt.num_stages", around.attrs.get("tt.num_stages")), loop.regions[0][0].ops
-    if _has_barrier(loop) or any(op.name in ("scf.for", "scf.while") for op in _inside(loop)):
-        return stages, frozenset()
+    said = [each.attrs["tt.num_stages"] for each in (loop, around) if "tt.num_stages" in each.attrs]
+    stages, body = max(said, default=None), loop.regions[0][0].ops
+    inner = [op for op in body if op.name in ("scf.for", "scf.while")]
+    keeps = frozenset(op.number for op in (*inner, *_inside(around)) if op in inner or op.name in BARRIERS)
+    if any(op.name in BARRIERS for op in (*body, *around.regions[0][0].ops)):
+        return Ahead(stages, frozenset(), keeps)
     wanted: set[str] = set()
     for op in reversed(body):
         if op.name == "tt.dot":
             wanted.update(op.operands[:2])
         if wanted.intersection(op.results):
-            wanted.update(op.operands)
+            wanted.update(op.operands, op.reads)
     loads = (op for op in body if op.name == "tt.load")
-    return stages, frozenset(op.number for op in loads if stages is not None or wanted.intersection(op.results))
+    found = frozenset(op.number for op in loads if stages is not None or wanted.intersection(op.results))
+    return Ahead(stages, found, keeps)
 
 
 def _together(roots: Iterable[frozenset[int] | None]) -> frozenset[int] | None:

@@ -38,9 +38,10 @@ class Shadow:
 
     Within a program a thread touches what another one stored, or touches plainly what another one updated, with no
     barrier between, where an access has an element elsewhere in its block than the one before had it, or in a block of
-    another shape, or where threads hold more neighbours, as they do of narrower elements. Of a block of fewer elements than there are threads, one stores each element, and all of them read
-    it. An atomic operation waits for no other thread: what a program releases by it is what came before the last
-    barrier, and what single numbers were touched by since. There is one behind it where few threads find what all ask.
+    another shape, or where threads hold more neighbours, as they do of narrower elements. Of a block of fewer elements
+    than there are threads, one stores each element, and all of them read it. An atomic operation waits for no other
+    thread: what a program releases by it is what came before the last barrier, and what single numbers were touched by
+    since. There is one behind it where few threads find what all ask.
 
     In some loops the compiler does loads turns ahead. They race with what the program wrote in the turns between.
 
@@ -97,9 +98,11 @@ class Shadow:
         }
         self.described, self.described_ops = described, torch.tensor(sorted(described))
         self.threads, self.stages = LANES * warps if warps > 1 else 1, stages  # those of a warp go side by side
-        self.begun: set[int] = set()
-        self.clock = self.since = 0  # turns of loops with loads ahead, and the first one of the loop that turns
-        self.lead = self.unseen = 0  # turns between a load and its own turn, and from when on it misses what is written
+        self.clock = 0  # turns of loops with loads ahead
+        # Of each such loop that turns: turns between a load and its own, and at which turns of all its own began
+        self.loops: list[tuple[int, list[int]]] = []
+        self.begun: dict[int, tuple[int, list[int]]] = {}
+        self.ran: set[int] = set()  # barriers, and loops that turned
         self.changed: dict[int, torch.Tensor] = {}  # who changed a unit last, and in which turn
 
     def begin_loop(self, stages: int | None, part: int | None = None) -> None:
@@ -107,26 +110,30 @@ class Shadow:
 
         One that is a part of the loop around it, with a number, goes on from where it was once it has `begun`.
         """
-        self.lead = (self.stages if stages is None else stages) - 2
-        if part in self.begun:
-            return
-        if part is not None:
-            self.begun.add(part)
-        self.clock += 1  # what the last turn before wrote late came before
-        self.since = self.clock + 1
+        if part is None or part not in self.begun:
+            self.clock += 1  # what the last turn before wrote late came before
+            self.loops.append(((self.stages if stages is None else stages) - 2, [self.clock + 1]))
+            if part is not None:
+                self.begun[part] = self.loops[-1]
+        else:
+            self.loops.append(self.begun[part])
 
     def turn_loop(self) -> None:
-        """Note that its next turn begins. Its loads miss what was written from the turn `unseen` on."""
+        """Note that its next turn begins."""
         self.clock += 1
-        self.unseen = max(self.since, self.clock - self.lead)
+        self.loops[-1][1].append(self.clock)
+
+    def end_loop(self) -> None:
+        self.loops.pop()
 
     def missed(self, region: Region, units: torch.Tensor, programs: torch.Tensor) -> tuple[int, int, int] | None:
         """Return a race as `touch` does, of loads that were done ahead with what their programs wrote meanwhile."""
-        if region.low not in self.changed or self.lead < 0:
+        lead, turns = self.loops[-1]
+        if region.low not in self.changed or lead < 0:
             return None
         units = self._packed(region, units)
         last = self._of(self.changed, region).index_select(0, units)
-        wrong = (last >> SPOT == programs) & (last & (1 << SPOT) - 1 >= self.unseen)
+        wrong = (last >> SPOT == programs) & (last & (1 << SPOT) - 1 >= turns[max(0, len(turns) - 1 - lead)])
         if not wrong.any():
             return None
         at = int(wrong.to(torch.uint8).argmax())
@@ -221,7 +228,8 @@ class Shadow:
                 continue
             last = self._of(self.noted[other], region).index_select(0, units)
             left = self._of(self.spots[other], region).index_select(0, units)
-            wrong = (last >> BITS == programs) & (left != spots) & (left >> SPOT == spots >> SPOT)
+            own = (last >> BITS == programs) | self._among(other, region, units, last, programs)
+            wrong = own & (left != spots) & (left >> SPOT == spots >> SPOT)
             if wrong.any() and (kept is None or (wrong := wrong & ~kept()).any()):
                 at = int(wrong.to(torch.uint8).argmax())
                 return at, int(programs[at]), int(last[at]) % OPS
@@ -290,6 +298,17 @@ class Shadow:
             return None
         at = int(wrong.to(torch.uint8).argmax())
         return at, int(programs[at]), int(last[at]) % OPS
+
+    def _among(
+        self, kind: int, region: Region, units: torch.Tensor, last: torch.Tensor, programs: torch.Tensor
+    ) -> torch.Tensor:
+        """Return where a program is one of several that touched a unit."""
+        log, found = self.crowds.get((kind, region.low)), last < 0
+        if log is None or not bool(found.any()):
+            return torch.zeros_like(found)
+        known, whose, _ = map(torch.cat, zip(*log, strict=True))
+        count = len(self.waits)
+        return found & torch.isin(units * count + programs, known * count + (whose >> BITS))
 
     def _keep(
         self, kind: int, region: Region, units: torch.Tensor, mine: torch.Tensor, before: torch.Tensor | None, time: int

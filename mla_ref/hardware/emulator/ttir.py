@@ -12,7 +12,7 @@ import itertools
 import math
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,11 @@ from typing import Any
 SAME_MEMORY = {
     f"tt.{name}" for name in ["addptr", "splat", "unsplat", "broadcast", "expand_dims", "reshape", "trans", "bitcast"]
 } | {"ttg.convert_layout"}
+# What gives a number of which no bit is known if one of the given ones is such, and if all are
+AS_UNKNOWN = {f"arith.{name}" for name in ("addi", "subi", "xori", "addf", "subf", "mulf", "divf")}
+WIDER = {"arith.extsi", "arith.extui"}
+SAME_BITS = SAME_MEMORY | WIDER | {f"arith.{name}" for name in ("trunci", "extf", "truncf", "sitofp", "uitofp")}
+DIVISIONS = {f"arith.{name}" for name in ("divsi", "divui", "remsi", "remui", "ceildivsi", "floordivsi")}
 TRITON = str(Path(importlib.util.find_spec("triton").origin).parent)
 DTYPE_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64}
 
@@ -95,8 +100,8 @@ class Module:
     ops: list[Op]
 
     @functools.cached_property
-    def loaded(self) -> frozenset[str]:
-        """The values that may come from memory; those of functions that are called all may."""
+    def from_memory(self) -> frozenset[str]:
+        """The values that memory has a part in; those of functions that are called all may."""
         found: set[str] = set()
         for function in self.functions.values():
             if function is not None and function is not self.main:
@@ -116,28 +121,73 @@ class Module:
         return frozenset(found)
 
     @functools.cached_property
-    def steering(self) -> frozenset[str]:
-        """The values that addresses and masks may be made of; not those of functions that are called."""
+    def loaded(self) -> frozenset[str]:
+        """Those of them of which a compiler knows nothing, not even one bit."""
         found = {
-            name
-            for op in self.ops
-            if op.name in ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")
-            for name, kind in zip(op.operands, op.ins, strict=False)
-            if kind.pointee or kind.element == "i1"
+            name for op in self.ops if op.name.startswith(("tt.load", "tt.atomic", "tt.call")) for name in op.results
         }
         before = -1
         while len(found) > before:
             before = len(found)
-            for op in reversed(self.ops):
-                blocks = [block for region in op.regions for block in region if block.ops and op.name != "tt.func"]
-                if not blocks and found.intersection(op.results):
-                    found.update(op.operands)
-                given = [op.operands, *(block.ops[-1].operands for block in blocks)]
-                taken = [op.results, *([name for name, _ in block.args] for block in blocks)]
-                for names, values in itertools.product(taken, given) if blocks else ():
-                    pairs = zip(reversed(names), reversed(values), strict=False)  # a loop's bounds come first
-                    found.update(value for name, value in pairs if name in found)
+            for op in self.ops:
+                unknown = [name for name in op.operands if name in found]
+                others = [name for name in op.operands if name not in found]
+                alone = len(unknown) == 1 and self.from_memory.isdisjoint(others)  # x - x is 0
+                if unknown and (op.name in SAME_BITS if not others else op.name in AS_UNKNOWN and alone):
+                    found.update(op.results)
         return frozenset(found)
+
+    @functools.cached_property
+    def told_of_zero(self) -> frozenset[str]:
+        """The divisors of which more than quotients are made, which may tell where one is 0."""
+        moved = SAME_MEMORY | WIDER
+        made = {op.results[0]: op.operands[0] for op in self.ops if op.name in moved}
+        uses: dict[str, list[Op]] = {}
+        for op in self.ops:
+            for name in set(op.operands):
+                uses.setdefault(name, []).append(op)
+
+        def tells(name: str, op: Op) -> bool:
+            if op.name in moved and op.operands[0] == name:
+                return any(tells(op.results[0], each) for each in uses.get(op.results[0], ()))
+            return op.name not in DIVISIONS or op.operands[0] == name
+
+        found = set()
+        for divisor in {op.operands[1] for op in self.ops if op.name in DIVISIONS}:
+            start = divisor
+            while start in made:
+                start = made[start]
+            if any(tells(start, op) for op in uses[start]):
+                found.add(divisor)
+        return frozenset(found)
+
+    @functools.cached_property
+    def addressing(self) -> frozenset[str]:
+        """The values that addresses may be made of; not those of functions that are called."""
+        return self._leading_to(lambda kind: kind.pointee is not None)
+
+    @functools.cached_property
+    def masking(self) -> frozenset[str]:
+        """Those that masks may be made of."""
+        return self._leading_to(lambda kind: kind.element == "i1")
+
+    def _leading_to(self, counts: Callable[[Type], bool]) -> frozenset[str]:
+        """Return the values that those operands of accesses may be made of whose type counts."""
+        accesses = [op for op in self.ops if op.name in ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")]
+        found = {name for op in accesses for name, kind in zip(op.operands, op.ins, strict=False) if counts(kind)}
+        before = -1
+        while len(found) > before:
+            before = len(found)
+            for op in reversed(self.ops):
+                if not op.regions and found.intersection(op.results):
+                    found.update(op.operands)
+                found.update(given for pairs in pairs_of(op) for given, taken in pairs if taken in found)
+        return frozenset(found)
+
+    @functools.cached_property
+    def made_by(self) -> dict[str, Op]:
+        """The operation that each value comes from, if it is one's result."""
+        return {name: op for op in self.ops for name in op.results}
 
     @functools.cached_property
     def freed(self) -> dict[int, int]:
@@ -169,6 +219,15 @@ def _values(block: Block) -> Iterator[str]:
         for region in op.regions:
             for inner in region:
                 yield from _values(inner)
+
+
+def pairs_of(op: Op) -> Iterator[Iterator[tuple[str, str]]]:
+    """Yield what an operation hands into its regions, on in them and out: pairs of a value and its next name."""
+    blocks = [block for region in op.regions for block in region if block.ops and op.name != "tt.func"]
+    given = [op.operands, *(block.ops[-1].operands for block in blocks)]
+    taken = [op.results, *([name for name, _ in block.args] for block in blocks)]
+    for values, names in itertools.product(given, taken) if blocks else ():
+        yield zip(reversed(values), reversed(names), strict=False)  # a loop's bounds come first
 
 
 def generic_text(module: Any) -> str:

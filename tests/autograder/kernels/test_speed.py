@@ -84,6 +84,18 @@ def test_what_noise_may_hide_is_reached():
     assert took(1.7e-4).score == 1
 
 
+def test_what_a_check_finds_fast_enough_a_grader_does_whatever_programs_its_seed_chooses(workers):
+    reached = speed.judge_speed(TIMED, program(FULL), workers).speed["fraction"]
+    bars = {share: dataclasses.replace(TIMED.speed, bars=((share * reached, 1.0),)) for share in (0.999, 1.01)}
+    scores = {
+        (share, seed): speed.judge_speed(dataclasses.replace(TIMED, speed=bar), program(FULL), workers, seed).score
+        for share, bar in bars.items()
+        for seed in ("", "secret")
+    }
+    full = TIMED.speed.points
+    assert scores == {(0.999, ""): full, (0.999, "secret"): full, (1.01, ""): 0, (1.01, "secret"): full}
+
+
 def test_no_bar_is_out_of_reach_where_the_baseline_has_units_that_triton_does_not_use():
     found = took(1.1e-4, baseline=0.5e-4, device="Tesla T4", unequal_units=True)
     assert found.score == 4 and "it is no bar" in found.notes[-1]

@@ -1041,7 +1041,9 @@ def test_programs_that_wait_in_vain_in_every_order_are_named():
 
 
 def test_another_order_is_refused():
-    with pytest.raises(ValueError, match="the order of programs is 'random', expected one of forward, reversed, shuffled"):
+    with pytest.raises(
+        ValueError, match="the order of programs is 'random', expected one of forward, reversed, shuffled"
+    ):
         run(own_rows_in_place, 4, [lambda: ints(16)], {}, "random")
 
 
