@@ -1,4 +1,4 @@
-"""A maximum with its place by a function with a rule for ties, added and taken off"""
+"""A maximum with its place by a function with a rule for ties, added and taken off."""
 
 EXERCISE = "scale_add"
 

@@ -1,4 +1,4 @@
-"""Quotients by what the mask leaves out as 0"""
+"""Quotients by what the mask leaves out as 0."""
 
 EXERCISE = "scale_add"
 

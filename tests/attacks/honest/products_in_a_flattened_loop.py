@@ -1,4 +1,4 @@
-"""Two loops that are made one, which read what others only read"""
+"""Two loops that are made one, which read what others only read."""
 
 EXERCISE = "scale_add"
 

@@ -1,4 +1,4 @@
-"""Each turn reads what the turn before stored, moved by one, behind a barrier"""
+"""Each turn reads what the turn before stored, moved by one, behind a barrier."""
 
 EXERCISE = "scale_add"
 
