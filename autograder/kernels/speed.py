@@ -58,7 +58,7 @@ class Attained(Timed):
     copy
         What a copy of the work's bytes takes, if they are what bounds it; else 0.
     slack
-        The share of a bar that noise, or the choice of programs that are counted, may hide: within it a bar is reached.
+        The share of a bar that noise may hide: within it a bar is reached. Below 0, by how much it has to be exceeded.
     unequal_units
         Whether the baseline has units that Triton does not use on this device: then it is no bar.
     """
@@ -118,7 +118,7 @@ def model(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, s
     speed = exercise.speed
     arguments = exercise.inputs(None, **speed.case)
     floor = speed.floor(**speed.case)
-    slack = SAMPLED if seed else 0.0  # what a check without one finds fast enough, a grader does
+    slack = 0.0 if seed else -SAMPLED  # what a check, which has none, finds fast enough a grader does
 
     full = FullSize(exercise, seed) if speed.axes else None
 
@@ -342,6 +342,8 @@ def verdict_on(exercise: Exercise, found: Attained) -> Verdict:
         reached &= not needs_ratio or found.ratio >= speed.ratio * (1 - found.slack)
         below = percent_below(found.fraction)
         reason = "" if reached else f"{below} of the floor's speed, {found.ratio:.2g}× the baseline's"
+        if not reached and found.slack < 0 and found.fraction >= fraction:
+            reason += " (so near a bar that it hangs on which programs the grader counts)"
         parts.append(PartVerdict(name, points, points if reached else 0.0, reason))
         before = share
     score = sum(part.score for part in parts)

@@ -211,6 +211,8 @@ plots.bars({name: size / 1e6 for name, size in HELD.items()}, unit="MB, log scal
 # A sequence **holds nothing** while it has no tokens: before its first append, after an append of 0 tokens or one
 # that was refused, and after `free`.
 #
+# The grader compares what the calls return. How you store the tokens it does not see.
+#
 # <details><summary>Hint 1</summary>
 #
 # Keep two dictionaries, from sequence to its list of pages and to its length, and a list or set of free pages.

@@ -432,6 +432,7 @@ def _fail_below_zero(machine: Machine, op: Op, where: torch.Tensor) -> None:
 def look_below_zero(machine: Machine, op: Op, mask: torch.Tensor | None) -> None:
     """Fail where an access that takes part has an address of a quotient that the compiler takes to be another."""
 
+    @functools.cache
     def found(name: str) -> torch.Tensor | None:
         made = machine.kernel.module.made_by.get(name)
         if name in machine.below_zero or made is None or made.regions or made.name.startswith("tt.load"):

@@ -86,14 +86,21 @@ def test_what_noise_may_hide_is_reached():
 
 def test_what_a_check_finds_fast_enough_a_grader_does_whatever_programs_its_seed_chooses(workers):
     reached = speed.judge_speed(TIMED, program(FULL), workers).speed["fraction"]
-    bars = {share: dataclasses.replace(TIMED.speed, bars=((share * reached, 1.0),)) for share in (0.999, 1.01)}
-    scores = {
-        (share, seed): speed.judge_speed(dataclasses.replace(TIMED, speed=bar), program(FULL), workers, seed).score
-        for share, bar in bars.items()
-        for seed in ("", "secret")
-    }
+    found = {}
+    for share in (0.97, 0.999, 1.01):
+        exercise = dataclasses.replace(TIMED, speed=dataclasses.replace(TIMED.speed, bars=((share * reached, 1.0),)))
+        for seed in ("", "secret"):
+            found[share, seed] = speed.judge_speed(exercise, program(FULL), workers, seed)
     full = TIMED.speed.points
-    assert scores == {(0.999, ""): full, (0.999, "secret"): full, (1.01, ""): 0, (1.01, "secret"): full}
+    assert {key: verdict.score for key, verdict in found.items()} == {
+        (0.97, ""): full,
+        (0.97, "secret"): full,
+        (0.999, ""): 0,
+        (0.999, "secret"): full,
+        (1.01, ""): 0,
+        (1.01, "secret"): 0,
+    }
+    assert "so near a bar" in found[0.999, ""].reason and "so near a bar" not in found[1.01, ""].reason
 
 
 def test_no_bar_is_out_of_reach_where_the_baseline_has_units_that_triton_does_not_use():
