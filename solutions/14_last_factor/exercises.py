@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autograder.isolation.sandbox import Limits
 from autograder.judging.exercise import Arguments, Exercise, Fact, Part, Speed, randn
 from mla_ref.hardware.cost import Cost
 
@@ -152,6 +153,7 @@ PRODUCT = Exercise(
     ),
     kernel=True,
     launches=1,
+    limits=Limits(seconds=30.0),  # programs of several warpgroups run one after the other
     speed=Speed(
         points=3,
         case=dict(M=4096, N=4096, K=4096),
@@ -283,6 +285,7 @@ ATTENTION = Exercise(
     ),
     kernel=True,
     launches=1,
+    limits=Limits(seconds=30.0),  # programs of several warpgroups run one after the other
     speed=Speed(
         points=3,
         case=dict(H=16, S=4096, T=4096),
