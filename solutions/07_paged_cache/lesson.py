@@ -925,7 +925,7 @@ playground.write("class Cache:\n    ", paged_decode=paged_decode, new=40, device
 # %% [markdown]
 # By the model, looking ahead hardly matters: `check_speed` finds nearly the same for a look-up for each block, a block
 # ahead or not. In the model the look-up and the loads that need it run at the same
-# time, and so a look-up for every token, too, costs it little. On a GPU they cannot.
+# time. On a GPU they cannot, and so a look-up for every token costs more there than the model says.
 #
 # ## Measure: what a table costs
 #
