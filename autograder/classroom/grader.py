@@ -65,7 +65,7 @@ class Grader:
     classroom
         Folder that holds the secret seed and the verdicts; made if absent. None keeps nothing and draws a fresh seed.
     seconds
-        Wall-clock limit an exercise, in place of the exercises' own; kernels get ten times as much.
+        Time limit of an exercise (see `Limits`), in place of the exercises' own; kernels get ten times as much.
     isolation
         "bubblewrap" or "process"; by default the best there is.
     modelled

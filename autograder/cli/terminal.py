@@ -44,7 +44,9 @@ Folder = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Seconds = Annotated[float | None, typer.Option(help="Time limit an exercise, in place of its own.", min=0.1)]
+Seconds = Annotated[
+    float | None, typer.Option(help="Time limit an exercise, in place of its own: seconds of the processor.", min=0.1)
+]
 Modelled = Annotated[bool, typer.Option("--modelled", help="Model the speed of kernels, even where a GPU is.")]
 Jobs = Annotated[
     int | None,

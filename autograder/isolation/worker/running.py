@@ -174,8 +174,11 @@ def forbidding(words: list[str] | tuple[str, ...]) -> Iterator[None]:
 
 
 @contextmanager
-def stopped_after(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the body of a `with` when its time is up; without effect beside the main thread."""
+def stopped_after(seconds: float, clock: int = signal.ITIMER_REAL) -> Iterator[None]:
+    """Raise TimeoutError in the body of a `with` when its time is up; without effect beside the main thread.
+
+    `clock` may be signal.ITIMER_PROF, the time of the processor.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -183,13 +186,14 @@ def stopped_after(seconds: float) -> Iterator[None]:
     def stop(*_: object) -> None:
         raise TimeoutError(TIME_IS_UP)
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    rings = signal.SIGPROF if clock == signal.ITIMER_PROF else signal.SIGALRM
+    before = signal.signal(rings, stop)
+    signal.setitimer(clock, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(clock, 0.0)
+        signal.signal(rings, before)
 
 
 @contextmanager

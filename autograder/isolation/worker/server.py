@@ -99,13 +99,15 @@ def serve(judge: socket.socket, limits: dict[str, Any], channel: int, limited: c
     os.close(tells)
     with open(hears, "rb") as told:
         over, before = _watch(judge, told, limits["held"])
-        status = _kill(child)
+        status, used = _kill(child)
         before = before or told.read(TERMS)
     judge.recv(1)
     changed = shelf.changed(before[8:])
     shelf.close()
     killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     clean = not over and _clean(directory)  # so much is gone sooner with the whole server, whose look may go on
+    if killed == signal.SIGKILL and used > int(limits["seconds"]):  # it was deaf to the signal that names the cause
+        over = over or "time"
     return {"signal": killed, "over": over, "clean": clean, "changed": changed, "begun": bool(before)}
 
 
@@ -131,9 +133,12 @@ def _crowded() -> bool:
     return sum(name.isdigit() for name in os.listdir("/proc")) > MAX_PROCESSES
 
 
-def _kill(child: int) -> int:
-    """Kill the child, its session, and every orphan that the subreaper inherits; return the child's wait status."""
-    status, mine, first = 0, {child}, os.getpid() == 1
+def _kill(child: int) -> tuple[int, float]:
+    """Kill the child, its session, and every orphan that the subreaper inherits.
+
+    Return the child's wait status, and the seconds of the processor that it used.
+    """
+    status, used, mine, first = 0, 0.0, {child}, os.getpid() == 1
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
     if first:  # all other processes of the namespace in one step, which no fork can outrun
@@ -144,12 +149,12 @@ def _kill(child: int) -> int:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         try:
-            pid, code = os.waitpid(-1, 0)
+            pid, code, usage = os.wait4(-1, 0)
         except ChildProcessError:
-            return status
+            return status, used
         mine.discard(pid)
         if pid == child:
-            status = code
+            status, used = code, usage.ru_utime + usage.ru_stime
 
 
 def _children() -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +45,7 @@ def perform(request: dict[str, Any], out: int, send: Callable[[bytes], None]) ->
         if request["task"] == "compile":
             send(wire.encode({"event": "compiled", "launches": compiling.compile_launches(request)}))
             return
-        with running.stopped_after(_seconds_left()):
+        with running.stopped_after(_seconds_left(), signal.ITIMER_PROF):
             for found in replaying.replay(request):
                 if "error" in found:
                     found["error"] = running.describe_error(found["error"])
@@ -71,7 +72,7 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
     """
     driver, recorder = running.DRIVERS[request["driver"]], None
     try:
-        with running.stopped_after(_seconds_left()), running.forbidding(request["forbidden"]):
+        with running.stopped_after(_seconds_left(), signal.ITIMER_PROF), running.forbidding(request["forbidden"]):
             if request["again"]:
                 with recording.recording(arguments) as recorder:
                     kept = driver(entry, arguments)  # noqa: F841 (so that nothing of the second call takes its place)
