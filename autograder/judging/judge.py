@@ -223,7 +223,7 @@ def calls_of(exercise: Exercise, cases: Sequence[Case], answers: Messages) -> Ca
 def read_case(exercise: Exercise, case: Case, message: dict[str, Any], calls: Calls | None = None) -> Failure | None:
     """Return what is wrong with the message about one case, or None. `calls` tell mistakes apart (see `assess`)."""
     if "error" in message:
-        return replace(_refused_wrongly(exercise, case, _read_error(exercise, message["error"])), case=str(case))
+        return replace(_refused_wrongly(exercise, case, message["error"]), case=str(case))
     if "unsupported" in message:
         found, wanted = quoted(message["unsupported"], 200), ", ".join(exercise.returns)
         wanted += " and nothing else" if found.startswith("a value of type") else ""
@@ -293,10 +293,12 @@ def _nan_from(case: Case, *sources: str) -> str:
     return f"NaN comes here from {'; '.join([*sources, '0/0, 0 · inf or inf - inf'])}"
 
 
-def _refused_wrongly(exercise: Exercise, case: Case, failure: Failure) -> Failure:
-    """Return the failure with what a call of the session raises to refuse, where one must and another error came."""
-    refusals = exercise.driver == "session" and failure.reason.startswith(REFUSED_BY)
-    if not refusals or not any(isinstance(x, str) for x in exercise.oracle(**upcast(case.arguments))):
+def _refused_wrongly(exercise: Exercise, case: Case, error: Any) -> Failure:
+    """Return the failure by an error, and with which a call of a session refuses, where it ended one that must."""
+    failure, step = _read_error(exercise, error), error.get("step") if isinstance(error, dict) else None
+    if exercise.driver != "session" or type(step) is not int or not failure.reason.startswith(REFUSED_BY):
+        return failure
+    if not any(isinstance(x, str) for x in exercise.oracle(**upcast(case.arguments))[step : step + 1]):
         return failure
     return replace(failure, reason=f"{failure.reason}; a call that must be refused raises ValueError")
 

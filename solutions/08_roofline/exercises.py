@@ -477,10 +477,10 @@ STEP_TIME = Exercise(
             "seconds adds the two times: a roofline lets reading and computing overlap, so the longer one counts",
             join=lambda memory, compute: memory + compute,
         ),
-        _step_slip("the shorter time", "seconds is the shorter of the two times: the slower pipe decides", join=min),
+        _step_slip("the shorter time", "seconds is the shorter of the two times: the longer one decides", join=min),
         _step_slip(
             "bound swapped",
-            "the bound is the wrong way round: it is the pipe that takes longer",
+            "the bound is the wrong way round: it is what takes longer",
             bounds=("compute", "memory"),
         ),
         _step_slip(

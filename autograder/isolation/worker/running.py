@@ -11,7 +11,7 @@ import threading
 import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -54,7 +54,7 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
     """
     instance = entry(*arguments["init"])
     results = []
-    for method, values in arguments["steps"]:
+    for number, (method, values) in enumerate(arguments["steps"]):
         try:
             called = getattr(instance, method)
             if not callable(called):
@@ -67,6 +67,10 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
             found = describe_error(error)
             place = " in line {line} (`{source}`)".format(**found["where"]) if found["where"] else ""
             results.append(f"ValueError{place}: {found['message'][:200]}")
+        except BaseException as error:
+            with suppress(AttributeError):
+                error.step = number
+            raise
     return results
 
 
@@ -383,7 +387,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     hint = next((hint for pattern, hint in HINTS if re.search(pattern, said)), "") if message in said else ""
     message = (" " if message.endswith("?") else ": ").join(filter(None, (message.removesuffix("."), hint)))
     found = {"type": kind, "message": message[:2000], "where": where}
-    return found | ({"kernel": error.kernel} if hasattr(error, "kernel") else {})
+    return found | {name: getattr(error, name) for name in ("kernel", "step") if hasattr(error, name)}
 
 
 def _undecorated(said: str) -> str:

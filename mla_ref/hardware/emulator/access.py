@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import blocks, faults
+from . import axes, faults
 from .arithmetic import BINARY, bitcast, dtype_of, flushed, storage_dtype
 from .memory import Fills, Region
 from .races import POLL, READ, UPDATE, WRITE, Kept
@@ -54,8 +54,8 @@ def access(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> torc
         mask = None
     regions = machine.memory.candidates(op.roots)
     nothing = count == 0
-    if machine.below_zero and not nothing:
-        blocks.look_below_zero(machine, op, mask)
+    if op.number in machine.kernel.doubted and not nothing:
+        axes.look(machine, op, address, mask)
     where = [] if nothing else _find(machine, op, regions, address, mask, dtype)
     if machine.watch is not None:
         machine.watch.access(machine, op, mask, where)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,8 @@ import torch
 
 from . import faults
 from .arithmetic import BITS, dtype_of, signed_zeros, storage_dtype
-from .ttir import Block, Function, Op, Type, parse_constant
+from .axes import HINTS, hints
+from .ttir import Block, Function, Op, parse_constant
 
 Machine = Any  # of machine.py, which imports this
 TF32 = 0  # the precision of a tl.dot of float32 that asks for none
@@ -324,9 +324,6 @@ def check(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> None:
         machine.fail(faults.DeviceAssertion, op, f"{said}; program {who}")
 
 
-HINTS = {"tt.contiguity": "max_contiguous", "tt.constancy": "max_constancy", "tt.divisibility": "multiple_of"}
-
-
 def hinted(rule: Any, machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> torch.Tensor:
     """Run an operation; fail where its result is not what a hint tells the compiler that it is.
 
@@ -337,9 +334,7 @@ def hinted(rule: Any, machine: Machine, op: Op, args: list[torch.Tensor], env: A
     kind = op.outs[0]
     x = machine.full(out, kind.shape, programs=True).reshape(machine.size, *kind.shape or (1,))
     axes, step = range(1, x.dim()), 1 if kind.pointee is None else storage_dtype(kind.pointee).itemsize
-    texts = {name: op.attrs[name].partition(" : ")[0] for name in HINTS if name in op.attrs}
-    said = {name: [int(n) for n in re.findall(r"-?\d+", text)] for name, text in texts.items()}
-    said = {name: values * len(axes) if len(values) == 1 else values for name, values in said.items()}
+    said = hints(op)
     counts, bad = torch.ones_like(x, dtype=torch.bool), {}
     if op.name == "arith.select" and args[2].numel() == 1 and args[0].dim() == x.dim():
         counts = args[0].expand_as(x)
@@ -363,7 +358,9 @@ def hinted(rule: Any, machine: Machine, op: Op, args: list[torch.Tensor], env: A
         wrong = machine.programs_on() & where.flatten(1).any(1)
         if bool(wrong.any()):
             who = machine.program(int(wrong.to(torch.uint8).argmax()))
-            machine.fail(faults.DeviceAssertion, op, f"tl.{HINTS[name]} with {said[name]} does not hold; program {who}")
+            machine.fail(
+                faults.DeviceAssertion, op, f"tl.{HINTS[name]} with {[*said[name]]} does not hold; program {who}"
+            )
     return out
 
 
@@ -391,66 +388,8 @@ def _divisor(machine: Machine, op: Op, args: list[torch.Tensor]) -> torch.Tensor
     return bad if op.operands[1] not in module.loaded else None
 
 
-CUT = (
-    "an address or a mask is made of a quotient or a remainder of numbers below zero: Triton's compiler takes these "
-    "for equal, or for neighbours, where they are not. Add a multiple of the divisor first"
-)
-
-
-def _cut_towards_zero(machine: Machine, op: Op, args: list[torch.Tensor]) -> None:
-    """Look for quotients and remainders that the compiler takes to be others; fail where a mask is made of them.
-
-    It takes those of neighbours by a multiple of 2 for equal, or for neighbours, from one multiple on to the next. That
-    does not hold below zero, where quotients are cut towards zero. Of addresses it matters where one is used.
-    """
-    (x, by), module = args, machine.kernel.module
-    leads = (module.masking | module.addressing).intersection(op.results)
-    if not op.ins[0].shape or int(x.min()) >= 0 or not leads:
-        return
-    x, even = machine.full(x, op.ins[0].shape), (by % 2 == 0) & (by != 0)
-    multiple = even & (x < 0) & (x % torch.where(even, by, 1) == 0)
-    broken = torch.zeros(len(x), dtype=torch.bool)
-    for axis in range(1, x.dim()):
-        this, following = (each.narrow(axis, first, x.shape[axis] - 1) for each, first in ((x, 0), (x, 1)))
-        bad = multiple.narrow(axis, 0, x.shape[axis] - 1) & (following == this + 1)
-        broken = broken | bad.flatten(1).any(1)
-    if not bool((broken & machine.programs_on()).any()):
-        return
-    below = (x < 0) & broken.reshape(-1, *[1] * (x.dim() - 1))
-    if module.masking.intersection(op.results):
-        _fail_below_zero(machine, op, below)
-    machine.below_zero[op.results[0]] = below
-
-
-def _fail_below_zero(machine: Machine, op: Op, where: torch.Tensor) -> None:
-    wrong = where.flatten(1).any(1) & machine.programs_on()
-    if bool(wrong.any()):
-        who = machine.program(int(wrong.to(torch.uint8).argmax()))
-        machine.fail(faults.Miscompiled, op, f"{CUT}; program {who}")
-
-
-def look_below_zero(machine: Machine, op: Op, mask: torch.Tensor | None) -> None:
-    """Fail where an access that takes part has an address of a quotient that the compiler takes to be another."""
-
-    @functools.cache
-    def found(name: str) -> torch.Tensor | None:
-        made = machine.kernel.module.made_by.get(name)
-        if name in machine.below_zero or made is None or made.regions or made.name.startswith("tt.load"):
-            return machine.below_zero.get(name)
-        parts = [each for each in map(found, made.operands) if each is not None]
-        if parts and (rule := shaping(made)) and made.name != "tt.addptr":
-            return rule(*parts)
-        return functools.reduce(torch.logical_or, parts) if parts else None
-
-    below = found(op.operands[0])
-    if below is not None:
-        below = below if mask is None else below & mask
-        _fail_below_zero(machine, op, below.reshape(len(below), -1))
-
-
 def _quotient(machine: Machine, op: Op, args: list[torch.Tensor]) -> torch.Tensor | None:
     """Return where a divisor is 0, or -1 of the least integer: its quotient is beyond the largest."""
-    _cut_towards_zero(machine, op, args)
     bad = _divisor(machine, op, args)
     return None if bad is None else bad | ((args[1] == -1) & (args[0] == -(1 << BITS[args[0].dtype] - 1)))
 
@@ -494,31 +433,6 @@ def defined(rule: Any, machine: Machine, op: Op, args: list[torch.Tensor], env: 
             who = machine.program(int(wrong.to(torch.uint8).argmax()))
             machine.fail(faults.Undefined, op, f"{said}, of which nothing says what it gives; program {who}")
     return rule(*args)
-
-
-def is_cast_of_pointers(op: Op) -> bool:
-    """Return whether an operation casts a block of pointers to others, or to or from integers, of another step."""
-    if op.name not in ("tt.bitcast", "tt.ptr_to_int", "tt.int_to_ptr") or math.prod(op.outs[0].shape) == 1:
-        return False
-    return _step(op.ins[0]) != _step(op.outs[0])
-
-
-def _step(kind: Type) -> int:
-    return storage_dtype(kind.pointee).itemsize if kind.pointee else 1
-
-
-def cast_of_pointers(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> torch.Tensor:
-    """Cast pointers; fail where they are neighbours: the compiler goes on to take them for such, by their new step."""
-    x = machine.full(args[0], op.ins[0].shape)
-    for axis in range(1, x.dim()):
-        if bool((x.diff(dim=axis) == _step(op.ins[0])).any()):
-            machine.fail(
-                faults.Miscompiled,
-                op,
-                "a block of pointers is cast to numbers of another width: Triton's compiler takes them for neighbours "
-                "as before, and loads or stores other places. Cast the pointer before the offsets are added",
-            )
-    return args[0]
 
 
 def unknown(machine: Machine, op: Op, args: Any, env: Any) -> None:

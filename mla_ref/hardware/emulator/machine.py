@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from . import blocks, faults, gluon
+from . import axes, blocks, faults, gluon
 from .access import ACQUIRE, ACQUIRE_RELEASE, EXCHANGE, KINDS, RMW, access, barrier, is_known, undefined
 from .arithmetic import BITS, dtype_of, elementwise, storage_dtype
 from .faults import raise_in
@@ -146,12 +146,16 @@ class Kernel:
         Whether NaN that it is given may not show in what it stores.
     described
         The accesses by tensor descriptors, if what a program stores may cross with one: which no barrier orders.
+    doubted
+        Those that the launch under way looks at before it believes what the compiler infers (see `axes.doubted`).
     """
 
     module: Module
     name: str
 
     def __post_init__(self):
+        self.doubted: dict[int, axes.Groups] = {}
+        self._doubts: dict[frozenset[int], dict[int, axes.Groups]] = {}
         accesses = [op for op in self.module.ops if op.name in KINDS]
         accesses += [gluon.as_access(op) for op in self.module.ops if op.name in gluon.COPIES]
         known = [op for op in accesses if is_known(op.ins[0].pointee)]
@@ -202,6 +206,12 @@ class Kernel:
             outer = [each for each in op.regions[0][0].ops if each.name != "scf.for"]
             late += [inner for each in outer for inner in (each, *_inside(each))]
         self.branched = {op.number for op in late if op.name in KINDS}
+
+    def doubts(self, aligned: frozenset[int]) -> dict[int, axes.Groups]:
+        """Return the accesses to be looked at in a launch of which these parameters are multiples of 16."""
+        if aligned not in self._doubts:
+            self._doubts[aligned] = axes.doubted(self.module, aligned)
+        return self._doubts[aligned]
 
     def _spread(self) -> set[int]:
         names: set[str] = set()
@@ -296,6 +306,8 @@ class Kernel:
                     Fills.current.kinds[region.low].add(kind)
         if order not in ORDERS:
             raise ValueError(f"the order of programs is {order!r}, expected one of {', '.join(ORDERS)}")
+        whole = [n for n, value in enumerate(values) if isinstance(value, int) and value % axes.WIDEST == 0]
+        self.doubted = self.doubts(frozenset(whole))
         total = math.prod(grid)
         chosen = range(total) if programs is None else list(programs)
         if order == "shuffled":
@@ -370,7 +382,6 @@ class Machine:
         self.at: Op | None = None
         self.patience, self.stuck = STUCK, False
         self.ahead: Ahead | None = None  # of the loop that turns now
-        self.below_zero: dict[str, torch.Tensor] = {}  # quotients that the compiler takes to be others, and where
         self.journal: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] | None = None
         self.partition: gluon.Partition | None = None
         self.allocations: list[gluon.Allocation] = []  # of shared memory
@@ -589,7 +600,6 @@ class Machine:
         shared = self.memory, self.shadow, self.watch, self.order
         inner = Machine(self.kernel, self.grid, self.numbers[places], *shared)
         inner.turning, inner.ahead = self.turning, self.ahead
-        inner.below_zero = {name: _picked(where, places) for name, where in self.below_zero.items()}
         return places, inner
 
     def beside(self) -> Machine:
@@ -701,7 +711,7 @@ def prepare(op: Op) -> Any:
     op.value = _prepared(op)
     if op.name in blocks.UNDEFINED and op.value.__class__ is not tuple:
         op.value = (functools.partial(blocks.defined, op.value),)
-    if len(op.results) == 1 and not blocks.HINTS.keys().isdisjoint(op.attrs):
+    if len(op.results) == 1 and not axes.HINTS.keys().isdisjoint(op.attrs):
         op.value = (functools.partial(blocks.hinted, op.value),)
     return op.value
 
@@ -741,8 +751,6 @@ def _prepared(op: Op) -> Any:
     name = op.name
     if name in ENDS:
         return PASS
-    if blocks.is_cast_of_pointers(op):
-        return (blocks.cast_of_pointers,)
     if name in SURROUNDED:
         if name in KINDS and not is_known(op.ins[0].pointee):
             return (blocks.unknown,)

@@ -12,7 +12,7 @@ import itertools
 import math
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -160,34 +160,6 @@ class Module:
             if any(tells(start, op) for op in uses[start]):
                 found.add(divisor)
         return frozenset(found)
-
-    @functools.cached_property
-    def addressing(self) -> frozenset[str]:
-        """The values that addresses may be made of; not those of functions that are called."""
-        return self._leading_to(lambda kind: kind.pointee is not None)
-
-    @functools.cached_property
-    def masking(self) -> frozenset[str]:
-        """Those that masks may be made of."""
-        return self._leading_to(lambda kind: kind.element == "i1")
-
-    def _leading_to(self, counts: Callable[[Type], bool]) -> frozenset[str]:
-        """Return the values that those operands of accesses may be made of whose type counts."""
-        accesses = [op for op in self.ops if op.name in ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")]
-        found = {name for op in accesses for name, kind in zip(op.operands, op.ins, strict=False) if counts(kind)}
-        before = -1
-        while len(found) > before:
-            before = len(found)
-            for op in reversed(self.ops):
-                if not op.regions and found.intersection(op.results):
-                    found.update(op.operands)
-                found.update(given for pairs in pairs_of(op) for given, taken in pairs if taken in found)
-        return frozenset(found)
-
-    @functools.cached_property
-    def made_by(self) -> dict[str, Op]:
-        """The operation that each value comes from, if it is one's result."""
-        return {name: op for op in self.ops for name in op.results}
 
     @functools.cached_property
     def freed(self) -> dict[int, int]:

@@ -3,7 +3,7 @@ stores the low bytes side by side over other numbers.
 """
 
 EXERCISE = "scale_add"
-EXPECT = "a block of pointers is cast to numbers of another width"
+EXPECT = "a block of pointers that is cast to numbers of another width"
 
 # The cell:
 @triton.jit

@@ -3,7 +3,7 @@ loads bytes side by side.
 """
 
 EXERCISE = "scale_add"
-EXPECT = "a block of pointers is cast to numbers of another width"
+EXPECT = "a block of pointers that is cast to numbers of another width"
 
 # The cell:
 @triton.jit

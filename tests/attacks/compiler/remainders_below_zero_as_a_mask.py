@@ -3,7 +3,7 @@ below zero for one mask of all eight: it loads all eight or none.
 """
 
 EXERCISE = "scale_add"
-EXPECT = "a quotient or a remainder of numbers below zero"
+EXPECT = "from a quotient or a remainder"
 
 # The cell:
 @triton.jit

@@ -212,6 +212,9 @@ def test_a_session_keeps_its_state_and_may_refuse(box):
     assert "call 2 of add should have raised ValueError" in found.reason
     found = verdict(box, right.replace("raise ValueError", "raise RuntimeError('full')"), session)
     assert "full; a call that must be refused raises ValueError" in found.reason
+    found = verdict(box, right.replace("return self.n\n", "return {}[k]\n"), session)  # in a call that is none of these
+    assert "KeyError" in found.reason
+    assert "must be refused" not in found.reason
     found = verdict(box, right.replace("self.n = n", "self.n = self.total = n"), session)
     assert "self.total hides the method total" in found.reason
 

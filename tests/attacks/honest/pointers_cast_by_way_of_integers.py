@@ -1,8 +1,8 @@
-"""As pointers_cast_behind_the_offsets, by integers in between.
+"""A block of pointers is cast to those of bytes by way of integers, of which the compiler infers nothing: it loads byte by
+byte.
 """
 
 EXERCISE = "scale_add"
-EXPECT = "a block of pointers is cast to numbers of another width"
 
 # The cell:
 @triton.jit

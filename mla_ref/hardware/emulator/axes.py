@@ -1,0 +1,452 @@
+"""What Triton's compiler infers of the numbers in a block, by which it makes one access of several neighbours'.
+
+Of each integer and pointer it knows, along each axis of the block, how many neighbours follow one another or are alike,
+and a power of two that divides the first of each run. Some rules do not hold for all numbers: a kernel that relies on
+one is right as it is written, and wrong on a GPU. Values that such a rule had a part in are told here, and an access by
+them is looked at before it is believed. Of the others nothing is looked at.
+
+Source: Triton 3.6 to 3.7, `lib/Analysis/AxisInfo.cpp`, and `LoadStoreOpToLLVM.cpp` on the width of an access.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from . import faults
+from .arithmetic import storage_dtype
+from .ttir import DTYPE_BITS, Block, Module, Op, Type, parse_constant
+
+Machine = Any  # of machine.py, which imports this
+MOST = 1 << 62  # what divides 0
+WIDEST = 16  # bytes of an access of one thread, and what the compiler knows of an aligned argument
+ACCESSES = ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")
+HINTS = {"tt.contiguity": "max_contiguous", "tt.constancy": "max_constancy", "tt.divisibility": "multiple_of"}
+LESS, NOT_LESS = (2, 6), (5, 9)  # predicates of a comparison, signed and unsigned
+GREATER, NOT_GREATER = (4, 8), (3, 7)
+# What is said of the operations to blame, and what to do
+CAUSES = {
+    **dict.fromkeys(
+        ("arith.divsi", "arith.divui", "arith.remsi", "arith.remui"),
+        ("a quotient or a remainder", "Take it of numbers above zero that count up by 1"),
+    ),
+    "tt.bitcast": (
+        "a block of pointers that is cast to numbers of another width",
+        "Cast the pointer before the offsets are added",
+    ),
+    "arith.shli": ("a shift by a number that is no constant", "Multiply, or shift by a tl.constexpr"),
+}
+OTHERS = "numbers that are alike in part", "Write the offsets as sums of tl.arange and of one number"
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """What is inferred of a value.
+
+    Attributes
+    ----------
+    contiguity, divisibility, constancy
+        Along each axis; a scalar has one: of how many neighbours each group counts up by 1, by which power of two the
+        first of each run can be divided, and of how many neighbours each group is alike.
+    value
+        The constant that all are.
+    doubts
+        The numbers of the operations by rules that do not hold for all numbers.
+    """
+
+    contiguity: tuple[int, ...]
+    divisibility: tuple[int, ...]
+    constancy: tuple[int, ...]
+    value: int | None = None
+    doubts: frozenset[int] = frozenset()
+
+    @property
+    def each(self) -> Iterator[tuple[int, int, int]]:
+        """Contiguity, divisibility and constancy, axis by axis."""
+        return zip(self.contiguity, self.divisibility, self.constancy, strict=True)
+
+
+def _dividing(value: int) -> int:
+    return min(value & -value, MOST) if value else MOST
+
+
+def _known(value: int, constancy: Sequence[int], doubts: frozenset[int] = frozenset()) -> Axes:
+    count = len(constancy)
+    return Axes((1,) * count, (_dividing(value),) * count, tuple(constancy), value, doubts)
+
+
+def _nothing(kind: Type) -> Axes:
+    ones = (1,) * max(1, len(kind.shape))
+    return Axes(ones, ones, ones)
+
+
+def _made(axes: Sequence[tuple[int, int, int]], op: Op, doubtful: bool, *given: Axes) -> Axes:
+    doubts = frozenset().union(*(each.doubts for each in given), {op.number} if doubtful else ())
+    return Axes(*zip(*axes, strict=True), None, doubts)
+
+
+# The rules, by operation
+
+
+def _sum(op: Op, x: Axes, y: Axes) -> Axes:
+    step = storage_dtype(op.ins[0].pointee).itemsize if op.name == "tt.addptr" else 1
+    doubtful, axes = False, []
+    for (cx, dx, kx), (cy, dy, ky) in zip(x.each, y.each, strict=True):
+        runs = math.gcd(cx, ky) if op.name == "arith.subi" else max(math.gcd(kx, cy), math.gcd(cx, ky))
+        by = math.gcd(dx, min(dy * step, MOST))
+        doubtful |= runs < max(cx, cy) and by > runs  # parts of a run begin at other numbers than it does
+        axes.append((runs, by, math.gcd(kx, ky)))
+    return _made(axes, op, doubtful, x, y)
+
+
+def _product(op: Op, x: Axes, y: Axes) -> Axes:
+    axes = []
+    for (cx, dx, kx), (cy, dy, ky) in zip(x.each, y.each, strict=True):
+        runs = max(cx if y.value == 1 else 1, cy if x.value == 1 else 1)
+        by = (1 if cx > 1 and y.value != 1 else dx) * (1 if cy > 1 and x.value != 1 else dy)
+        axes.append((runs, min(by, MOST), math.gcd(kx, ky)))
+    return _made(axes, op, False, x, y)
+
+
+def _quotient(op: Op, x: Axes, y: Axes) -> Axes:
+    axes, shape = [], op.outs[0].shape
+    for axis, ((cx, dx, kx), (_, dy, ky)) in enumerate(zip(x.each, y.each, strict=True)):
+        alike = math.gcd(kx, ky) if shape else 1
+        if shape and cx == shape[axis] and ky == shape[axis]:
+            alike = max(alike, math.gcd(cx, dx, dy))
+        by = dx if y.value == 1 or x.value == 0 else 1
+        if y.value and y.value != 1 and abs(y.value).bit_count() == 1 and cx == 1:
+            by = max(1, dx // abs(y.value))
+        axes.append((cx if y.value == 1 else 1, by, alike))
+    return _made(axes, op, True, x, y)
+
+
+def _remainder(op: Op, x: Axes, y: Axes) -> Axes:
+    axes, shape = [], op.outs[0].shape
+    for axis, ((cx, dx, kx), (_, dy, ky)) in enumerate(zip(x.each, y.each, strict=True)):
+        whole = shape and cx == shape[axis] and ky == shape[axis]
+        alike = (shape[axis] if y.value == 1 else math.gcd(kx, ky)) if shape else 1
+        axes.append((math.gcd(cx, dx, dy) if whole else 1, math.gcd(dx, dy) if ky > 1 else 1, alike))
+    return _made(axes, op, True, x, y)
+
+
+def _shifted_left(op: Op, x: Axes, y: Axes) -> Axes:
+    axes, shift = [], y.value or 0
+    for (cx, dx, kx), (_, _, ky) in zip(x.each, y.each, strict=True):
+        by = 1 if cx > 1 and shift else dx
+        axes.append((cx if y.value == 0 else 1, min(by << min(max(shift, 0), 62), MOST), math.gcd(kx, ky)))
+    return _made(axes, op, y.value is None, x, y)
+
+
+def _shifted_right(op: Op, x: Axes, y: Axes) -> Axes:
+    axes, shift = [], y.value
+    for (cx, dx, kx), (_, _, ky) in zip(x.each, y.each, strict=True):
+        by = 1 if shift is None or (cx > 1 and shift) else max(1, dx >> min(max(shift, 0), 63))
+        axes.append((cx if shift == 0 else 1, by, math.gcd(kx, ky)))
+    return _made(axes, op, False, x, y)
+
+
+def _bits(op: Op, x: Axes, y: Axes) -> Axes:
+    return _made([(1, 1, math.gcd(kx, ky)) for kx, ky in zip(x.constancy, y.constancy, strict=True)], op, False, x, y)
+
+
+def _first_of_runs(cx: int, dx: int, cy: int, dy: int) -> int:
+    """What divides the first of each run of numbers that are of one value or another."""
+    return math.gcd(dx, dy) if cx == cy else math.gcd(dx, dy, cx, cy)
+
+
+def _larger(op: Op, x: Axes, y: Axes) -> Axes:
+    axes = [
+        (math.gcd(cx, cy), _first_of_runs(cx, dx, cy, dy), math.gcd(kx, ky))
+        for (cx, dx, kx), (cy, dy, ky) in zip(x.each, y.each, strict=True)
+    ]
+    return _made(axes, op, False, x, y)
+
+
+def _chosen(op: Op, on: Axes, x: Axes, y: Axes) -> Axes:
+    if on.value is not None:
+        found = x if on.value else y
+        return replace(found, doubts=found.doubts | on.doubts)
+    groups = on.constancy if op.ins[0].shape else (0,) * len(x.contiguity)
+    doubtful, axes = False, []
+    for k, (cx, dx, kx), (cy, dy, ky) in zip(groups, x.each, y.each, strict=True):
+        runs, by = math.gcd(cx, cy, k), _first_of_runs(cx, dx, cy, dy)
+        doubtful |= runs < math.gcd(cx, cy) and by > runs
+        axes.append((runs, by, math.gcd(kx, ky, k)))
+    found = _made(axes, op, doubtful, on, x, y)
+    return replace(found, value=x.value) if x.value is not None and x.value == y.value else found
+
+
+def _compared(op: Op, x: Axes, y: Axes) -> Axes:
+    axes, shape, how = [], op.outs[0].shape, op.attrs["predicate"]
+    for axis, ((cx, dx, kx), (cy, dy, ky)) in enumerate(zip(x.each, y.each, strict=True)):
+        alike = math.gcd(kx, ky)
+        if shape and how in GREATER + NOT_GREATER and kx == shape[axis]:
+            alike = max(alike, math.gcd(cy, dx, dy))
+        elif shape and how in LESS + NOT_LESS and ky == shape[axis]:
+            alike = max(alike, math.gcd(cx, dx, dy))
+        axes.append((1, 1, alike if shape else 1))
+    return _made(axes, op, False, x, y)
+
+
+def _loaded(op: Op, address: Axes, *rest: Axes) -> Axes:
+    mask = rest[0].constancy if rest else (0,) * len(address.constancy)
+    axes = [(1, 1, math.gcd(k, m)) for k, m in zip(address.constancy, mask, strict=True)]
+    others = rest[1].constancy if len(rest) > 1 else ()
+    doubtful = any(math.gcd(k, o) < k for (_, _, k), o in zip(axes, others, strict=False))
+    return _made(axes, op, doubtful, address, *rest)
+
+
+def _cast(op: Op, x: Axes) -> Axes:
+    steps = [storage_dtype(kind.pointee).itemsize if kind.pointee else 1 for kind in (op.ins[0], op.outs[0])]
+    wraps = op.name in ("arith.trunci", "arith.extui") and max(x.contiguity) > 1
+    doubtful = wraps or (steps[0] != steps[1] and max(x.contiguity) > 1)
+    return replace(x, doubts=x.doubts | {op.number}) if doubtful else x
+
+
+def _counted(op: Op) -> Axes:
+    start, end = op.attrs["start"], op.attrs["end"]
+    return Axes((end - start,), (_dividing(start),), (1,))
+
+
+def _constant(op: Op) -> Axes:
+    value, kind = parse_constant(op.attrs["value"], op.outs[0].element), op.outs[0]
+    if isinstance(value, list) or not kind.element.startswith("i"):
+        return _nothing(kind)
+    return _known(int(value) % (1 << DTYPE_BITS[kind.element]), kind.shape or (1,))
+
+
+def _splat(op: Op, x: Axes) -> Axes:
+    shape = op.outs[0].shape
+    return Axes((1,) * len(shape), x.divisibility[:1] * len(shape), tuple(shape), x.value, x.doubts)
+
+
+def _with_axis(op: Op, x: Axes) -> Axes:
+    at = op.attrs["axis"]
+    by = math.gcd(*(1 if c > 1 else d for c, d, _ in x.each)) if x.value is None else _dividing(x.value)
+    wider = [(*each[:at], one, *each[at:]) for each, one in ((x.contiguity, 1), (x.divisibility, by), (x.constancy, 1))]
+    return Axes(*wider, x.value, x.doubts)
+
+
+def _broadcast(op: Op, x: Axes) -> Axes:
+    axes = zip(x.each, op.ins[0].shape, op.outs[0].shape, strict=True)
+    found = [(1, d, to) if of == 1 else (c, d, k) for (c, d, k), of, to in axes]
+    return Axes(*zip(*found, strict=True), x.value, x.doubts)
+
+
+OF_CONSTANTS: dict[str, Callable[[int, int], int]] = {
+    "arith.addi": lambda x, y: x + y,
+    "arith.subi": lambda x, y: x - y,
+    "arith.muli": lambda x, y: x * y,
+    "arith.andi": lambda x, y: x & y,
+    "arith.ori": lambda x, y: x | y,
+    "arith.xori": lambda x, y: x ^ y,
+}
+RULES: dict[str, Callable[..., Axes]] = {
+    **dict.fromkeys(("tt.addptr", "arith.addi", "arith.subi"), _sum),
+    "arith.muli": _product,
+    **dict.fromkeys(("arith.divsi", "arith.divui"), _quotient),
+    **dict.fromkeys(("arith.remsi", "arith.remui"), _remainder),
+    "arith.shli": _shifted_left,
+    **dict.fromkeys(("arith.shrsi", "arith.shrui"), _shifted_right),
+    **dict.fromkeys(("arith.andi", "arith.ori", "arith.xori"), _bits),
+    **dict.fromkeys(("arith.maxsi", "arith.maxui", "arith.minsi", "arith.minui"), _larger),
+    "arith.select": _chosen,
+    "arith.cmpi": _compared,
+    "tt.load": _loaded,
+    **dict.fromkeys(("arith.extsi", "arith.extui", "arith.trunci", "tt.bitcast", "ttg.convert_layout"), _cast),
+    "tt.make_range": _counted,
+    "arith.constant": _constant,
+    "tt.splat": _splat,
+    "tt.expand_dims": _with_axis,
+    "tt.broadcast": _broadcast,
+}
+
+
+def hints(op: Op) -> dict[str, tuple[int, ...]]:
+    """Return what a kernel says of an operation's result by name: a number for each axis."""
+    said = {name: re.findall(r"-?\d+", op.attrs[name].partition(" : ")[0]) for name in HINTS if name in op.attrs}
+    rank = max(1, len(op.outs[0].shape)) if op.outs else 1
+    return {name: tuple(map(int, found * rank if len(found) == 1 else found)) for name, found in said.items()}
+
+
+def _inferred(op: Op, given: Sequence[Axes]) -> Axes:
+    """Return what is inferred of an operation's result."""
+    kind = op.outs[0]
+    rule = RULES.get(op.name)
+    if rule is None or (kind.pointee is None and not kind.element.startswith("i")):
+        return _nothing(kind)
+    if op.name in OF_CONSTANTS and None not in (given[0].value, given[1].value):
+        value = OF_CONSTANTS[op.name](given[0].value, given[1].value)
+        alike = map(max, given[0].constancy, given[1].constancy)
+        found = _known(value, tuple(alike), given[0].doubts | given[1].doubts)
+    else:
+        found = rule(op, *given)
+    return replace(found, **{name.removeprefix("tt."): said for name, said in hints(op).items()})  # seen to hold
+
+
+def _joined(x: Axes | None, y: Axes | None) -> Axes | None:
+    """Return what is known of a value that is one or the other; None stands for one that does not come."""
+    if x is None or y is None:
+        return x or y
+    axes = [
+        (math.gcd(cx, cy), _first_of_runs(cx, dx, cy, dy), math.gcd(kx, ky))
+        for (cx, dx, kx), (cy, dy, ky) in zip(x.each, y.each, strict=True)
+    ]
+    value = x.value if x.value == y.value else None
+    return Axes(*zip(*axes, strict=True), value, x.doubts | y.doubts)
+
+
+# Over a whole module
+
+
+class Analysis:
+    """What is inferred of all values of a module, whose `aligned` parameters are multiples of 16."""
+
+    def __init__(self, module: Module, aligned: frozenset[int]):
+        self.found: dict[str, Axes] = {}
+        self.functions, self.changed = module.functions, True
+        for number, (name, kind) in enumerate(module.main.blocks[0].args):
+            known = _nothing(kind)
+            self.found[name] = replace(known, divisibility=(WIDEST,)) if number in aligned else known
+        while self.changed:
+            self.changed = False
+            for function in filter(None, module.functions.values()):
+                targets = {block.name: [name for name, _ in block.args] for block in function.blocks}
+                for block in function.blocks:
+                    self._visit(block, [])
+                    self._branch(block.ops[-1], targets)
+
+    def _join(self, name: str, more: Axes | None) -> None:
+        before = self.found.get(name)
+        after = _joined(before, more)
+        if after is not None and after != before:
+            self.found[name], self.changed = after, True
+
+    def _into(self, names: Sequence[str], given: Sequence[str]) -> None:
+        for name, value in zip(names, given, strict=False):
+            self._join(name, self.found.get(value))
+
+    def _branch(self, tail: Op, targets: dict[str, list[str]]) -> None:
+        """Join what the end of a block passes on to others: an early return makes such."""
+        if tail.name == "cf.br":
+            self._into(targets[tail.successors[0]], tail.operands)
+        elif tail.name == "cf.cond_br":
+            _, to_first, _ = tail.attrs["operandSegmentSizes"]
+            self._into(targets[tail.successors[0]], tail.operands[1 : 1 + to_first])
+            self._into(targets[tail.successors[1]], tail.operands[1 + to_first :])
+
+    def _visit(self, block: Block, targets: Sequence[Sequence[str]]) -> None:
+        """Go through a block, of which what the last operation passes on goes to the targets."""
+        for op in block.ops:
+            args = [[name for name, _ in region[0].args] for region in op.regions]
+            if op.name == "scf.for":
+                self._loop(op, args[0])
+            elif op.name == "scf.while":
+                self._into(args[0], op.operands)
+                self._visit(op.regions[0][0], [args[1], op.results])
+                self._visit(op.regions[1][0], [args[0]])
+            elif op.name == "scf.if":
+                for region in op.regions:
+                    self._visit(region[0], [op.results])
+            elif op.name in ("scf.yield", "scf.condition"):
+                for names in targets:
+                    self._into(names, op.operands[op.name == "scf.condition" :])
+            elif op.regions:
+                self._others(op)
+            elif op.name == "tt.call":
+                callee = self.functions.get(op.attrs.get("callee"))
+                self._into([name for name, _ in callee.blocks[0].args] if callee else [], op.operands)
+                self._give_up(op)
+            elif op.name in RULES:
+                given = [self.found.get(name) for name in op.operands]
+                if None not in given:
+                    self._join(op.results[0], _inferred(op, given))
+            else:
+                self._give_up(op)
+
+    def _loop(self, op: Op, args: Sequence[str]) -> None:
+        low, _, step, *first = op.operands
+        if low in self.found and step in self.found:
+            bounds = self.found[low], self.found[step]
+            by = math.gcd(*(each.divisibility[0] for each in bounds))
+            self._join(args[0], Axes((1,), (by,), (1,), None, bounds[0].doubts | bounds[1].doubts))
+        self._into(args[1:], first)
+        self._into(op.results, first)
+        self._visit(op.regions[0][0], [args[1:], op.results])
+
+    def _others(self, op: Op) -> None:
+        """Go through an operation with regions that is no control flow: a reduction, or warps of several kinds."""
+        self._give_up(op)
+        inner = op.regions[1][0].ops[0] if op.name == "ttg.warp_specialize" else op
+        for region in {id(each): each for each in (*op.regions, *inner.regions)}.values():
+            for block in region:
+                if op.name.startswith("ttg.warp_specialize") and op.operands:
+                    self._into([name for name, _ in block.args], op.operands)
+                else:
+                    for name, kind in block.args:
+                        self._join(name, _nothing(kind))
+                self._visit(block, [])
+
+    def _give_up(self, op: Op) -> None:
+        for name, kind in zip(op.results, op.outs, strict=True):
+            self._join(name, _nothing(kind))
+
+
+# Of an access the axes along which one thread takes several neighbours at once, and how many; and who is to blame
+Groups = tuple[list[tuple[int, int]], frozenset[int]]
+
+
+def inferred(module: Module, aligned: frozenset[int] = frozenset()) -> dict[int, Groups]:
+    """Return what the compiler infers of each access to a block, by number, if these parameters are multiples of 16."""
+    known, found = Analysis(module, aligned).found, {}
+    for op in module.ops:
+        address, mask = (known.get(op.operands[0]), known.get(_mask_of(op))) if op.name in ACCESSES else (None, None)
+        if address is None or not op.ins[0].shape:
+            continue
+        size, groups = storage_dtype(op.ins[0].pointee).itemsize, []
+        for axis, (runs, by, _) in enumerate(address.each):
+            count = min(runs, max(1, by // size), WIDEST // size, op.ins[0].shape[axis])
+            count = min(count, mask.constancy[axis]) if mask else count
+            if count > 1:
+                groups.append((axis, 1 << count.bit_length() - 1))
+        found[op.number] = groups, address.doubts | (mask.doubts if mask else frozenset())
+    return found
+
+
+def doubted(module: Module, aligned: frozenset[int]) -> dict[int, Groups]:
+    """Return those of which it infers it by a rule that does not hold for all numbers."""
+    return {number: each for number, each in inferred(module, aligned).items() if all(each)}
+
+
+def _mask_of(op: Op) -> str:
+    at = 1 if op.name == "tt.load" else 2
+    return op.operands[at] if op.name != "tt.atomic_cas" and len(op.operands) > at else ""
+
+
+def look(machine: Machine, op: Op, address: torch.Tensor, mask: torch.Tensor | None) -> None:
+    """Fail if the compiler makes one access of elements that are no neighbours, or of which a mask leaves some out."""
+    shape, size = op.ins[0].shape, storage_dtype(op.ins[0].pointee).itemsize
+    address = machine.full(address, shape)
+    groups, doubts = machine.kernel.doubted[op.number]
+    for axis, count in groups:
+        places = address.unflatten(axis + 1, (-1, count)).movedim(axis + 2, -1)
+        first, steps = places[..., :1], size * torch.arange(count)
+        wrong = ((places != first + steps) | (first % (size * count) != 0)).any(-1)
+        if mask is not None:
+            on = mask.expand(len(mask), *shape).unflatten(axis + 1, (-1, count)).movedim(axis + 2, -1)
+            wrong = (wrong & on.any(-1)) | (on.any(-1) & ~on.all(-1))
+        wrong = wrong.flatten(1).any(1) & machine.programs_on()
+        if bool(wrong.any()):
+            blamed = max((each for each in machine.kernel.module.ops if each.number in doubts), key=lambda o: o.number)
+            (cause, advice), who = CAUSES.get(blamed.name, OTHERS), int(wrong.to(torch.uint8).argmax())
+            said = (
+                f"from {cause}{machine.source(blamed)} Triton's compiler infers that each {count} elements here are "
+                f"aligned neighbours under one mask, and they are not: a GPU takes others. {advice}"
+            )
+            machine.fail(faults.Miscompiled, op, f"{said}; program {machine.program(who)}")
