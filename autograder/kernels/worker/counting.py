@@ -537,8 +537,8 @@ class Drawn(Watch):
 def _chosen(index: torch.Tensor, here: torch.Tensor | None) -> torch.Tensor:
     """Return the indices that count."""
     if here is not None:
-        shape = torch.broadcast_shapes(index.shape, here.shape)
-        index = index.expand(shape)[here.expand(shape)]
+        index, here = torch.broadcast_tensors(index, here)
+        index = index[here]
     return index.reshape(-1)
 
 

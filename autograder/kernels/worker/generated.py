@@ -61,7 +61,7 @@ class Generated:
     def touch(self, elements: torch.Tensor, itemsize: int) -> None:
         """Draw what is not there yet of the pages in which elements of that many bytes lie, int64 of any shape."""
         wanted = np.zeros(len(self.filled), bool)
-        wanted[np.asarray(elements) * itemsize // PAGE] = True
+        wanted[np.asarray(elements) >> (PAGE // itemsize).bit_length() - 1] = True  # much faster than a division
         self._fill(np.flatnonzero(wanted & ~self.filled))
 
     def part(self, shape: Sequence[int], chosen: Sequence[slice | torch.Tensor]) -> torch.Tensor:

@@ -177,7 +177,7 @@ def _load(
         if fill is None:
             fill = torch.full((), _undefined(machine, op, dtype), dtype=plain)
             if Fills.current is not None and Fills.current.other and op.attrs["operandSegmentSizes"][1]:
-                fill = Fills.current.other(torch.broadcast_shapes(found.shape, mask.shape), dtype).view(plain)
+                fill = Fills.current.other(torch.broadcast_tensors(found, mask)[0].shape, dtype).view(plain)
         elif fill.dtype != plain:
             fill = fill.view(plain)
         found = torch.where(mask, found, fill)

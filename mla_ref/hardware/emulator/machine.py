@@ -620,7 +620,7 @@ class Machine:
         self.changes += inner.changes
         found = []
         for n, o in zip(new, old, strict=True):
-            shape = [*map(max, n.shape[1:], o.shape[1:])]  # torch.broadcast_shapes imports half a second's worth
+            shape = [*map(max, n.shape[1:], o.shape[1:])]
             found.append(o.expand(self.size, *shape).clone())
             found[-1][places] = n.expand(len(places), *shape)
         return found
