@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"  # which show nothing, and count as letters or signs
+
 
 def one_line(value: Any, limit: int = 2000) -> str:
     """Return text as one line of at most `limit` characters, with nothing in it that a terminal obeys.
@@ -13,8 +15,13 @@ def one_line(value: Any, limit: int = 2000) -> str:
     Line ends and spaces of any kind become a plain space. What shows nothing (controls, marks of direction, characters
     of no width) and what UTF-8 cannot hold (the bytes of a file's name that are not UTF-8) becomes U+FFFD.
     """
-    shown = (c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in str(value)[:limit])
-    return "".join(shown)
+    return "".join(_shown(c) for c in str(value)[:limit])
+
+
+def _shown(c: str) -> str:
+    if c.isprintable() and c not in UNSEEN:
+        return c
+    return " " if c.isspace() else "\N{REPLACEMENT CHARACTER}"
 
 
 def quoted(value: Any, limit: int) -> str:

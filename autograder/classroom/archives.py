@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import stat
 import struct
 import zipfile
@@ -21,6 +22,7 @@ MAX_ARCHIVE = 64 << 20  # bytes of an archive within another
 MAX_MEMBERS = 10_000  # of such a one, with those of archives in it
 MAX_UNPACKED = 256 << 20  # bytes of the notebooks and archives in such a one, with those of archives in it
 MAX_NOTEBOOKS = 5000  # the same
+PIECE = 1 << 16  # bytes that are unpacked at a time: a member may hold more than its size says
 SHARE = 4  # an archive in such a one may take that part of what it may hold
 MAX_OUTER = 200_000  # members of the archive itself
 MAX_PATH = 1000  # characters of a path
@@ -172,7 +174,7 @@ def _members(
             yield File((*within, "_"), problem="a file in the archive has no name")
             continue
         kept = File(parts, time=time or _time(info))
-        if name.startswith("/") or ".." in parts or ":" in own[0][:2]:
+        if name.startswith("/") or ".." in parts or re.match("[A-Za-z]:", own[0]):
             yield File(parts, problem="its path leads out of the archive")
         elif stat.S_ISLNK(info.external_attr >> 16):
             yield File(parts, problem=LINK)
@@ -185,25 +187,33 @@ def _members(
         else:
             limit = MAX_BYTES if is_notebook(name) else MAX_ARCHIVE
             try:
-                content = _unpacked(archive, info, limit + 1)
+                content = _unpacked(archive, info, limit + 1, room)
             except BROKEN as error:
                 yield File(parts, problem=f"it cannot be unpacked: {one_line(error, 200)}")
                 continue
             if room:
-                room.take(unpacked=len(content), notebooks=is_notebook(name))
+                room.take(notebooks=is_notebook(name))
             if is_notebook(name):
                 yield _bounded(File(parts, content, kept.time))
             else:
                 yield from _within(content, parts, kept.time, depth + 1, room.share() if room else Room())
 
 
-def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> bytes:
+def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int, room: Room | None) -> bytes:
+    """Return at most so many bytes of a member, and take them from what there is room for, whatever comes of them."""
     if info.flag_bits & 1:
         raise ValueError("it has a password")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others take memory as they say
         raise ValueError("it is packed in a way that is not read here: expected deflate")
-    with archive.open(info) as member:
-        return member.read(limit)
+    content = bytearray()
+    try:
+        with archive.open(info) as member:
+            while len(content) < limit and (piece := member.read(min(PIECE, limit - len(content)))):
+                content += piece
+    finally:
+        if room:
+            room.take(unpacked=max(len(content), info.compress_size))
+    return bytes(content)
 
 
 def _bounded(file: File) -> File:

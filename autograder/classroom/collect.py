@@ -255,6 +255,14 @@ def _fewer(told: Sequence[Taken]) -> list[Taken]:
     return kept + [Taken(f"{n} files more", "refused", student, why="as above") for student, n in sorted(more.items())]
 
 
+def _rename(names: Sequence[str]) -> str:
+    """Return what to do with files that may be notebooks under another name, or may hold some."""
+    if any(name.lower().endswith((".ipynb.txt", ".ipynb.json", ".json")) for name in names):
+        return ": if one is, give it a name that ends in .ipynb"
+    packed = any(name.lower().endswith((".gz", ".tar", ".tgz", ".7z", ".rar", ".xz", ".bz2")) for name in names)
+    return ": unpack it, or pack it as .zip" if packed else ""
+
+
 def _left(left: dict[tuple[str, tuple[str, ...]], list[str]], places: set[tuple[str, ...]]) -> list[Taken]:
     """Return what was not read, and what holds no notebook, a line a place; not what lies beside a notebook."""
     around = {place[:n] for place in places for n in range(len(place) + 1)}
@@ -263,7 +271,9 @@ def _left(left: dict[tuple[str, tuple[str, ...]], list[str]], places: set[tuple[
         beside = place in around or any(place[:n] in places for n in range(len(place)))
         if not beside or problem not in ("", HIDDEN):
             shown = "/".join((one_line("/".join(place), 200), listed(sorted(files_there))))
-            told.append(Taken(shown.lstrip("/"), "refused", why=problem or "nothing of it is a notebook"))
+            told.append(
+                Taken(shown.lstrip("/"), "refused", why=problem or f"nothing of it is a notebook{_rename(files_there)}")
+            )
     if len(told) > MOST:
         more = Taken(f"{len(told) - MOST} places more", "refused", why="as above")
         told = [*told[:MOST], more]

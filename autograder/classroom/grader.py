@@ -147,6 +147,9 @@ class Grader:
             return Job(each, (), "", judge.zero(each, Outcome(remarks["outcome"]), str(remarks.get("reason", ""))))
         if remarks.get("outcome") == Outcome.FAULT:
             return Job(each, (), "", judge.fault(each, str(remarks.get("reason", ""))))
+        if each.name in remarks.get("text", []):
+            said = f"the cell of {each.name} is text, not code: make it a code cell again (Esc, then Y, in JupyterLab)"
+            return Job(each, (), "", judge.zero(each, Outcome.MISSING, said))
         if each.name in remarks.get("missing", []):
             return Job(
                 each, (), "", judge.zero(each, Outcome.MISSING, f"the cell of {each.name} is not in the notebook")

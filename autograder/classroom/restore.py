@@ -16,10 +16,10 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder.course.course import Course
-from autograder.course.lesson import STUB, Lesson, clear_solution
+from autograder.course.lesson import Lesson, clear_solution, is_unwritten
 from autograder.judging.program import MAX_CODE, Cell, is_broken, names_bound, statements_beside, without_magics
 from autograder.judging.verdict import Outcome
-from autograder.text import one_line
+from autograder.text import UNSEEN, one_line
 
 MAX_BYTES = 32 << 20
 MAX_VALUES = 1 << 20  # lists and dicts in a file: each takes some hundred bytes of memory, for as few as three in it
@@ -117,7 +117,7 @@ def read_file(path: Path, limit: int) -> bytes:
 def clean_cells(cells: Sequence[Any]) -> Iterator[StudentCell]:
     """Yield the cells that are code or text, whatever else a notebook may hold."""
     for cell in cells:
-        if not isinstance(cell, dict) or cell.get("cell_type") not in ("code", "markdown"):
+        if not isinstance(cell, dict) or cell.get("cell_type") not in ("code", "markdown", "raw"):
             continue
         source = cell.get("source", "")
         if isinstance(source, list):
@@ -129,7 +129,7 @@ def clean_cells(cells: Sequence[Any]) -> Iterator[StudentCell]:
         marks = metadata.get("nbgrader") if isinstance(metadata.get("nbgrader"), dict) else {}
         names = cell.get("id"), marks.get("grade_id")
         cell_id, grade_id = (name[:MAX_ID] if isinstance(name, str) else "" for name in names)
-        yield StudentCell(cell_id, grade_id, cell["cell_type"], source)
+        yield StudentCell(cell_id, grade_id, "code" if cell["cell_type"] == "code" else "markdown", source)
 
 
 def lesson_of(course: Course, cells: Sequence[StudentCell]) -> str | None:
@@ -163,15 +163,17 @@ def restore(lesson: Lesson, cells: Sequence[StudentCell], remarks: dict[str, Any
     defines something else, by the name that a cell defines. Of several, the last one that is not the untouched starter
     counts; those of them that define something else are the student's own, as the parts of a cell that was split. Where
     tools have taken the ids away, the lesson's cells are found by their nbgrader names and by their text. What was
-    added to a set-up cell and defines names, an import say, is the student's own cell below it. What was
-    repaired is listed in the notebook's metadata under "mla_course". The student's own text is in the result as text,
-    not as markup (see `as_text`).
+    added to a cell that the lesson restores and defines names, an import say, is the student's own cell below it.
+    What was repaired is listed in the notebook's metadata under "mla_course". The student's own text is in the result
+    as text, not as markup (see `as_text`).
     """
     notebook = nbformat.from_dict(lesson.notebook)
     known = {cell["id"]: cell for cell in notebook.cells}
+    given = set().union(*(names_bound(cell.source) for cell in lesson.setup))
+    cells = list(_with_added(cells, known, given))
     bound = {n: names_bound(without_magics(c.source)) for n, c in enumerate(cells) if _is_students(c, known)}
     sources: dict[str, str] = {}
-    repaired: dict[str, list[str]] = {"missing": [], "copied": []}
+    repaired: dict[str, list[str]] = {"missing": [], "copied": [], "text": []}
     taken: set[int] = set()
     parts: set[int] = set()
     for exercise, solution in lesson.solutions.items():
@@ -181,7 +183,7 @@ def restore(lesson: Lesson, cells: Sequence[StudentCell], remarks: dict[str, Any
         fitting = [n for n in edited if exercise in bound.get(n, ()) or is_broken(cells[n].source)]
         elsewhere = [n for n, names in bound.items() if exercise in names and n not in marked]
         if elsewhere:  # not a starter to which something was added
-            fitting = [n for n in fitting if STUB not in cells[n].source]
+            fitting = [n for n in fitting if not is_unwritten(cells[n].source)]
         found = fitting or elsewhere or edited or marked
         taken.update(marked, found[-1:])
         parts.update(n for n in edited if n not in fitting and found is not edited)
@@ -189,19 +191,17 @@ def restore(lesson: Lesson, cells: Sequence[StudentCell], remarks: dict[str, Any
         if len(set(edited) - parts) > 1:
             repaired["copied"].append(exercise)
         if not found:
-            repaired["missing"].append(exercise)
+            is_text = any(exercise in (c.id, c.grade_id) for c in cells)
+            repaired["text" if is_text else "missing"].append(exercise)
     for exercise, source in sources.items():
         known[exercise].source = source
     following: dict[str, list[NotebookNode]] = {}
     anchor = ""
-    setup = {f"setup-{cell.name}": cell.source for cell in lesson.setup}
     for n, (cell, place) in enumerate(zip(cells, _places(cells, known, parts), strict=True)):
         if place:
             anchor = place
             if known[place].cell_type == "code" == cell.kind and "nbgrader" not in known[place].metadata:
                 known[place].source = cell.source
-            elif place in setup and cell.source != known[place].source and (more := added(setup, cell.source)):
-                following.setdefault(place, []).append(nbformat.v4.new_code_cell(more, id=f"own-{n}"))
         if n in parts or (not place and n not in taken and cell.grade_id not in known):
             following.setdefault(anchor, []).append(_own_cell(cell, f"own-{n}"))
     notebook.cells = [
@@ -216,9 +216,19 @@ def restore(lesson: Lesson, cells: Sequence[StudentCell], remarks: dict[str, Any
     return notebook
 
 
-def added(setup: dict[str, str], source: str) -> str:
-    """Return the statements of an edited set-up cell that bind names, none of which the lesson's set-up cells bind."""
-    return statements_beside(set().union(*map(names_bound, setup.values())), source)
+def _with_added(cells: Sequence[StudentCell], known: dict[str, NotebookNode], given: set[str]) -> Iterator[StudentCell]:
+    """Yield the cells; behind one that the lesson restores, a cell of what the student added to it.
+
+    That is what binds names, none of which is one of the `given`: those of the lesson's set-up.
+    """
+    for cell in cells:
+        yield cell
+        original = known.get(cell.id) or known.get(cell.grade_id)
+        if cell.kind != "code" or original is None or cell.source == original.source:
+            continue
+        restored = original.metadata.get("nbgrader", {}).get("locked", False) or original.cell_type != "code"
+        if restored and (more := statements_beside(given, cell.source)):
+            yield StudentCell("", "", "code", more)
 
 
 def _is_students(cell: StudentCell, known: dict[str, NotebookNode]) -> bool:
@@ -280,13 +290,12 @@ def code_cells(notebook: NotebookNode, lesson: Lesson) -> list[Cell]:
     ]
 
 
-UNSEEN = re.compile("[\u034f\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")  # marks that show nothing
-
-
 def is_letter(x: str, without: str = "") -> bool:
     """Return whether a character is one that a word has, in any script: a letter, a digit, `_`, or a mark on one."""
-    mark = unicodedata.category(x).startswith("M") and not UNSEEN.match(x)
-    return x not in without and (mark or re.fullmatch(r"\w", x) is not None)
+    mark = unicodedata.category(x).startswith("M") and not re.match(
+        "[\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]", x
+    )
+    return x not in without and x not in UNSEEN and (mark or re.fullmatch(r"\w", x) is not None)
 
 
 def safe_name(name: str) -> bool:

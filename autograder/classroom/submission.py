@@ -15,7 +15,7 @@ from pathlib import Path
 
 from autograder.classroom.restore import SubmissionError, lesson_of, read_cells
 from autograder.course.course import Course
-from autograder.course.lesson import STUB, LessonError, without_marks
+from autograder.course.lesson import LessonError, is_unwritten, without_marks
 from autograder.judging.program import Cell, build_program, parsed
 from autograder.judging.verdict import Outcome
 
@@ -79,8 +79,8 @@ def _check(text: str, lesson: str, course: Course) -> None:
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     names = {node.name for node in functions}
     for node in functions:
-        said = (ast.get_source_segment(text, node) or "").replace("'", '"')
-        if node.name in {each.name for each in course.exercises(lesson)} and STUB in said:
+        said = ast.get_source_segment(text, node) or ""
+        if node.name in {each.name for each in course.exercises(lesson)} and is_unwritten(said):
             raise SubmissionError(Outcome.UNFINISHED, f"{node.name} is as it was handed out: write it first")
     read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     if missing := [each.name for each in course.exercises(lesson) if each.name in read - names]:

@@ -10,6 +10,7 @@ Four keys in a cell's header give it a role; every other cell is the lesson's te
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from autograder.course.collapse import collapse
 from autograder.course.figures import FigureError, fill
 from autograder.isolation.worker.running import REFERENCE
 from autograder.judging.exercise import SPEED, Exercise
-from autograder.judging.program import Cell
+from autograder.judging.program import Cell, parsed, without_magics
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STUB = 'raise NotImplementedError("write your code here")'
@@ -213,6 +214,21 @@ class Roles:
 def without_marks(source: str) -> str:
     """Return a solution cell without the lines that mark the solution."""
     return "\n".join(line for line in source.split("\n") if line.strip() not in (BEGIN, END))
+
+
+def is_unwritten(source: str) -> bool:
+    """Return whether a function of a cell, or a method, still ends in what the course handed out."""
+    tree = parsed(without_magics(source))
+    if tree is None:
+        return STUB in source
+    stub = ast.unparse(ast.parse(STUB))  # noqa: TID251 (ours)
+    for node in ast.walk(tree):
+        for each in node.body if isinstance(node, ast.FunctionDef) else ():
+            if isinstance(each, ast.Return):
+                break
+            if isinstance(each, ast.Raise) and ast.unparse(each) == stub:
+                return True
+    return False
 
 
 def clear_solution(source: str) -> str:

@@ -146,9 +146,24 @@ def names_bound(source: str) -> set[str]:
 
 
 def statements_beside(names: set[str], source: str) -> str:
-    """Return the statements of a cell that bind names, none of which is one of these."""
+    """Return the statements of a cell that bind names, none of which is one of these; of imports, those of others."""
     code = _code(source)
-    return _keep(code.source, [s for s in code.statements or () if s.bound and not s.bound & names]).strip("\n")
+    found = [s for s in code.statements or () if s.bound - names]
+    lines = _keep(code.source, [s for s in found if not s.bound & names]).split("\n")
+    for each in found:
+        if each.bound & names:
+            lines[each.first - 1] = _imports_beside(names, code.source.split("\n")[each.first - 1 : each.last])
+    return "\n".join(lines).strip("\n")
+
+
+def _imports_beside(names: set[str], lines: Sequence[str]) -> str:
+    """Return lines of imports without those that bind one of these names; nothing of other lines."""
+    nodes = getattr(parsed("\n".join(lines)), "body", [])
+    for node in nodes:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            return ""
+        node.names = [each for each in node.names if (each.asname or each.name).split(".")[0] not in names]
+    return "; ".join(ast.unparse(node) for node in nodes if node.names)
 
 
 def is_broken(source: str) -> bool:

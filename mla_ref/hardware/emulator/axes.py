@@ -20,7 +20,7 @@ import torch
 
 from . import faults
 from .arithmetic import storage_dtype
-from .ttir import DTYPE_BITS, Block, Module, Op, Type, parse_constant
+from .ttir import DTYPE_BITS, Block, Function, Module, Op, Type, parse_constant
 
 Machine = Any  # of machine.py, which imports this
 MOST = 1 << 62  # what divides 0
@@ -304,35 +304,55 @@ def _joined(x: Axes | None, y: Axes | None) -> Axes | None:
 
 # Over a whole module
 
+Key = tuple[int, str]  # the scope that a name is of, as regions side by side may have the same names, and the name
+
 
 class Analysis:
-    """What is inferred of all values of a module, whose `aligned` parameters are multiples of 16."""
+    """What is inferred of all values of a module, whose `aligned` parameters are multiples of 16.
+
+    Attributes
+    ----------
+    given
+        Of each operation that was reached, by number, what is known of its operands; None of what never comes.
+    """
 
     def __init__(self, module: Module, aligned: frozenset[int]):
-        self.found: dict[str, Axes] = {}
-        self.functions, self.changed = module.functions, True
-        for number, (name, kind) in enumerate(module.main.blocks[0].args):
+        self.found: dict[Key, Axes] = {}
+        self.given: dict[int, list[Axes | None]] = {}
+        self.functions, self.names, self.captured, self.changed = module.functions, {}, [], True
+        for number, (key, (_, kind)) in enumerate(
+            zip(self._args(module.main), module.main.blocks[0].args, strict=True)
+        ):
             known = _nothing(kind)
-            self.found[name] = replace(known, divisibility=(WIDEST,)) if number in aligned else known
+            self.found[key] = replace(known, divisibility=(WIDEST,)) if number in aligned else known
         while self.changed:
             self.changed = False
             for function in filter(None, module.functions.values()):
-                targets = {block.name: [name for name, _ in block.args] for block in function.blocks}
+                scope = id(function)
+                targets = {each.name: [(scope, name) for name, _ in each.args] for each in function.blocks}
+                self.names = {name: (scope, name) for each in function.blocks for name in _bound(each)}
                 for block in function.blocks:
-                    self._visit(block, [])
+                    self._visit(block, [], scope)
                     self._branch(block.ops[-1], targets)
 
-    def _join(self, name: str, more: Axes | None) -> None:
-        before = self.found.get(name)
+    def _args(self, owner: Function | Block) -> list[Key]:
+        block = owner if isinstance(owner, Block) else owner.blocks[0]
+        return [(id(owner), name) for name, _ in block.args]
+
+    def _known(self, name: str) -> Axes | None:
+        return self.found.get(self.names[name])
+
+    def _join(self, key: Key, more: Axes | None) -> None:
+        before = self.found.get(key)
         after = _joined(before, more)
         if after is not None and after != before:
-            self.found[name], self.changed = after, True
+            self.found[key], self.changed = after, True
 
-    def _into(self, names: Sequence[str], given: Sequence[str]) -> None:
-        for name, value in zip(names, given, strict=False):
-            self._join(name, self.found.get(value))
+    def _into(self, keys: Sequence[Key], given: Sequence[str]) -> None:
+        for key, name in zip(keys, given, strict=False):
+            self._join(key, self._known(name))
 
-    def _branch(self, tail: Op, targets: dict[str, list[str]]) -> None:
+    def _branch(self, tail: Op, targets: dict[str, list[Key]]) -> None:
         """Join what the end of a block passes on to others: an early return makes such."""
         if tail.name == "cf.br":
             self._into(targets[tail.successors[0]], tail.operands)
@@ -341,61 +361,70 @@ class Analysis:
             self._into(targets[tail.successors[0]], tail.operands[1 : 1 + to_first])
             self._into(targets[tail.successors[1]], tail.operands[1 + to_first :])
 
-    def _visit(self, block: Block, targets: Sequence[Sequence[str]]) -> None:
-        """Go through a block, of which what the last operation passes on goes to the targets."""
+    def _enter(self, block: Block, targets: Sequence[Sequence[Key]] = ()) -> None:
+        """Go through a block of a region, of which what the last operation passes on goes to the targets."""
+        before, self.names = self.names, self.names | {name: (id(block), name) for name in _bound(block)}
+        self._visit(block, targets, id(block))
+        self.names = before
+
+    def _visit(self, block: Block, targets: Sequence[Sequence[Key]], scope: int) -> None:
         for op in block.ops:
-            args = [[name for name, _ in region[0].args] for region in op.regions]
+            results = [(scope, name) for name in op.results]
+            first = [region[0] for region in op.regions]
             if op.name == "scf.for":
-                self._loop(op, args[0])
+                self._loop(op, first[0], results)
             elif op.name == "scf.while":
-                self._into(args[0], op.operands)
-                self._visit(op.regions[0][0], [args[1], op.results])
-                self._visit(op.regions[1][0], [args[0]])
+                self._into(self._args(first[0]), op.operands)
+                self._enter(first[0], [self._args(first[1]), results])
+                self._enter(first[1], [self._args(first[0])])
             elif op.name == "scf.if":
-                for region in op.regions:
-                    self._visit(region[0], [op.results])
+                for each in first:
+                    self._enter(each, [results])
             elif op.name in ("scf.yield", "scf.condition"):
-                for names in targets:
-                    self._into(names, op.operands[op.name == "scf.condition" :])
+                for keys in targets:
+                    self._into(keys, op.operands[op.name == "scf.condition" :])
             elif op.regions:
                 self._others(op)
-            elif op.name == "tt.call":
-                callee = self.functions.get(op.attrs.get("callee"))
-                self._into([name for name, _ in callee.blocks[0].args] if callee else [], op.operands)
-                self._give_up(op)
-            elif op.name in RULES:
-                given = [self.found.get(name) for name in op.operands]
-                if None not in given:
-                    self._join(op.results[0], _inferred(op, given))
+                self._give_up(op, results)
+            elif op.name in RULES or op.name in ACCESSES:
+                given = self.given[op.number] = [self._known(name) for name in op.operands]
+                if op.name in RULES and None not in given:
+                    self._join(results[0], _inferred(op, given))
+                elif op.name not in RULES:
+                    self._give_up(op, results)
             else:
-                self._give_up(op)
+                callee = self.functions.get(op.attrs.get("callee")) if op.name == "tt.call" else None
+                self._into(self._args(callee) if callee else [], op.operands)
+                self._give_up(op, results)
 
-    def _loop(self, op: Op, args: Sequence[str]) -> None:
+    def _loop(self, op: Op, body: Block, results: Sequence[Key]) -> None:
         low, _, step, *first = op.operands
-        if low in self.found and step in self.found:
-            bounds = self.found[low], self.found[step]
+        (counter, *carried), bounds = self._args(body), [self._known(low), self._known(step)]
+        if None not in bounds:
             by = math.gcd(*(each.divisibility[0] for each in bounds))
-            self._join(args[0], Axes((1,), (by,), (1,), None, bounds[0].doubts | bounds[1].doubts))
-        self._into(args[1:], first)
-        self._into(op.results, first)
-        self._visit(op.regions[0][0], [args[1:], op.results])
+            self._join(counter, Axes((1,), (by,), (1,), None, bounds[0].doubts | bounds[1].doubts))
+        self._into(carried, first)
+        self._into(results, first)
+        self._enter(body, [carried, results])
 
     def _others(self, op: Op) -> None:
         """Go through an operation with regions that is no control flow: a reduction, or warps of several kinds."""
-        self._give_up(op)
-        inner = op.regions[1][0].ops[0] if op.name == "ttg.warp_specialize" else op
-        for region in {id(each): each for each in (*op.regions, *inner.regions)}.values():
-            for block in region:
-                if op.name.startswith("ttg.warp_specialize") and op.operands:
-                    self._into([name for name, _ in block.args], op.operands)
-                else:
-                    for name, kind in block.args:
-                        self._join(name, _nothing(kind))
-                self._visit(block, [])
+        warps = op.name.startswith("ttg.warp_specialize")
+        self.captured = op.operands or self.captured  # in some versions they are the outer of two operations'
+        for block in (each for region in op.regions for each in region):
+            if warps:
+                self._into(self._args(block), self.captured)
+            for key, (_, kind) in zip(self._args(block), () if warps else block.args, strict=False):
+                self._join(key, _nothing(kind))
+            self._enter(block)
 
-    def _give_up(self, op: Op) -> None:
-        for name, kind in zip(op.results, op.outs, strict=True):
-            self._join(name, _nothing(kind))
+    def _give_up(self, op: Op, results: Sequence[Key]) -> None:
+        for key, kind in zip(results, op.outs, strict=True):
+            self._join(key, _nothing(kind))
+
+
+def _bound(block: Block) -> list[str]:
+    return [name for name, _ in block.args] + [name for op in block.ops for name in op.results]
 
 
 # Of an access the axes along which one thread takes several neighbours at once, and how many; and who is to blame
@@ -404,11 +433,11 @@ Groups = tuple[list[tuple[int, int]], frozenset[int]]
 
 def inferred(module: Module, aligned: frozenset[int] = frozenset()) -> dict[int, Groups]:
     """Return what the compiler infers of each access to a block, by number, if these parameters are multiples of 16."""
-    known, found = Analysis(module, aligned).found, {}
+    known, found = Analysis(module, aligned).given, {}
     for op in module.ops:
-        address, mask = (known.get(op.operands[0]), known.get(_mask_of(op))) if op.name in ACCESSES else (None, None)
-        if address is None or not op.ins[0].shape:
+        if op.name not in ACCESSES or not op.ins[0].shape or (given := known.get(op.number, [None]))[0] is None:
             continue
+        address, mask = given[0], dict(enumerate(given)).get(_mask_of(op))
         size, groups = storage_dtype(op.ins[0].pointee).itemsize, []
         for axis, (runs, by, _) in enumerate(address.each):
             count = min(runs, max(1, by // size), WIDEST // size, op.ins[0].shape[axis])
@@ -424,9 +453,9 @@ def doubted(module: Module, aligned: frozenset[int]) -> dict[int, Groups]:
     return {number: each for number, each in inferred(module, aligned).items() if all(each)}
 
 
-def _mask_of(op: Op) -> str:
-    at = 1 if op.name == "tt.load" else 2
-    return op.operands[at] if op.name != "tt.atomic_cas" and len(op.operands) > at else ""
+def _mask_of(op: Op) -> int | None:
+    """Return which operand of an access is its mask, if it has one; atomic exchanges by comparison have none."""
+    return {"tt.load": 1, "tt.store": 2, "tt.atomic_rmw": 2}.get(op.name)
 
 
 def look(machine: Machine, op: Op, address: torch.Tensor, mask: torch.Tensor | None) -> None:

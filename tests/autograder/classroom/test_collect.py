@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from autograder.classroom.archives import LONG, MAX_MEMBERS, MAX_NOTEBOOKS, MAX_UNPACKED, files
+from autograder.classroom.archives import LONG, MAX_BYTES, MAX_MEMBERS, MAX_NOTEBOOKS, MAX_UNPACKED, files
 from autograder.classroom.collect import CollectError, collect, hand_back
 from autograder.classroom.export import table
 from autograder.classroom.feedback import write_feedback
@@ -425,6 +425,32 @@ def test_archives_within_an_archive_hold_no_more_than_one(tmp_path, content, cou
     assert sum(read) <= 1.2 * MAX_UNPACKED
     assert {each.parts: each.content for each in found}["ada", BOOK] == RIGHT_BOOK
     assert len(read) < 9 * count
+
+
+def test_what_unpacks_to_more_than_is_kept_is_counted_too(tmp_path):
+    """A member of a wrong checksum gives nothing, and takes its time."""
+    packed = bytearray(_packed({f"{n}.ipynb": bytes(MAX_BYTES) for n in range(40)}))
+    at = 0
+    while (at := packed.find(b"PK\1\2", at) + 16) > 15:
+        packed[at] ^= 1
+    told = [each.problem for each in files(_zip(tmp_path / "moodle.zip", {"eve/all.zip": bytes(packed)}))]
+    assert sum("cannot be unpacked" in problem for problem in told) <= MAX_UNPACKED // MAX_BYTES + 1
+    assert "the archive's notebooks take more memory than there is for them" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("mine.ipynb.txt", "a name that ends in .ipynb"), ("work.tar.gz", "pack it as .zip"), ("notes.txt", "notebook")],
+)
+def test_a_file_that_is_no_notebook_is_told_with_what_to_do(tiny_room, tmp_path, name, says):
+    taken = collect(tiny_room, [_zip(tmp_path / "moodle.zip", {f"ada/{name}": b"{}"})])
+    (why,) = _refused(taken).values()
+    assert why.endswith(says)
+
+
+def test_a_colon_in_a_files_name_is_no_drive(tmp_path):
+    (found,) = files(_zip(tmp_path / "in.zip", {"1: final.ipynb": RIGHT_BOOK}))
+    assert (found.content, found.problem) == (RIGHT_BOOK, "")
 
 
 def test_an_archive_of_100_000_members_is_read_and_told_in_a_few_lines(tiny_room, tmp_path):

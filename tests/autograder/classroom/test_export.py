@@ -104,7 +104,7 @@ def test_moodle_gets_its_columns(room, tmp_path):
     assert ada == ["'=Ada", "Love", "ada", "17", "a@b.c", "7.0"]
 
 
-HOSTILE = ["=1+1", "+1", "-1", "@SUM(1)", "\t=1", "\r=1", "\n=1", " =1", "＝1", "＋1", "a;=1", "a; -1"]
+HOSTILE = ["=1+1", "+1", "-1", "@SUM(1)", "\t=1", "\r=1", "\n=1", " =1", "＝1", "＋1", "a;=1", "a; -1", 'a;"=1']
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -184,7 +184,7 @@ def test_a_student_makes_no_remarks_on_their_own_notebook(tiny, tmp_path):
     hand_in(tmp_path, eve=plain)
     where = {"nbgrader": {"assignment": NAME}, "metadata": {"path": str(tmp_path / "submitted" / "eve" / NAME)}}
     once, _ = Restore(course=str(tiny.root)).preprocess(plain, where)
-    assert once.metadata[REMARKS] == {"others": [], "missing": [], "copied": []}
+    assert once.metadata[REMARKS] == {"others": [], "missing": [], "copied": [], "text": []}
     with Grader(tiny, tmp_path) as grader:
         assert grader.verdicts(LESSON, once)["double"].outcome is Outcome.WRONG
 

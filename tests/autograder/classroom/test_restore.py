@@ -122,7 +122,7 @@ def test_weird_cells_are_left_out_and_the_rest_is_read(tmp_path):
     weird += [{"cell_type": "code", "source": "x" * (9 << 20)}, {"cell_type": "code", "metadata": {"nbgrader": 5}}]
     weird += [{"cell_type": "code", "id": [1], "source": ["a\n", 5, "b"], "metadata": []}]
     cells = read(tmp_path / "mine.ipynb", {"cells": [*weird, own_cell("y = 1")]})
-    assert [each.source for each in cells] == ["", "a\nb", "y = 1"]
+    assert [each.source for each in cells] == ["", "", "a\nb", "y = 1"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
@@ -142,7 +142,7 @@ def test_a_right_submission_is_restored_as_it_is():
     plain = notebook(double=MINE)
     result = restored(plain)
     assert sources(result) == sources(restored(plain)) == {c["id"]: c["source"] for c in plain["cells"]}
-    assert result.metadata[REMARKS] == {"missing": [], "copied": []}
+    assert result.metadata[REMARKS] == {"missing": [], "copied": [], "text": []}
 
 
 def delete(plain):
@@ -304,6 +304,75 @@ def test_what_is_added_to_a_locked_cell_is_the_students_own_and_what_is_changed_
     assert [source.split() for source in own] == [["import", "os", "def", "half(x):", "return", "x", "/", "2"]]
 
 
+def merged(upper, lower):
+    """The marks of two merged cells are the upper one's."""
+    plain = notebook(double=MINE, quad=QUAD)
+    lower = plain["cells"].pop(plain["cells"].index(cell(plain, lower)))
+    cell(plain, upper)["source"] += "\n\n" + lower["source"]
+    return plain
+
+
+def marked_as(name, source, **solutions):
+    """Behind a cell another one with its nbgrader marks, as a copy or the lower half of a split cell has them."""
+    plain = notebook(**solutions)
+    at = plain["cells"].index(cell(plain, name))
+    plain["cells"].insert(at + 1, {**copy.deepcopy(plain["cells"][at]), "id": "fresh", "source": source})
+    return plain
+
+
+QUAD = "def quad(x):\n    return double(double(x))"
+BY_HELPER = "def double(x):\n    return helper(x)"
+HELPER = "def helper(x):\n    return 2 * x"
+
+
+@pytest.mark.parametrize(
+    "plain, name, source",
+    [
+        (merged("setup-imports", "double"), "double", MINE),
+        (merged("check-double", "quad"), "quad", QUAD),
+        (marked_as("check-double", QUAD, double=MINE, quad=LESSON.starter("quad")), "quad", QUAD),
+    ],
+    ids=["with the set-up", "with a check", "in a copy of a check"],
+)
+def test_a_solution_in_a_cell_that_is_the_lessons_is_found(plain, name, source):
+    result = restored(plain)
+    assert sources(result)[name] == source
+    assert result.metadata[REMARKS]["missing"] == []
+    assert sources(result)["check-double"] == 'check("double")'
+
+
+@pytest.mark.parametrize("name", ["setup-imports", "check-double"])
+def test_a_helper_in_a_copy_of_one_of_the_lessons_cells_is_the_students_own(name):
+    result = restored(marked_as(name, HELPER, double=BY_HELPER))
+    assert [source for each, source in sources(result).items() if each.startswith("own-")] == [HELPER]
+
+
+def test_an_import_that_is_added_to_a_line_of_the_lessons_is_the_students_own():
+    plain = notebook(double=MINE)
+    setup = cell(plain, "setup-imports")
+    setup["source"] = setup["source"].replace("import math", "import math, json as j")
+    own = [source for each, source in sources(restored(plain)).items() if each.startswith("own-")]
+    assert own == ["import json as j"]
+
+
+def test_the_stub_in_a_comment_or_behind_the_answer_makes_no_starter_of_a_solution():
+    for mine in (
+        'def double(x):\n    # raise NotImplementedError("write your code here")\n    return 2 * x',
+        'def double(x):\n    return 2 * x\n    raise NotImplementedError("write your code here")',
+    ):
+        plain = notebook(double=mine)
+        plain["cells"].insert(2, own_cell("def double(x): return x  # first try"))
+        assert sources(restored(plain))["double"] == mine
+
+
+@pytest.mark.parametrize("kind", ["markdown", "raw"])
+def test_a_solution_that_was_made_text_is_told_as_that(kind):
+    plain = notebook(double=MINE)
+    cell(plain, "double")["cell_type"] = kind
+    remarks = restored(plain).metadata[REMARKS]
+    assert (remarks["text"], remarks["missing"]) == (["double"], [])
+
+
 def test_the_students_own_cells_stay_where_they_stood():
     plain = notebook(double=MINE)
     place = plain["cells"].index(cell(plain, "check-double"))
@@ -345,6 +414,8 @@ def test_a_students_name_may_be_an_account(name):
     assert safe_name(name)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "a b", "a\nb", "a;rm", "$(x)", "a" * 200, "a\0"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".hidden", "a/b", "a b", "a\nb", "a;rm", "$(x)", "a" * 200, "a\0", "a\u3164", "\u1160a"]
+)
 def test_a_name_that_is_no_account_is_not_one(name):
     assert not safe_name(name)

@@ -141,3 +141,23 @@ def test_what_a_loop_carries_is_inferred_as_the_compiler_infers_it(compiled, ste
     found, lines = compiled(LOOP.format(step=step))
     (each,) = (each for n, each in found.items() if "x_ptr + at" in lines[n - 1])
     assert each == (width, width)
+
+
+def test_regions_side_by_side_may_have_the_same_names(compiled):
+    lines = (
+        LOOP.format(step="BLOCK")
+        + """
+    for turn in range(0, n):
+        total += tl.sum(tl.load(x_ptr + i[:, None] + tl.arange(0, 4)[None, :] * m), axis=1)
+    if m > 2:
+        total += tl.max(total, axis=0)
+    if n > 2:
+        total += tl.load(x_ptr + n // 4 * 4 + i)
+"""
+    )
+    found, source = compiled(lines)
+    widths = {
+        source[n - 1].split("x_ptr + ")[1].split(")")[0]: each for n, each in found.items() if "x_ptr" in source[n - 1]
+    }
+    assert widths["at"] == (4, 4)
+    assert widths["n // 4 * 4 + i"] == (4, 4)
