@@ -410,7 +410,8 @@ class Analysis:
     def _others(self, op: Op) -> None:
         """Go through an operation with regions that is no control flow: a reduction, or warps of several kinds."""
         warps = op.name.startswith("ttg.warp_specialize")
-        self.captured = op.operands or self.captured  # in some versions they are the outer of two operations'
+        if warps:
+            self.captured = op.operands or self.captured  # in some versions they are the outer of two operations'
         for block in (each for region in op.regions for each in region):
             if warps:
                 self._into(self._args(block), self.captured)
