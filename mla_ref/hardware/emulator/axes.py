@@ -5,7 +5,8 @@ and a power of two that divides the first of each run. Some rules do not hold fo
 one is right as it is written, and wrong on a GPU. Values that such a rule had a part in are told here, and an access by
 them is looked at before it is believed. Of the others nothing is looked at.
 
-Source: Triton 3.6 to 3.7, `lib/Analysis/AxisInfo.cpp`, and `LoadStoreOpToLLVM.cpp` on the width of an access.
+Source: Triton 3.7, `lib/Analysis/AxisInfo.cpp`, and `LoadStoreOpToLLVM.cpp` on the width of an access. Of sums Triton
+3.6 infers more than holds.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import triton
 
 from . import faults
 from .arithmetic import storage_dtype
@@ -24,6 +26,7 @@ from .ttir import DTYPE_BITS, Block, Function, Module, Op, Type, parse_constant
 
 Machine = Any  # of machine.py, which imports this
 MOST = 1 << 62  # what divides 0
+TRUE_OF_SUMS = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 7)
 WIDEST = 16  # bytes of an access of one thread, and what the compiler knows of an aligned argument
 ACCESSES = ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")
 HINTS = {"tt.contiguity": "max_contiguous", "tt.constancy": "max_constancy", "tt.divisibility": "multiple_of"}
@@ -41,7 +44,7 @@ CAUSES = {
     ),
     "arith.shli": ("a shift by a number that is no constant", "Multiply, or shift by a tl.constexpr"),
 }
-OTHERS = "numbers that are alike in part", "Write the offsets as sums of tl.arange and of one number"
+OTHERS = "numbers that count up in parts", "Write the offsets as sums of tl.arange and of one number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +97,18 @@ def _made(axes: Sequence[tuple[int, int, int]], op: Op, doubtful: bool, *given: 
 
 
 def _sum(op: Op, x: Axes, y: Axes) -> Axes:
-    step = storage_dtype(op.ins[0].pointee).itemsize if op.name == "tt.addptr" else 1
+    step, less = storage_dtype(op.ins[0].pointee).itemsize if op.name == "tt.addptr" else 1, op.name == "arith.subi"
     doubtful, axes = False, []
     for (cx, dx, kx), (cy, dy, ky) in zip(x.each, y.each, strict=True):
-        runs = math.gcd(cx, ky) if op.name == "arith.subi" else max(math.gcd(kx, cy), math.gcd(cx, ky))
+        runs = math.gcd(cx, ky) if less else max(math.gcd(kx, cy), math.gcd(cx, ky))
         by = math.gcd(dx, min(dy * step, MOST))
-        doubtful |= runs < max(cx, cy) and by > runs  # parts of a run begin at other numbers than it does
-        axes.append((runs, by, math.gcd(kx, ky)))
+        true = by  # parts of a run begin at other numbers than it does
+        if cx > 1 and cy > 1:
+            true = by if less and cx == cy else math.gcd(by, 2)
+        elif cx > 1 or cy > 1:
+            true = math.gcd(by, runs * step)
+        doubtful |= by > true and not TRUE_OF_SUMS
+        axes.append((runs, true if TRUE_OF_SUMS else by, math.gcd(kx, ky)))
     return _made(axes, op, doubtful, x, y)
 
 
@@ -233,6 +241,11 @@ def _with_axis(op: Op, x: Axes) -> Axes:
     return Axes(*wider, x.value, x.doubts)
 
 
+def _turned(op: Op, x: Axes) -> Axes:
+    turned = [tuple(each[n] for n in op.attrs["order"]) for each in (x.contiguity, x.divisibility, x.constancy)]
+    return Axes(*turned, x.value, x.doubts)
+
+
 def _broadcast(op: Op, x: Axes) -> Axes:
     axes = zip(x.each, op.ins[0].shape, op.outs[0].shape, strict=True)
     found = [(1, d, to) if of == 1 else (c, d, k) for (c, d, k), of, to in axes]
@@ -265,6 +278,7 @@ RULES: dict[str, Callable[..., Axes]] = {
     "tt.splat": _splat,
     "tt.expand_dims": _with_axis,
     "tt.broadcast": _broadcast,
+    "tt.trans": _turned,
 }
 
 
@@ -278,8 +292,8 @@ def hints(op: Op) -> dict[str, tuple[int, ...]]:
 def _inferred(op: Op, given: Sequence[Axes]) -> Axes:
     """Return what is inferred of an operation's result."""
     kind = op.outs[0]
-    rule = RULES.get(op.name)
-    if rule is None or (kind.pointee is None and not kind.element.startswith("i")):
+    rule = RULES[op.name]
+    if kind.pointee is None and not kind.element.startswith("i"):
         return _nothing(kind)
     if op.name in OF_CONSTANTS and None not in (given[0].value, given[1].value):
         value = OF_CONSTANTS[op.name](given[0].value, given[1].value)
@@ -287,7 +301,14 @@ def _inferred(op: Op, given: Sequence[Axes]) -> Axes:
         found = _known(value, tuple(alike), given[0].doubts | given[1].doubts)
     else:
         found = rule(op, *given)
-    return replace(found, **{name.removeprefix("tt."): said for name, said in hints(op).items()})  # seen to hold
+    return _hinted(op, found)
+
+
+def _hinted(op: Op, found: Axes) -> Axes:
+    """Return what a kernel says of a result in place of what is inferred. It was seen to hold, but of a `tl.where`."""
+    said = {name.removeprefix("tt."): values for name, values in hints(op).items()}
+    doubts = {op.number} if said and op.name == "arith.select" else ()
+    return replace(found, **said, doubts=found.doubts.union(doubts)) if said else found
 
 
 def _joined(x: Axes | None, y: Axes | None) -> Axes | None:
@@ -421,7 +442,7 @@ class Analysis:
 
     def _give_up(self, op: Op, results: Sequence[Key]) -> None:
         for key, kind in zip(results, op.outs, strict=True):
-            self._join(key, _nothing(kind))
+            self._join(key, _hinted(op, _nothing(kind)) if len(results) == 1 else _nothing(kind))
 
 
 def _bound(block: Block) -> list[str]:

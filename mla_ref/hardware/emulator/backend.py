@@ -113,6 +113,8 @@ class Compiler(CUDABackend):
 
         manager = ir.pass_manager(module.context)  # as later on its way to a GPU: what never runs is gone
         passes.ttir.add_loop_aware_cse(manager)
+        passes.common.add_sccp(manager)
+        passes.common.add_cse(manager)
         passes.common.add_canonicalizer(manager)
         manager.run(module, "make_ttir")
         return module

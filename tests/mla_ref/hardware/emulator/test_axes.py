@@ -75,10 +75,30 @@ i < 30
 n < m
 i + 2 < n
 """.strip().splitlines()
+ROWS = """
+i * 4
+i * n
+i * m
+i + m
+n - i
+n - 16 - i
+i + i
+i + 2 * i
+i + ids * 16
+i << 2
+i << m
+i % 48 % 32
+i // 8 * 8
+tl.where(i < 16, i, 0)
+tl.where(i < n, i * 16, n)
+tl.minimum(i, n) * 4
+tl.multiple_of(tl.abs(ids), 16)
+tl.multiple_of(ids, 16)
+""".strip().splitlines()
 HEAD = """
 @triton.jit
 def kernel(x_ptr, out_ptr, ids_ptr, n, m, p, BLOCK: tl.constexpr):
-    i = tl.arange(0, BLOCK)
+    i, j = tl.arange(0, BLOCK), tl.arange(0, 4)
     ids = tl.load(ids_ptr + i * 3)
     total = tl.zeros([BLOCK], tl.float32)
 """
@@ -128,6 +148,14 @@ def test_addresses_are_inferred_as_the_compiler_infers_them(compiled):
     assert len(found) >= len(OFFSETS) - 4  # those that are the same are loaded once
     assert {lines[n - 1].strip(): each for n, each in found.items() if each[0] != each[1]} == {}
     assert {each[1] for each in found.values()} == {1, 2, 4}
+
+
+@pytest.mark.parametrize("at", ["({})[:, None] + j[None, :]", "tl.trans(({})[None, :] + j[:, None])"])
+def test_what_divides_each_row_is_inferred_as_the_compiler_infers_it(compiled, at):
+    lines = (f"    total += tl.sum(tl.load(x_ptr + {at.format(each)}), axis=1)\n" for each in ROWS)
+    found, lines = compiled("".join(lines))
+    assert len(found) >= len(ROWS) - 2
+    assert {lines[n - 1].strip(): each for n, each in found.items() if each[0] != each[1]} == {}
 
 
 def test_masks_are_inferred_as_the_compiler_infers_them(compiled):

@@ -989,3 +989,17 @@ def test_a_kernel_from_the_cache_on_disk_is_in_its_own_file(tmp_path):
             module["beyond"][(1,)](torch.zeros(2))
         frame = traceback.extract_tb(caught.value.__traceback__)[-1]
         assert (frame.filename, frame.lineno, frame.line) == (str(path), 7, "tl.store(x_ptr + 7, 1.0)")
+
+
+@triton.jit
+def hinted_choice(x_ptr, y_ptr, m):
+    i = tl.arange(0, 16)
+    at = tl.max_contiguous(tl.multiple_of(tl.where(i < m, i, 0), 4), 4)
+    x = tl.load(x_ptr + at)  #!
+    tl.store(y_ptr + i, x)
+
+
+def test_what_tl_where_puts_in_the_place_of_neighbours_is_looked_at_where_it_is_loaded():
+    said = fault(emulator.Miscompiled, hinted_choice, torch.ones(16), torch.empty(16), 2)
+    assert "each 4 elements here are aligned neighbours under one mask, and they are not" in said
+    hinted_choice[(1,)](torch.ones(16), torch.empty(16), 16)

@@ -1,0 +1,26 @@
+"""As rows_shifted_by_an_argument. To the offsets a loop adds what it keeps at 0, which the compiler finds out later.
+"""
+
+EXERCISE = "scale_add"
+EXPECT = "a shift by a number that is no constant"
+
+# The cell:
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, alpha, n, by, ROWS: tl.constexpr):
+    nothing = 0
+    for _ in range(0, by):
+        nothing = by & nothing
+    start = tl.program_id(0) * 2 * ROWS + nothing
+    columns = tl.arange(0, 4)
+    offsets = start + (tl.arange(0, ROWS) << (by - 2))[:, None] + columns[None, :]
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    y = tl.load(y_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out_ptr + offsets, alpha * x + y, mask=mask & (columns < 2)[None, :])
+
+
+def scale_add(x, y, alpha):
+    out = torch.empty_like(x)
+    n = x.numel()
+    add_kernel[(triton.cdiv(n, 1024),)](x, y, out, alpha, n, 3, ROWS=512)
+    return out

@@ -1,0 +1,23 @@
+"""As rows_shifted_by_an_argument, with the block turned round and back.
+"""
+
+EXERCISE = "scale_add"
+EXPECT = "a shift by a number that is no constant"
+
+# The cell:
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, alpha, n, by, ROWS: tl.constexpr):
+    columns = tl.arange(0, 4)
+    turned = columns[:, None] + (tl.arange(0, ROWS) << (by - 2))[None, :]
+    offsets = tl.program_id(0) * 2 * ROWS + tl.trans(turned)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    y = tl.load(y_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out_ptr + offsets, alpha * x + y, mask=mask & (columns < 2)[None, :])
+
+
+def scale_add(x, y, alpha):
+    out = torch.empty_like(x)
+    n = x.numel()
+    add_kernel[(triton.cdiv(n, 1024),)](x, y, out, alpha, n, 3, ROWS=512)
+    return out
