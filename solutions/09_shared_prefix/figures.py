@@ -189,7 +189,6 @@ def claims(record):
         "tree_wins": all(
             min(each["speedups"][n] for n in ("absorb", "FlashMLA")) > 1.5 for each in found.record["levels"]
         ),
-        "alone_faster": found.record["apart"]["calls"]["prefix"]["tflops"] * 1e12 > flash_rate,
         "branches_pay": all(
             long["speedups"]["root alone"] > short["speedups"]["root alone"] > 1
             for long, short in itertools.pairwise(sorted(found.record["levels"], key=lambda each: -each["branch"]))

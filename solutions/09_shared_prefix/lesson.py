@@ -15,7 +15,8 @@
 # | `shared_attention` | the kernel: all users over shared keys and values | 4 | 3 |
 # | `tree_decode` | prefixes of prefixes: each node once, for its users | 4 | |
 #
-# Each exercise may take 10 s and 512 MiB for all its cases; speed has a limit of its own. It is that of an H100.
+# Each exercise may take 10 s and 512 MiB for all its cases; speed has a limit of its own. Speed is
+# that of an H100.
 #
 # | symbol | meaning | DeepSeek-V3 |
 # |---|---|---|
@@ -202,8 +203,8 @@ def rotate(x, cos, sin):
 # cache holds behind a sequence's length is old. The softmax scale is 1/√(Dn+Dr) in both parts. A sequence may have
 # no own tokens.
 #
-# (A serving engine keeps pages, and the pages of the prefix exist once. Its table begins with them in every row:
-# the tokens that you leave out, absorb's places 0 to L − 1, are the same.)
+# (A serving engine keeps pages, and the pages of the prefix exist once. Its table begins with them in every row. These
+# are the tokens that you leave out here, places 0 to L − 1.)
 #
 # The work is counted: your products may take twice the FLOPs of Algorithm 1. To expand every sequence's own tokens
 # takes more, and so does absorb over a long prefix: its tokens go through `k` and `v`. `merge_two` may be called;
@@ -363,7 +364,7 @@ plots.curves({"DeepSeek-V3, the prefix alone": lines}, xlabel="users", ylabel="g
 # %% [markdown]
 # The gain grows with the users until naive is bound by its arithmetic too, and ends at 1088/320 = 3.4. Measured on
 # an {{prefix_h200.device}}, both calls of `mla_ref`: the mixed step with the prefix naive, and absorb alone. 256
-# own tokens each; the products with $W^{UK}$ and $W^{UV}$ and the merge are part of both times
+# own tokens each; the products with $W^{UK}$ and $W^{UV}$ are part of both times, and so is the merge of the mixed step
 # (`benchmarks/prefix.py`).
 
 # %%
@@ -669,14 +670,14 @@ draw_one_level("Kimi K2, prompt A", "Kimi K2, prompt C")
 # each other without a pause). The least gain of all is {{least_gain}} ({{least_where}}): naive saves little with few
 # users, and FlashMLA is faster than our absorb there{{!flash_faster}}.
 #
-# **Where the paper's 3.24 stands.** TyphoonMLA reports up to 3.24 times the throughput of the better of FlashMLA
-# and FlashInfer, on a GPU of 3.3 TB/s. Here the mixed step has {{work}} times less arithmetic than absorb at Kimi
-# K2, prompt A, B = 1024. It is {{absorb_gain}} times as fast as our absorb and {{flash_gain}} times as fast as
-# FlashMLA. {{flash_gain}} is less than {{work}}: the two do not compute at one rate. FlashMLA reaches {{flash_rate}}
-# TFLOP/s, and the mixed step {{prefix_rate}}{{!flash_rate_higher}}. Its two parts were also timed alone, in turns with
-# the whole step. The prefix reaches {{alone_rate}} TFLOP/s, more than FlashMLA{{!alone_faster}}. The own contexts have
-# {{own_share}} % of the arithmetic and take {{own_us}} µs, the prefix {{alone_us}} µs. They are short: a program loads
-# queries, works on some four blocks of tokens, and stores results. The products with W_UK and W_UV come on top. In
+# **Where the paper's 3.24 stands.** TyphoonMLA reports up to 3.24 times the throughput of the better of FlashMLA and
+# FlashInfer, on a GPU of 3.3 TB/s. Here the mixed step has {{work}} times less arithmetic than absorb at Kimi K2,
+# prompt A, B = 1024. It is {{absorb_gain}} times as fast as our absorb and {{flash_gain}} times as fast as FlashMLA.
+# {{flash_gain}} is less than {{work}}: the two do not compute at one rate. FlashMLA reaches {{flash_rate}} TFLOP/s, and
+# the mixed step {{prefix_rate}}{{!flash_rate_higher}}. Its two parts were also timed alone, in turns with the whole
+# step. The prefix reaches {{alone_rate}} TFLOP/s. The own contexts have {{own_share}} % of the arithmetic and take
+# {{own_us}} µs, the prefix {{alone_us}} µs. Own contexts are short: a program loads queries, works on some four blocks
+# of tokens, and stores results. The products with W_UK and W_UV are part of these times, and not of the arithmetic. In
 # these turns the whole step took {{step_us}} µs, and {{beside_us}} µs among the longer calls of FlashMLA and absorb:
 # compare times of one measurement only.
 #
@@ -789,11 +790,12 @@ check("tree_decode")
 #
 # {{levels}}
 #
-# The tree is far ahead of both that absorb all{{!tree_wins}}. Over the root alone it gains more where branches are
-# long{{!branches_pay}}. Over {{trees}} random trees of up to three levels, several roots, and requests that share
-# nothing, `plan_prefixes` found something to expand in {{planned}}. There the step was {{median_tree}} times as fast as
-# our absorb in the median, {{best_tree}} times at best, {{worst_planned}} at least. It leaves all to absorb where the
-# parts save less than the merge and another launch take: a plan must know when not to.
+# The tree is far ahead of both that absorb all{{!tree_wins}}. Over the root alone it gains where many users share a
+# branch, and hardly where their number is near the switch point{{!branches_pay}}. Over {{trees}} random trees of up to
+# three levels, several roots, and requests that share nothing, `plan_prefixes` found something to expand in
+# {{planned}}. There the step was {{median_tree}} times as fast as our absorb in the median, {{best_tree}} times at
+# best, {{worst_planned}} at least. It leaves all to absorb where the parts save less than the merge and another launch
+# take: a plan must know when not to.
 #
 # ## What a user sees of it
 #
@@ -812,7 +814,7 @@ check("tree_decode")
 # - Attention over disjoint parts merges exactly, by natural log-sum-exps. Parts may come from different forms,
 #   kernels and libraries; then check the base.
 # - Share: naive, read once for all users. Own: absorb. Below the switch point: absorb alone.
-# - The switch point is an equation with the kernels' rates in it. With the device's it comes out too high.
+# - The switch point is an equation with the kernels' rates in it. With the data sheet's it comes out too high.
 # - Expanded prefixes cost memory that does not grow with the users.
 # - A tree needs no new mathematics: users per node, packed queries, one merge.
 #

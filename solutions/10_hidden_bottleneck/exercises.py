@@ -131,7 +131,7 @@ BYTES = Exercise(
         ),
         _bytes_slip(
             "intensity of the rows",
-            "intensity divides by the bytes of the rows: the weights are most of what moves, so divide by all bytes",
+            "intensity divides by the bytes of the rows: the weights move too, so divide by all bytes",
             of_rows=True,
         ),
         _bytes_slip(
@@ -870,7 +870,7 @@ KNEE = Exercise(
         ),
         _knee_slip(
             "last slow step",
-            "the knee is the last row before a slow step: beyond the L2 every step is slow, so take the first",
+            "the knee is taken at the last slow step: take the first, whatever follows",
             found=lambda steps, rows, bandwidth: max(n for n, step in enumerate(steps[:-1]) if step < bandwidth),
         ),
         _knee_slip(

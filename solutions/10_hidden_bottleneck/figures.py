@@ -105,7 +105,7 @@ def figures(record):
         "knee": knee,
         "behind_knee": behind_knee,
         "own_16": f"{own[16.0]:.2f}",
-        "own_48": f"{own[48.0]:.2f}",
+        "own_32": f"{own[32.0]:.2f}",
         "own_128": f"{own[128.0]:.2f}",
         "own_fall": f"{own[16.0] / own[128.0]:.1f}",
         "events_one": f"{one['events_us']:.0f}",
@@ -120,6 +120,7 @@ def figures(record):
         "wall_attention": f"{found.attention(4096)['wall_us']:.0f}",
         "graph_attention": f"{found.attention(4096)['graph_us']:.0f}",
         "wall_share": percent(found.share(4096, "wall")),
+        "events_share": percent(found.share(4096, "events")),
         "graph_share": percent(found.share(4096, "graph")),
         "flushed_share": percent(found.share(4096, "flushed")),
         "flushed_short": percent(found.share(1024, "flushed")),
@@ -136,6 +137,11 @@ def figures(record):
         "wins_up_to": found.wins_up_to("flushed"),
         "warm_wins_up_to": found.wins_up_to("graph"),
         "loses_from": found.loses_from(),
+        "value_loses": min(
+            B
+            for B in BATCHES
+            if found.times(PRODUCTS[1], B)["graph_us"] < found.times(PRODUCTS[1], B, INT4)["graph_us"]
+        ),
         "sweep_16": found.sweep("ours"),
         "sweep_4": found.sweep(INT4),
         "ratios": rounded(ratios, 2),
@@ -150,18 +156,18 @@ def figures(record):
 def claims(record):
     found = Record(record)
     times = lambda clock: [found.times(product, 1)[CLOCKS[clock]] for product in PRODUCTS]
-    own = [ratio for mib, ratio in found.over_ours().items() if 16 <= mib <= 48]
+    own, clock = found.over_ours(), lambda clock: found.share(4096, clock)
     shares = [found.share(T, "flushed") for T in (1024, 4096, 8192)]
     return {
         "events_as_wall": all(0.8 < e / w < 1.25 for e, w in zip(times("events"), times("wall"), strict=True)),
         "four_times": all(w > 3.5 * g for w, g in zip(times("wall"), times("graph"), strict=True)),
         "about_half": all(0.35 < share < 0.62 for share in shares),
         "falls_with_context": shares == sorted(shares, reverse=True),
-        "wall_lowest": found.share(4096, "wall") < found.share(4096, "graph") < found.share(4096, "flushed"),
+        "wall_lowest": max(map(clock, ("wall", "events"))) < clock("graph") < clock("flushed"),
         "int4_faster": min(found.gain(1, clock) for clock in ("graph", "flushed")) > 1,
         "more_when_flushed": found.gain(1, "flushed") > found.gain(1, "graph"),
         "loses_at_256": found.gain(256, "flushed") < 1,
-        "falls_too": own == sorted(own, reverse=True) and found.over_ours()[128.0] < 0.6 * own[0] < 0.6,
+        "falls_too": own[16.0] > 1.25 * own[32.0] and own[32.0] > 1.25 * own[128.0],
         "knee_below_l2": found.knee()[1] < 0.8 * found.record["l2_bytes"] / MIB,
         "attention_waits": found.attention(4096)[CLOCKS["flushed"]] > 10 * 1e6 * CACHE / 4.8e12,
     }

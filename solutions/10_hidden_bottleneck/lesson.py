@@ -173,8 +173,8 @@ print(f"\nthe article's {article_us} µs: {reached:.0f} GB/s; your floor: {one['
 # $$\sum_k x_k w_k = \sum_g s_g \sum_{k \in g} x_k\, n_k, \qquad w_k \approx s_g\, n_k$$
 #
 # `w_uk` [H, Dn, R] is summed over Dn, the middle axis. `w_uv` [H, Dv, R] is summed over R, the last one. So the two
-# are packed along different axes. In both cases what comes out is rows along the axis that is summed over, which a
-# kernel reads in runs:
+# are packed along different axes. Packed, both have rows along the axis that is summed over, which a kernel reads in
+# runs:
 #
 # | | shape | |
 # |---|---|---|
@@ -578,18 +578,18 @@ print(f"the article: {article_us / (article_us + article_attention_us):.0%}")
 # %% [markdown]
 # Four clocks, four answers, for the same kernels.
 #
-# - **Wall and events: {{wall_share}} %.** That compares how long Python takes to start things. Our attention takes
-#   {{wall_attention}} µs by the wall clock, and its kernels run for {{graph_attention}} of them. The wall clock gives
-#   the products their smallest share here{{!wall_lowest}}; with an attention that starts as fast as `torch.bmm` it
-#   would give them two thirds.
+# - **Wall and events: {{wall_share}} and {{events_share}} %.** They compare how long Python takes to start things. Our
+#   attention takes {{wall_attention}} µs by the wall clock, and its kernels run for {{graph_attention}} of them. These
+#   two give the products their smallest shares here{{!wall_lowest}}; with an attention that starts as fast as
+#   `torch.bmm` the wall clock would give them two thirds.
 # - **Warm graph: {{graph_share}} %.** This is the device's time, as long as nothing else uses the L2.
 # - **Flushed graph: {{flushed_share}} %.** This is nearest to serving. An engine decodes in CUDA graphs, so it does
 #   not pay Python for each kernel. And before a layer's turn comes again, the weights of all other layers have passed
 #   through the L2.
 #
 # *By bytes alone* says far more, {{bytes_share}} % at 4096 tokens. It takes the attention for a reading of its cache:
-# {{cache_mb}} MB, {{cache_us}} µs of DRAM. It takes {{flushed_attention}} µs{{!attention_waits}}. One request is too
-# little to fill the memory's pipes, and what is left is latency.
+# {{cache_mb}} MB, {{cache_us}} µs of DRAM. The attention in fact takes {{flushed_attention}} µs{{!attention_waits}}.
+# One request is too little to fill the memory's pipes, and what is left is latency.
 #
 # So about half{{!about_half}}: {{flushed_short}} % at 1024 tokens and {{flushed_long}} % at 8192, less with more
 # context{{!falls_with_context}}. The article's main point stands. **With one request the two products cost about as
@@ -623,13 +623,14 @@ plots.curves(panels, xlabel="batch B", ylabel="µs on an H200, measured", log="x
 # of your table say why it cannot gain much there: the rows are more and more of them. They do not explain a loss.
 # That is work: each integer has to be turned into a float, once for every block of requests.
 #
-# So with few requests INT4 is not slower here than cuBLAS in 16 bits. The article's kernel was, and its profiler said
-# why: it computed. What helps against that is in the appendix. With INT4 in both products their share of the layer,
-# flushed and at T = 4096, falls from {{flushed_share}} to {{int4_flushed_share}} %, and 61 layers take
-# {{int4_model_ms}} ms instead of {{model_ms}}. The price is the error of the weights. For normally distributed ones
-# the product is off by {{error_32}} % with groups of 32 and by {{error}} % with groups of 128.
-# What that does to a model: this course's small trained one needs {{bits_plain}} bits for a byte of text that it never
-# saw, and {{bits_32}} with INT4 in these two weights of every layer, in groups of 32.
+# So with few requests INT4 is not slower here than cuBLAS in 16 bits, in the product into the query; in the other one
+# it is from B = {{value_loses}} on, while the L2 is warm. The article's kernel was slower, and its profiler said why:
+# it computed. What helps against that is in the appendix. With INT4 in both products their share of the layer, flushed
+# and at T = 4096, falls from {{flushed_share}} to {{int4_flushed_share}} %, and 61 layers take {{int4_model_ms}} ms
+# instead of {{model_ms}}. The price is the error of the weights. For normally distributed ones the product is off by
+# {{error_32}} % with groups of 32 and by {{error}} % with groups of 128. What that does to a model: this course's small
+# trained one needs {{bits_plain}} bits for a byte of text that it never saw, and {{bits_32}} with INT4 in these two
+# weights of every layer, in groups of 32.
 #
 # On a GPU the next cell times your kernel, between events, with the L2 emptied before each call.
 
@@ -750,11 +751,12 @@ for name, each in (("cuBLAS", ratios), ("our 16 bits", own)):
 # %% [markdown]
 # There is a knee, and beyond it the 16-bit weights come at DRAM's pace ({{copy}} GB/s in a copy). It is between
 # {{knee}} and {{behind_knee}} MiB, and the L2 has {{l2_mib}}{{!knee_below_l2}}: why it is so early is not measured
-# here. INT4 weights are a quarter as large and stay in the L2 for longer. So from 16 MiB on the ratio to our own 16
-# bits falls: from {{own_16}} to {{own_48}} at 48 MiB, and to {{own_128}} at 128, by a factor of
-# {{own_fall}}{{!falls_too}}. The ratio to cuBLAS goes up and down, because cuBLAS's own times do. The article's falls
-# from 1.86 to 1.08, by {{article_fall}}. The article saw the right thing, at another height: its ratios are
-# above 1 because its kernel computed for too long, not because of the L2.
+# here. INT4 weights are a quarter as large and stay in the L2 for longer. The ratio to our own 16 bits falls from
+# {{own_16}} at 16 MiB to {{own_32}} at 32, in the L2, where fixed time counts less and less. It falls as much once more
+# behind the knee, to {{own_128}} at 128 MiB: by {{own_fall}} in all{{!falls_too}}. The ratio to cuBLAS goes up and
+# down, because cuBLAS's own times do. The article's falls from 1.86 to 1.08, by {{article_fall}}. The article saw the
+# right thing, at another height: its ratios are above 1 because its kernel computed for too long, not because of the
+# L2.
 #
 # ## In the field: how a measurement misleads
 #
@@ -790,7 +792,7 @@ for name, each in (("cuBLAS", ratios), ("our 16 bits", own)):
 #
 # **`do_bench` and small kernels.** `triton.testing.do_bench` times between events. For a call of a few microseconds
 # these hold more than the kernel. Lesson 00 has the same product both ways on an H100: {{do_bench}} µs by `do_bench`,
-# with the L2 flushed, and {{in_graph}} µs in a graph.
+# with the L2 flushed, and {{in_graph}} µs in a graph, where the L2 is warm: that is part of the difference.
 #
 # **Turning integers into floats.** `mla_ref`'s kernel does not shift and convert. It puts the nibble where it is into
 # the mantissa of a float whose unit is 1 there, and subtracts a constant: two bit operations and one subtraction for

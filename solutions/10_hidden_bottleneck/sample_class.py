@@ -231,7 +231,7 @@ def with_sign(nibble):
             **says("dequantize_int4", "the high nibbles have no sign"),
             **not_right("absorb_query_int4", "the high nibbles have no sign"),
             **says("which_clock", "only the first product counts"),
-            **says("l2_knee", "beyond the L2 every step is slow"),
+            **says("l2_knee", "taken at the last slow step"),
         },
     ),
     Submission(
@@ -438,7 +438,7 @@ def with_sign(nibble):
         expect={
             **says("dequantize_int4", "256 too large"),
             **not_right("absorb_query_int4", "256 too large"),
-            **says("l2_knee", "beyond the L2 every step is slow"),
+            **says("l2_knee", "taken at the last slow step"),
         },
     ),
 )

@@ -426,8 +426,8 @@ ALIGNED = (
     "stands at the last key, so it sees T−S+s+1"
 )
 ACROSS = (
-    "a sequence sees keys of the next one: mask the scores by the sequence's own T, the block goes further; where "
-    "nothing else hides them a causal mask does not"
+    "a sequence sees keys of the next one: a block goes beyond its sequence, so mask the scores by the sequence's own "
+    "T; without causality no other mask hides those keys"
 )
 NAN_ROWS = (
     "rows that see nothing of a block give NaN: their maximum is still −inf, and −inf − (−inf) is NaN; subtract 0 there"
@@ -537,7 +537,7 @@ RAGGED = Exercise(
         small=dict(lengths=[(128, 192)] * 2, H=1),
         axes=dict(q_nope="_h", q_rope="_h", k_nope="_h", v="_h", out="_h", lse="_h"),
         floor=_prefill_floor,
-        bars=((0.13, 0.5), (0.25, 1.0)),
+        bars=((0.13, 0.5), (0.24, 1.0)),
         baseline=_eager,
         ratio=2.0,
     ),
@@ -886,7 +886,9 @@ QUANTIZE = Exercise(
             size=lambda tile, R: tile and R,
         ),
         _cache_slip(
-            "one scale for the tensor", "all tokens share one scale: each has its own", size=lambda tile, R: None
+            "one scale for the tensor",
+            "all tokens share one scale: each token, or each tile, has its own",
+            size=lambda tile, R: None,
         ),
         _cache_slip(
             "scale of zeros",

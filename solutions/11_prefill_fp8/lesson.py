@@ -15,7 +15,8 @@
 # | `quantize_cache` | latents in FP8: a scale for the tensor, a token, a tile | 4 | |
 # | `pack_fp8` | the kernel: keys put together and everything cast, in one pass | 4 | 3 |
 #
-# Each exercise may take 10 s and 512 MiB for all its cases; speed has a limit of its own. It is that of an H100.
+# Each exercise may take 10 s and 512 MiB for all its cases; speed has a limit of its own. Speed is
+# that of an H100.
 #
 # | symbol | meaning | DeepSeek-V3 |
 # |---|---|---|
@@ -314,7 +315,7 @@ def tile_sizes():
 #
 # **Points for speed.** The case is what most of a long context is: twice S = 512 queries against T = 2048 tokens that
 # all lie before them, so not causal; H = 64, DeepSeek-V3's widths, bfloat16. Arithmetic decides. Half of the
-# points: 0.13 of the floor's speed. All: 0.25 of it, and 2 times the speed of a padded batch in eager PyTorch.
+# points: 0.13 of the floor's speed. All: 0.24 of it, and 2 times the speed of a padded batch in eager PyTorch.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -559,11 +560,11 @@ for chunk in (1024, 256, 64):
 # %% [markdown]
 # ## Eight bits: E4M3
 #
-# An FP8 number of the kind **E4M3** has a sign, four bits of exponent and three of fraction. So there are eight
-# numbers from one power of two to the next, and rounding is off by a sixteenth at most. They reach from $2^{-9}$ to
-# **448**. There is no infinity: the pattern behind 448 is NaN. What the cast makes of 500 depends on who casts.
-# NVIDIA's GPUs and Triton **saturate**, and give 448. PyTorch's own cast gave NaN for years, and saturates in newer
-# versions. So hold the number within ±448 yourself, and it does not matter.
+# An FP8 number of the kind **E4M3** has a sign, four bits of exponent and three of fraction. So there are eight numbers
+# from one power of two to the next, and rounding is off by a sixteenth at most. Below $2^{-6}$ the steps stay $2^{-9}$
+# wide, which is the smallest number. The largest is **448**. There is no infinity: the pattern behind 448 is NaN. What
+# the cast makes of 500 depends on who casts. NVIDIA's GPUs and Triton **saturate**, and give 448. PyTorch's own cast
+# gave NaN for years, and saturates in newer versions. So hold the number within ±448 yourself, and it does not matter.
 
 # %%
 x = torch.tensor([0.0007, 0.001, 0.3, 1.06, 17.0, 18.0, 19.0, 448.0, 500.0, 1e6])
@@ -639,7 +640,7 @@ def quantize_cache(cache, R, tile):
 check("quantize_cache")
 
 # %% [markdown]
-# What each choice costs in accuracy: the relative error of a token, the median over 512 tokens with normally
+# What each choice costs in accuracy: the relative error of a token, the median over 511 tokens with normally
 # distributed latents. In some rows of the table one token is larger than the others by a factor, in others one number
 # of every token is; then the error is that of all other numbers.
 
@@ -675,8 +676,8 @@ for label, place, factor in (
 #
 # Prefill can multiply in FP8 too, at twice the rate of 16 bits on a Hopper GPU. Its keys must be one tensor then, as
 # TokenSpeed's, cuDNN's and FlashAttention's kernels take them: [N, H, Dn+Dr]. In PyTorch that is `cat`, and two casts:
-# what is concatenated is written in 16 bits and read again. In **one kernel** every number is read once and written
-# once, as a byte.
+# what is concatenated is written in 16 bits and read again. In **one kernel** nothing is written in 16 bits: `kv` is
+# read once, and every result is written once, as a byte.
 #
 # The inputs are what the layer has, and views of them have strides. One product with W_UK and W_UV side by side gives
 # `kv`: of each token and head Dn numbers of the key, then Dv of the value. The rotated keys are the last Dr columns of
@@ -801,10 +802,10 @@ H200_GSM8K = "{{gsm8k_us}}"  # microseconds
 plots.bars(H200_GSM8K, unit="µs on an H200, measured", title="256 prompts of GSM8K's lengths, H = 128")
 
 # %% [markdown]
-# A prompt of 60 tokens moves 640 words for each row and head, for a few dozen pairs: memory decides, and here every
-# implementation is well above the floor{{!far_from_floor}}. The padded batch took {{padded_over_ours}} times the time
+# A prompt of 60 tokens moves 640 words for each row and head, for a few dozen pairs: the floor is memory's. No
+# implementation is near it{{!far_from_floor}}. The padded batch took {{padded_over_ours}} times the time
 # of our packed one, and nobody had copied the rows into it yet. Equal lengths of about as many tokens took ours
-# {{equal_us}} µs: fewer pairs, and no tile with a row or two.
+# {{equal_us}} µs, hardly less, though they have fewer pairs: pairs are not what takes the time here.
 #
 # **FP8** halves the bytes of q, k and v, and Hopper's matrix units multiply it at twice the rate. The Triton kernel
 # took {{fp8_short}} times bfloat16's time for these short prompts, and {{fp8_long}} times for the one of 8192. Twice
@@ -872,10 +873,11 @@ else:
 # %% [markdown]
 # <details><summary>Appendix: what the reference does beside, and sources</summary>
 #
-# **Two loops.** Blocks that every row of a tile sees need no mask. `mla_ref.kernels.ragged_attention` runs over them
-# first, without `tl.where`, and has the hardware compute addresses there (TMA, tensor descriptors); a second loop goes
-# across the diagonal, with masks. It works in base 2 and returns the natural lse. Each program finds its tile from the
-# offsets by itself, with `tl.cumsum` over ⌈S/block⌉: your `plan_tiles` for one tile. The host reads nothing.
+# **Two loops.** Blocks that every row of a tile sees need no mask. The Triton kernel of
+# `mla_ref.kernels.ragged_attention` runs over them first, without `tl.where`, and has the hardware compute addresses
+# there (TMA, tensor descriptors); a second loop goes across the diagonal, with masks. It works in base 2 and returns
+# the natural lse. Each program finds its tile from the offsets by itself, with `tl.cumsum` over ⌈S/block⌉: your
+# `plan_tiles` for one tile. The host reads nothing.
 #
 # **Order.** The last tile of a sequence sees most. Started first, it does not keep the others waiting at the end.
 #
@@ -893,8 +895,8 @@ else:
 # values were padded to 192; every prompt beyond one workspace of 64K tokens came out as garbage, and none below
 # (local-inference-lab/vllm #17).
 #
-# **Sources.** TokenSpeed-MLA's prefill (`tokenspeed_mla_prefill`: packed sequences, offsets of their own, natural
-# order of masks bottom-right, optional lse) and its fused "K/V pack + FP8 quantize". FlashAttention-2, Dao 2023,
+# **Sources.** TokenSpeed-MLA's prefill (`tokenspeed_mla_prefill`: packed sequences, offsets of their own, masks
+# aligned bottom-right, optional lse) and its fused "K/V pack + FP8 quantize". FlashAttention-2, Dao 2023,
 # arXiv:2307.08691. FP8 formats: Micikevicius and others 2022, arXiv:2209.05433. vLLM's chunked context for MLA: vllm
 # #12639.
 #

@@ -116,7 +116,7 @@ BYTES = Exercise(
         ),
         _count_slip(
             "output projection left out",
-            "the weights lack the output projection: [D, H·Dv] is the largest of the five",
+            "the weights lack the output projection, [D, H·Dv]",
             weights=lambda all_of_them, out: all_of_them - out,
         ),
         _count_slip("MACs for FLOPs", "the arithmetic is in MACs: one multiply-accumulate is two FLOPs", flops=1),

@@ -142,8 +142,8 @@ for T in (513, 2049, 4097, 6145):
     print(f"{line} {said['floor_us']:15.0f} µs")
 
 # %% [markdown]
-# With 128 heads on one cache, absorbed attention computes about as long as it reads: memory alone does not set the
-# floor.
+# On an H200 the two times are close, and at the last length arithmetic takes longer than reading: memory alone does
+# not set the floor.
 #
 # ## Angles that are shared
 #
@@ -226,7 +226,8 @@ def rotate_halves(x, cos, sin):
 # %% [markdown]
 # ## Exercise: naive_step
 #
-# The whole layer, as the competition's reference has it. All arguments are bfloat16.
+# The whole layer, as the competition's checker computes it. (The code in its published text transposes no heads.) All
+# arguments are bfloat16.
 #
 # | | shape | |
 # |---|---|---|
@@ -326,7 +327,7 @@ plots.stacked(forms, unit="GB moved, counted", title="A step of the challenge")
 # The same layer, same arguments, same results. Keys and values are not expanded: the query goes into the latent
 # through the key half of `kv_up`, and what attention finds there comes out through the value half (lesson 03).
 #
-# The judge counts: at most twice the FLOPs of an absorbed step, and no room for an expansion.
+# The judge counts: at most twice the FLOPs of an absorbed step. Behind a few hundred tokens an expansion takes more.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -430,8 +431,8 @@ def block_sizes(rows):
 
 # %% [markdown]
 # **Points for speed.** The case is the challenge's second: B = 128, H = 128, T = 2049 in bfloat16. Half of the points:
-# 0.05 of the floor's speed. All: 0.1 of it, and the speed of eager PyTorch. These bars are low on purpose: with 128
-# heads the tensor cores set the floor, and a kernel that computes each address by hand is far from it.
+# 0.05 of the floor's speed. All: 0.1 of it. These bars are low on purpose: a kernel that computes each address by hand
+# is far from the floor.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -592,8 +593,8 @@ check("challenge_step")
 #
 # ## Measure: where the time goes
 #
-# By count first. A step of yours moves weights and cache once, and the results of each product. The next cell holds its
-# bytes against the two other forms, and models nothing else.
+# By count first. The next cell counts weights and cache once, and the results of each product. It holds these bytes
+# against those of the two other forms, and models nothing else.
 
 # %%
 for T in (513, 6145):
@@ -646,7 +647,7 @@ else:
 # ## In the field
 #
 # - **Ports fail on conventions.** Halves or neighbours, rotated before the cache or after, angles in which dtype: each
-#   gives numbers that look right. A test at a few positions passes; one across 256 does not.
+#   gives numbers that look right. A test at the first few positions may pass; one at hundreds does not.
 # - **The oracle must fit.** A checker that expands keys and values needs more memory than what it checks. A chunked one
 #   costs time only.
 # - **A kernel by hand-made addresses is not the end.** On an H100, 128 sequences of 4096 tokens with 128 heads:
@@ -664,8 +665,8 @@ else:
 # shared memory, which leaves no room for keys and angles. Those are loaded into registers, a block ahead, and turned
 # behind the products of the block before.
 #
-# **Splits.** With 128 sequences and 128 heads there are as many programs as multiprocessors and more. With few
-# sequences lesson 06's split-KV is needed; the kernel of `mla_ref` has it.
+# **Splits.** With 128 sequences and 128 heads there are more programs than multiprocessors. With few sequences
+# lesson 06's split-KV is needed; the kernel of `mla_ref` has it.
 #
 # **CUDA graphs.** A step of this layer is about ten launches. Started one by one from Python they can take longer than
 # the GPU needs for a short context: capture them.

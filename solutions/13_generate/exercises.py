@@ -85,8 +85,8 @@ DRAFTING = Exercise(
     mistakes=(
         _rate_slip(
             "drafts taken one by one",
-            "tokens counts each draft with the same share, 1 + k·a: a draft counts only if all before it were taken, "
-            "which for the n-th has the share a^n",
+            "tokens counts each draft with the same share, 1 + k·a: the n-th counts only if it and all before it "
+            "are taken, which has the share a^n",
             tokens=lambda a, k: 1 + k * a,
         ),
         _rate_slip(

@@ -2,7 +2,8 @@
 # # Lesson 13: generate
 #
 # Your attention computes numbers. Here it writes text. You put it into a whole model, read prompts in chunks, choose
-# tokens, and then let the model check several drafted tokens in one step, which decodes faster and changes no token.
+# tokens, and then let the model check several drafted tokens in one step, which decodes faster and, but for rounding,
+# changes no token.
 # Allow four hours: one to read, three for the exercises.
 #
 # | exercise | you write | points |
@@ -21,7 +22,7 @@
 # | V | tokens that there are: the vocabulary | 129,280 |
 # | H, R | heads; width of the latent | 128, 512 |
 # | Dn, Dr, Dv | width per head: without position, with position (RoPE), value | 128, 64, 128 |
-# | k, a | drafted tokens in a step; share of them that the model takes, the **acceptance** | 1, 0.85 to 0.9 |
+# | k, a | drafted tokens in a step; **acceptance**: the share of them taken, where all before were | 1, 0.85 to 0.9 |
 
 # %% setup="imports"
 import math
@@ -151,7 +152,7 @@ for cost, check_cost in ((0.0, 1.0), (0.02, 1.0), (0.02, 1.05), (0.02, 1.15)):
 # ## A model, given
 #
 # A language model is a stack of layers between an embedding and a head. The one below is DeepSeek's without its
-# experts and without the low rank of the query. All of its weights are in a dict:
+# experts, the gate of its feed-forward layers and the low rank of the query. All of its weights are in a dict:
 #
 # | key | shape | key of `model["layers"][n]` | shape |
 # |---|---|---|---|
@@ -314,8 +315,8 @@ check("attend_pages")
 #
 # <details><summary>Hint 1</summary>
 #
-# First the row of each text: `logits[torch.arange(B), lengths - 1]`, `[B, V]`. At temperature 0 that is all but
-# `argmax`.
+# First the row of each text: `logits[torch.arange(B), lengths - 1]`, `[B, V]`. At temperature 0 only `argmax` is left
+# to do.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -469,8 +470,8 @@ check("generate_texts")
 # <details><summary>Hint 3</summary>
 #
 # Remember `before = cache["seq_lens"]` in front of the run; behind it `cache["seq_lens"] = before + (taken + 1) *
-# going`. Keep the new tokens as B lists: a text's newest is its last, and its drafts are `guesses[b, len(found[b]) -
-# 1]`. Loop while a list is shorter than `new`.
+# going`. Keep the new tokens as B lists: a text's newest is its last, and its drafts are `guesses[b,
+# min(len(found[b]), new) - 1]`, as a text that is done may have more than `new`. Loop while any list is shorter.
 #
 # </details>
 
@@ -533,9 +534,10 @@ playground.write("class Cache:\n    ", pages=attend_pages, new=60)
 playground.draft("class Cache:\n    ", new=60)
 
 # %% [markdown]
-# **Tokens per step** is what your prediction calls `tokens`. Its assumption, one acceptance for every place of a draft,
-# is the part that fails here: the layer was trained to go one token further, and of its second and third drafts the
-# model takes fewer than of its first.
+# **Tokens per step** is what your prediction calls `tokens`, or a little less: the run over the prompt counts as a
+# step, too. The shares are of all rounds. With one acceptance for every place of a draft they would be a, a² and a³:
+# divide each by the one before. These quotients fall, so the assumption fails here. The layer was trained to go one
+# token further, and does worse behind its own result.
 #
 # ## Measure: where the time of a step goes
 #
@@ -547,8 +549,8 @@ playground.draft("class Cache:\n    ", new=60)
 #
 # Naive expands the whole context in every layer of every step. With the kernel, attention and cache take
 # {{attention_share}} % of the GPU's time at B = 64. The last column is the trap: Python starts one small operation
-# after the other, and at B = 64 such a step takes {{starts}} times as long as the GPU computes. Serving engines capture
-# the step in a CUDA graph for this reason.
+# after the other, and at B = 64 the step with the kernel takes {{starts}} times as long as the GPU computes. Serving
+# engines capture the step in a CUDA graph for this reason.
 #
 # Verifying several tokens is a step with S > 1. With 16 heads and B = 64, the decode kernel alone took {{few_2}} times
 # as long for 2 tokens as for one, and {{few_4}} times for 4. With 128 heads it took {{many_2}} and {{many_4}} times.
@@ -558,8 +560,8 @@ playground.draft("class Cache:\n    ", new=60)
 # ## In the field
 #
 # - **MTP in engines.** DeepSeek-V3's checkpoint has one such layer. vLLM first took one draft of it, and then let it
-#   go on from its own result (vllm #12755, #13626). A user who ran two drafts that way, with DeepSeek-V4, saw 77 % of
-#   the first taken and 38 % of the second (vllm #41044).
+#   go on from its own result (vllm #12755, #13626). With DeepSeek-V4 and two drafts that way, a comparison saw 70 % of
+#   the first taken, and 29 % of both (vllm #41044): 41 % of the second where the first was.
 # - **k + 1 query tokens.** The fold of lesson 06 makes rows of them. Kernels that were written for one token do not
 #   take the call.
 # - **One backend, several kernels.** Engines choose by the shape of the call: absorbed for decode and drafts, expanded
@@ -578,7 +580,8 @@ playground.draft("class Cache:\n    ", new=60)
 #
 # - A step costs the weights it reads. Tokens that share a step share that cost: texts of a batch, chunks of a prompt,
 #   drafts.
-# - Drafts never change the greedy text. They change how many steps it takes: (1 − a^{k+1}) / (1 − a) tokens a step.
+# - But for rounding, drafts do not change the greedy text. They change how many steps it takes:
+#   (1 − a^{k+1}) / (1 − a) tokens a step.
 # - A cache is cut back by its lengths. Pages and attention need not know.
 #
 # Figures: {{records}}.

@@ -138,7 +138,7 @@ def verify_drafts(model, prompts, new, guesses):
             replace("verify_drafts", CUT, ""),
         ),
         expect={
-            **says("predict_drafting", "a draft counts only if all before", 1),
+            **says("predict_drafting", "the n-th counts only if it and all before it", 1),
             **says("attend_pages", "the softmax scale is 1/√(R+Dr)"),
             **says("choose_tokens", "those of the last column"),
             **says("generate_texts", "they go on behind the prompt"),

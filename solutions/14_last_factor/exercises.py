@@ -264,7 +264,7 @@ ATTENTION = Exercise(
         ),
         _attention_slip(
             "scale twice to base 2",
-            "the scale is multiplied by log2(e) twice: two_warpgroups does so before the launch",
+            "the scale is multiplied by log2(e) twice: two_warpgroups has done it once, before the launch",
             base=math.exp(math.log2(math.e)),
         ),
         *in_blocks(

@@ -12,7 +12,7 @@
 # | `piped_product` | a matrix product: tiles fetched ahead, a product always under way | 3 | 3 |
 # | `two_warpgroups` | attention by three partitions: two compute, one loads | 3 | 3 |
 #
-# Each exercise may take 10 s and 512 MiB for all its cases. Without an H100 or H200, also on other GPUs, the kernels
+# Each exercise may take 30 s and 512 MiB for all its cases. Without an H100 or H200, also on other GPUs, the kernels
 # run in the emulator. It reports every read of data that have not arrived. No model tells the time of a kernel in
 # Gluon. So points for speed come from the machine code, or, on an H100 or H200, from the clock.
 #
@@ -51,9 +51,9 @@ def described(x, block):
 # %% [markdown]
 # ## Why: who waits?
 #
-# Decoding DeepSeek-V3's attention for 128 requests, T = 4096, takes {{decode_gflop}} GFLOP. The tensor cores of an
-# {{hopper_steps_h200.device}} do 989 TFLOP/s by the data sheet. The picture has three kernels of `mla_ref` with the
-# same result, and how busy the hardware's counters say that the tensor cores are.
+# One token for each of 128 requests, T = 4096, takes one layer of DeepSeek-V3's attention {{decode_gflop}} GFLOP. The
+# tensor cores of an {{hopper_steps_h200.device}} do 989 TFLOP/s by the data sheet. The picture has three kernels of
+# `mla_ref` with the same result, and how busy the hardware's counters say that the tensor cores are.
 
 # %%
 from mla_ref import DEVICES, plots
@@ -65,11 +65,10 @@ plots.bars(
 )
 
 # %% [markdown]
-# All three give the same result from the same cache. They differ in what happens at the same time. Hopper has three
-# means for that:
+# The three differ in what happens at the same time. Hopper has three means for that:
 #
-# - **TMA**, a unit that copies a block of a tensor into shared memory. One thread starts the copy; then nobody has to
-#   wait until somebody needs the block.
+# - **TMA**, a unit that copies a block of a tensor into shared memory. One thread starts the copy, and nobody waits
+#   for it before the block is needed.
 # - **wgmma**, products that a warpgroup starts and that run beside what it does next. The second factor comes from
 #   shared memory, the first one from there or from registers; the sum is in registers.
 # - **Partitions** of a program: warps with different code and different numbers of registers. One can load while
@@ -147,7 +146,7 @@ print(f"relative error: {(c - exact).norm() / exact.norm():.1e}")
 #
 # $$\frac{2 \cdot 64 \cdot 256 \cdot 64}{989 \cdot 10^{12} / 132} = 0.28\ \text{µs}.$$
 #
-# A block that TMA fetches from the L2 cache arrives about 1 µs after it was asked for. Write down: what share of the
+# A block that TMA fetches arrives here about 1 µs after it was asked for. Write down: what share of the
 # time do the tensor cores multiply
 #
 # 1. if a turn fetches, waits, multiplies and waits,
@@ -287,11 +286,11 @@ check("piped_product")
 
 # %% [markdown]
 # Where there is no Hopper GPU, `check_speed` compiles your kernel for an H100 and reads the machine code. It looks for
-# three facts, in this order; each counts only if those before it hold: the loop starts its products by wgmma (a
-# quarter of the points); a product is under way from one turn to the next, and what the loop fetches is asked for
-# meanwhile (half); the loop moves no register to memory and back (a quarter). None counts if the kernel does more than
-# 1.1 times the products that are needed, if one program does most of them, or if multiprocessors are left without a
-# program.
+# three facts, in this order; each counts only if those before it hold: the loop starts its products by wgmma (a quarter
+# of the points); a product is under way from one turn to the next, and what the loop fetches is asked for meanwhile
+# (half); the loop moves no register to memory and back (a quarter). None counts unless `warpgroup_mma` does 0.9 to 1.1
+# times the products that are needed, no program does more than half of them, and there are programs for nine tenths of
+# the multiprocessors.
 
 # %% speed="piped_product"
 check_speed("piped_product")
@@ -312,13 +311,14 @@ turns = 8 * 64  # 1024 programs on 132 SMs are 8 rounds, of 64 blocks of K each
 print(f"a turn, one after the other: {'{{in_turn_us}}' / turns:.2f} µs")
 
 # %% [markdown]
-# A turn takes 1.0 µs more than its product: that is the fetch. The first step hides it, and most is won. The second
-# hides the time between two products. cuBLAS's tile is 256 × 128, as its kernel's name says: there 48 KiB
-# are enough for twice the products of our 40 KiB.
+# A turn takes 1.0 µs more than its product: that is the fetch. The first step hides most of it, and most is won. The
+# second hides the time between two products. Then three turns take less than 1 µs if nobody waits, and the fetch shows
+# again. cuBLAS's tile is 256 × 128, as its kernel's name says: there 48 KiB are enough for twice the products of our 40
+# KiB.
 #
-# The last column is one reason why no kernel reaches 989 TFLOP/s. The busier the tensor cores, the more power they
-# draw, and the GPU lowers its clock to stay within its limit. The data sheet's rate is that of 1.83 GHz: 132 SMs, each
-# with 4096 FLOP a cycle.
+# The last column is one reason why no kernel reaches 989 TFLOP/s. In the last three rows, the busier the tensor cores,
+# the lower the clock: they draw more power, and the GPU stays within its limit. The data sheet's rate is that of 1.83
+# GHz: 132 SMs, each with 4096 FLOP a cycle.
 #
 # ## Attention: the softmax is in the way
 #
@@ -382,7 +382,7 @@ plots.timeline({"from the top: the tensor cores, the softmax of A and of B, the 
 #
 # Behind the loop the values of the last block are still to be multiplied.
 #
-# `gl.convert_layout(p.to(gl.bfloat16), WEIGHTS)` makes the first factor of a product of weights, in registers.
+# `gl.convert_layout(p.to(gl.bfloat16), WEIGHTS)` makes weights the first factor of a product, in registers.
 # With `use_acc=False` a sum starts at 0, and the accumulator's argument is not read: pass `none`.
 #
 # Speed on a Hopper GPU: half of the points from 45 % of 989 TFLOP/s on, all from 59 % on.
@@ -549,13 +549,13 @@ check_speed("two_warpgroups")
 # - Two products at once bring another {{two_at_once}} %. But they take registers for two sets of weights. With 168
 #   registers a thread the loop does not fit: the compiler moves registers to memory and back, and the kernel is
 #   **slower** than without the step.
-# - The line above cuDNN's shows what the compiler does with your order of lines. `ptxas`, which makes machine code,
-#   may move the softmax behind the wait for the values, because nothing in front of the wait needs it. It does so
-#   here: the note under `check_speed` says that 0 of 66 exponentials stand where a product is under way. One store to
+# - The line above cuDNN's is the solution with the softmax kept where you wrote it. `ptxas`, which makes machine code,
+#   may move it behind the wait for the values, because nothing in front of the wait needs it. It does so here: without
+#   a GPU the note under `check_speed` says that 0 of 66 exponentials stand where a product is under way. One store to
 #   shared memory that nobody reads, placed in front of the wait, holds the softmax there: then it is 66 of 66. The
 #   kernel is then faster by {{held}} %. It is not more, as the other warpgroup had filled most of the gap already.
 #
-# Read the note before you believe a text. What runs is the machine code.
+# Read that note before you believe a text. What runs is the machine code.
 #
 # ## Read: the decode kernel
 #
@@ -591,8 +591,8 @@ print(re.search(r"@gluon.jit\ndef _odd.*?\n\n\n", file.read_text(), re.DOTALL)[0
 # </details>
 # <details><summary>Why does each block in shared memory have two barriers for being free, and not one?</summary>
 #
-# It lies there in two halves. The left half is free before the right one is, and the loader can fill it already. With
-# two blocks in shared memory, how soon a place is free again decides how far ahead the loader is.
+# It lies there in two halves. Of the even block the left half is free before the right one is, and the loader can fill
+# it already. With two blocks in shared memory, how soon a place is free again decides how far ahead the loader is.
 #
 # </details>
 # <details><summary>What is `zero = i >> 24` for? It is always 0.</summary>
@@ -621,7 +621,7 @@ print(re.search(r"@gluon.jit\ndef _odd.*?\n\n\n", file.read_text(), re.DOTALL)[0
 # - **FlashAttention-3** (arXiv:2407.08608) has two warpgroups that take turns by barriers, and two products at once
 #   within each. Our kernel for prefill, `mla_ref/kernels/_ragged_hopper.py`, follows it.
 # - **FlashMLA** wrote the seesaw down (deepseek-ai/FlashMLA, `docs/20250422-new-kernel-deep-dive.md`). Its dense decode
-#   for Hopper is what the table above is held against.
+#   for Hopper is what the kernel above is held against.
 # - **`warpgroup_mma_wait`** waits for the products of its own warpgroup. With one warpgroup in each partition that is
 #   enough.
 # - **Weights in registers.** While a product reads them they must not change. The wait names them for that reason.
