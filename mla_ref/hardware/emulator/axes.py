@@ -74,6 +74,14 @@ class Axes:
         return zip(self.contiguity, self.divisibility, self.constancy, strict=True)
 
 
+def _step(kind: Type) -> int:
+    """Return the bytes from one element behind a pointer to the next; 1 of an integer or an unknown type."""
+    try:
+        return storage_dtype(kind.pointee).itemsize if kind.pointee else 1
+    except KeyError:
+        return 1
+
+
 def _dividing(value: int) -> int:
     return min(value & -value, MOST) if value else MOST
 
@@ -97,7 +105,7 @@ def _made(axes: Sequence[tuple[int, int, int]], op: Op, doubtful: bool, *given: 
 
 
 def _sum(op: Op, x: Axes, y: Axes) -> Axes:
-    step, less = storage_dtype(op.ins[0].pointee).itemsize if op.name == "tt.addptr" else 1, op.name == "arith.subi"
+    step, less = _step(op.ins[0]), op.name == "arith.subi"
     doubtful, axes = False, []
     for (cx, dx, kx), (cy, dy, ky) in zip(x.each, y.each, strict=True):
         runs = math.gcd(cx, ky) if less else max(math.gcd(kx, cy), math.gcd(cx, ky))
@@ -211,7 +219,7 @@ def _loaded(op: Op, address: Axes, *rest: Axes) -> Axes:
 
 
 def _cast(op: Op, x: Axes) -> Axes:
-    steps = [storage_dtype(kind.pointee).itemsize if kind.pointee else 1 for kind in (op.ins[0], op.outs[0])]
+    steps = [_step(kind) for kind in (op.ins[0], op.outs[0])]
     wraps = op.name in ("arith.trunci", "arith.extui") and max(x.contiguity) > 1
     doubtful = wraps or (steps[0] != steps[1] and max(x.contiguity) > 1)
     return replace(x, doubts=x.doubts | {op.number}) if doubtful else x
@@ -361,7 +369,7 @@ class Analysis:
         return [(id(owner), name) for name, _ in block.args]
 
     def _known(self, name: str) -> Axes | None:
-        return self.found.get(self.names[name])
+        return self.found.get(self.names.get(name, (0, name)))
 
     def _join(self, key: Key, more: Axes | None) -> None:
         before = self.found.get(key)
@@ -460,7 +468,7 @@ def inferred(module: Module, aligned: frozenset[int] = frozenset()) -> dict[int,
         if op.name not in ACCESSES or not op.ins[0].shape or (given := known.get(op.number, [None]))[0] is None:
             continue
         address, mask = given[0], dict(enumerate(given)).get(_mask_of(op))
-        size, groups = storage_dtype(op.ins[0].pointee).itemsize, []
+        size, groups = _step(op.ins[0]), []
         for axis, (runs, by, _) in enumerate(address.each):
             count = min(runs, max(1, by // size), WIDEST // size, op.ins[0].shape[axis])
             count = min(count, mask.constancy[axis]) if mask else count
@@ -482,7 +490,7 @@ def _mask_of(op: Op) -> int | None:
 
 def look(machine: Machine, op: Op, address: torch.Tensor, mask: torch.Tensor | None) -> None:
     """Fail if the compiler makes one access of elements that are no neighbours, or of which a mask leaves some out."""
-    shape, size = op.ins[0].shape, storage_dtype(op.ins[0].pointee).itemsize
+    shape, size = op.ins[0].shape, _step(op.ins[0])
     address = machine.full(address, shape)
     groups, doubts = machine.kernel.doubted[op.number]
     for axis, count in groups:
