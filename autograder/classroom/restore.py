@@ -15,6 +15,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
+from autograder.course.colab import INSTALL
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson, clear_solution, is_unwritten
 from autograder.judging.program import MAX_CODE, Cell, is_broken, names_bound, statements_beside, without_magics
@@ -224,7 +225,7 @@ def _with_added(cells: Sequence[StudentCell], known: dict[str, NotebookNode], gi
     for cell in cells:
         yield cell
         original = known.get(cell.id) or known.get(cell.grade_id)
-        if cell.kind != "code" or original is None or cell.source == original.source:
+        if cell.kind != "code" or original is None or original["id"] == INSTALL or cell.source == original.source:
             continue
         restored = original.metadata.get("nbgrader", {}).get("locked", False) or original.cell_type != "code"
         if restored and (more := statements_beside(given, cell.source)):
