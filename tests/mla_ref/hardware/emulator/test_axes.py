@@ -1,5 +1,6 @@
 """What the emulator takes Triton's compiler to infer of addresses and masks, beside the machine code that it makes."""
 
+import linecache
 import re
 
 import pytest
@@ -120,8 +121,6 @@ def compiled(tmp_path, monkeypatch):
         path.write_text(source)
         found = {}
         exec(compile(source, str(path), "exec"), found)
-        import linecache
-
         linecache.cache[str(path)] = (len(source), None, source.splitlines(keepends=True), str(path))
         kinds = dict(x_ptr="*fp32", out_ptr="*fp32", ids_ptr="*i32", n="i32", m="i32", p="i32", BLOCK="constexpr")
         whole = {(k,): [["tt.divisibility", 16]] for k in (0, 1, 2, 3)}
