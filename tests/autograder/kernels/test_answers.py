@@ -300,7 +300,7 @@ def test_what_beginners_write_around_kernels_is_answered_too(workers, old, new, 
 
 
 ENDLESS = {
-    "stuck": ("n = row * 0\n    while n < 1: n = n * 2\n    x += n", "turns have changed neither"),
+    "stuck": ("n = -row\n    while n < 1: n = n * 2\n    x += n", "turns have changed neither"),
     "counting": (
         "n = row + 1\n    while n > 0: n = (n + 2) % 1001 + 1\n    x += n",
         "the loop had not ended when the time was up",
