@@ -23,7 +23,7 @@ test: $(STAMP)  ## lint, drift, and the tests
 	$(BIN)/mla-course build --check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup
 
-test-all: $(STAMP)  ## the tests, and more of them: kernels compiled for other GPUs, more sizes and seeds
+test-all: $(STAMP)  ## the tests, and more of the same kinds: GPUs, sizes, seeds, solutions, attacks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup --thorough
 
 lab: $(STAMP)  ## JupyterLab at lesson 00, with nbgrader's formgrader in its menu

@@ -18,8 +18,14 @@ def pytest_collection_modifyitems(config, items):
     if not config.getoption("thorough"):
         for item in items:
             if item.get_closest_marker("thorough"):
-                item.add_marker(pytest.mark.skip(reason="more GPUs, sizes or seeds: make test-all runs them"))
+                item.add_marker(pytest.mark.skip(reason="more of the same kind: make test-all runs it"))
     items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
+
+
+@pytest.fixture(scope="session")
+def thorough(request):
+    """Whether this is `make test-all`."""
+    return request.config.getoption("thorough")
 
 
 @pytest.fixture(scope="session", autouse=True)

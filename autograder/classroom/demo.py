@@ -18,8 +18,9 @@ from autograder.classroom.grade import SEED, Classroom
 from autograder.classroom.record import Graded
 from autograder.classroom.scoreboard import as_rows, print_scoreboard
 from autograder.course.course import Course, CourseError
-from autograder.course.sample import Submission, expected, hand_in, sample_lessons, submissions
+from autograder.course.sample import Expected, Submission, expected, hand_in, sample_lessons, submissions
 from autograder.files import write_whole
+from autograder.judging.verdict import Verdict
 from autograder.text import listed
 
 SECONDS = 3.0
@@ -156,10 +157,16 @@ def compare(course: Course, lesson: str, handed_in: Sequence[Submission], result
             continue
         verdicts = {verdict.exercise: verdict for verdict in result.verdicts}
         for name, wanted in expected(course.lesson(lesson), each).items():
-            got = verdicts[name]
-            if (got.score, got.outcome) != (wanted.score, wanted.outcome) or wanted.says not in got.reason:
-                surprises.append(
-                    f"{each.student} in {lesson}, {name}: {got.outcome}, {got.score} points, {got.reason!r}; "
-                    f"expected {wanted.outcome}, {wanted.score} points, {wanted.says!r}"
-                )
+            if said := surprise(verdicts[name], wanted):
+                surprises.append(f"{each.student} in {lesson}, {name}: {said}")
     return surprises
+
+
+def surprise(got: Verdict, wanted: Expected) -> str:
+    """Return how a verdict differs from the one that is expected: "" if it does not."""
+    if (got.score, got.outcome) == (wanted.score, wanted.outcome) and wanted.says in got.reason:
+        return ""
+    return (
+        f"{got.outcome}, {got.score} points, {got.reason!r}; "
+        f"expected {wanted.outcome}, {wanted.score} points, {wanted.says!r}"
+    )

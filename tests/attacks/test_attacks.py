@@ -37,6 +37,7 @@ class Entry:
     cell: str
     exercise: str
     speed: bool = False
+    long: bool = False  # to judge: for `make test-all`
     expect: str | tuple[str, ...] = ""  # in the reason; of several one
 
 
@@ -46,6 +47,12 @@ def read(path):
     tree = ast.parse(head)
     said = {each.targets[0].id.lower(): ast.literal_eval(each.value) for each in tree.body if hasattr(each, "targets")}
     return Entry(ast.get_docstring(tree), cell, **said)
+
+
+def entries(paths):
+    """Return the parameters of a test of what these files hold."""
+    of = {path: read(path) for path in paths}
+    return [pytest.param(of[path], id=name(path), marks=[pytest.mark.thorough] * of[path].long) for path in paths]
 
 
 @pytest.fixture(scope="session")
@@ -77,9 +84,8 @@ def test_a_file_says_what_it_is(path):
     assert COURSE.locate(entry.exercise)
 
 
-@pytest.mark.parametrize("path", ATTACKS, ids=name)
-def test_an_attack_fails(grader, path):
-    entry = read(path)
+@pytest.mark.parametrize("entry", entries(ATTACKS))
+def test_an_attack_fails(grader, entry):
     verdict = judged(grader, entry)[-1]
     assert verdict.outcome is not Outcome.FAULT, verdict.reason
     assert verdict.score < verdict.points, verdict
@@ -87,9 +93,8 @@ def test_an_attack_fails(grader, path):
     assert any(each in verdict.reason for each in reasons), verdict.reason
 
 
-@pytest.mark.parametrize("path", HONEST, ids=name)
-def test_an_honest_twin_earns_its_marks(grader, path):
-    entry = read(path)
+@pytest.mark.parametrize("entry", entries(HONEST))
+def test_an_honest_twin_earns_its_marks(grader, entry):
     answers, *speed = judged(grader, entry)
     assert (answers.outcome, answers.score) == (Outcome.PASSED, answers.points), answers.reason
     for verdict in speed:

@@ -168,7 +168,7 @@ for target in [TARGETS[int(sys.argv[1])]]:
 
 
 TARGETS = ["sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "gfx942"]
-MORE = [() if name in ("sm_75", "sm_90") else pytest.mark.thorough for name in TARGETS]
+MORE = [() if name == "sm_90" else pytest.mark.thorough for name in TARGETS]
 
 
 @pytest.mark.parametrize("target", [pytest.param(n, id=name, marks=MORE[n]) for n, name in enumerate(TARGETS)])

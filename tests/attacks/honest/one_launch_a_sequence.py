@@ -2,6 +2,7 @@
 
 EXERCISE = "apply_rope"
 SPEED = True
+LONG = True
 
 # The cell:
 @triton.jit

@@ -3,6 +3,7 @@
 EXERCISE = "absorbed_mla_attention"
 SPEED = False
 EXPECT = "bytes in this case"
+LONG = True
 
 # The cell:
 def absorbed_mla_attention(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, *, scale=None):

@@ -4,6 +4,7 @@ blocks, and not what lies between.
 
 EXERCISE = "scale_add"
 SPEED = True
+LONG = True
 
 # The cell:
 @triton.jit

@@ -5,6 +5,7 @@ size 128 multiprocessors have nothing to do.
 EXERCISE = "piped_product"
 SPEED = True
 EXPECT = "at full size 4 programs multiply"
+LONG = True
 
 # The cell:
 STAGES = gl.constexpr(4)  # places of the ring

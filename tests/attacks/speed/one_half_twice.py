@@ -3,6 +3,7 @@
 
 EXERCISE = "rms_norm"
 SPEED = True
+LONG = True
 
 # The cell:
 @triton.jit

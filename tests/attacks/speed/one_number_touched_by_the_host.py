@@ -4,6 +4,7 @@ number, and not the tensor.
 
 EXERCISE = "scale_add"
 SPEED = True
+LONG = True
 
 # The cell:
 @triton.jit

@@ -2,6 +2,7 @@
 
 EXERCISE = "rope_query_key"
 SPEED = True
+LONG = True
 
 # The cell:
 @triton.jit

@@ -6,6 +6,7 @@ slow machine its time is up before that is seen.
 EXERCISE = "scale_add"
 SPEED = True
 EXPECT = ("times as much as the others", "when the time was up")
+LONG = True
 
 # The cell:
 @triton.jit

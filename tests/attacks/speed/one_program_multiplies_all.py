@@ -5,6 +5,7 @@ to do.
 EXERCISE = "piped_product"
 SPEED = True
 EXPECT = "one program does 100% of the products"
+LONG = True
 
 # The cell:
 STAGES = gl.constexpr(4)  # places of the ring

@@ -3,6 +3,7 @@
 
 EXERCISE = "latent_decode"
 SPEED = True
+LONG = True
 
 # The cell:
 @triton.jit

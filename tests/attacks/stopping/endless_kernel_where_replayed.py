@@ -4,6 +4,7 @@ replay has a time limit, and its end is the student's.
 
 EXERCISE = "scale_add"
 SPEED = False
+LONG = True
 
 # The cell:
 @triton.jit

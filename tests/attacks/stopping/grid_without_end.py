@@ -4,6 +4,7 @@ wherever it is run.
 
 EXERCISE = "scale_add"
 SPEED = False
+LONG = True
 
 # The cell:
 @triton.jit
