@@ -11,10 +11,11 @@ import functools
 import inspect
 import linecache
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -45,6 +46,11 @@ from mla_ref.hardware.emulator.memory import Fills
 
 VISIBLE_SEED = "visible"
 SMALLEST_PICTURE = 64  # elements; fewer say nothing
+ALONE = (
+    "right here, but not where it is graded: there, of your other cells only the statements run that define what this "
+    "one needs. Put all that it needs into its own cell. The grader would say"
+)
+ITSELF = "right here, but not where it is graded: there its own cell fails when it is run"
 
 
 class CheckFailed(AssertionError):
@@ -187,13 +193,43 @@ def _confirmed(
             workers, cells = _started(course, KernelWorkers), program()
             settle = Answers(exercise, cells, workers)
             return judge(exercise, cells, VISIBLE_SEED, workers.sandbox, settle, hidden=False)
+        cells = program()
         if exercise.kernel:
-            kernels_of(program(), *(each.recording for each in calls))
+            kernels_of(cells, *(each.recording for each in calls))
+        if failure := _alone(exercise, cells, cases[0]):
+            return verdict_from(exercise, cases, {0: failure})
     except KernelFailure as error:
         reason = str(error)
     except CheckFailed:  # run as a script, say
         pass
     return verdict_from(exercise, cases, {0: Failure(Outcome.WRONG, reason, case=str(cases[0]))}) if reason else None
+
+
+def _alone(exercise: Exercise, program: list[Cell], case: Case) -> Failure | None:
+    """Return how the program that the judge would run fails on a case, here, or None if it does not."""
+    said: list[bytes] = []
+    request = {"program": [asdict(cell) for cell in program], "entry": exercise.name}
+    with _unseen(), torch.random.fork_rng(devices=[]), running.stopped_after(exercise.limits.seconds):
+        entry = running.entry_of(request, said.append)
+    if entry is None:
+        failure = read_case(exercise, case, {"error": wire.decode(said[-1]).get("error") or _described(NameError())})
+    else:
+        with _unseen():
+            failure = read_case(exercise, case, run_case(exercise, entry, case)[0])
+    return replace(failure, reason=f"{ALONE if entry else ITSELF}: {failure.reason}") if failure else None
+
+
+@contextmanager
+def _unseen() -> Iterator[None]:
+    """Show nothing of what is printed, displayed or drawn meanwhile."""
+    from IPython.utils.capture import capture_output
+
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    before = set(pyplot.get_fignums()) if pyplot else set()
+    with capture_output():
+        yield
+    for each in set(pyplot.get_fignums()) - before if pyplot else ():
+        pyplot.close(each)
 
 
 def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[dict[str, Any], Any, Explained | None]:

@@ -13,7 +13,8 @@ from autograder import checking
 from autograder.checking import CheckFailed, check
 from autograder.classroom import report
 from autograder.course.course import UnknownExercise
-from autograder.judging.judge import draw_cases, fault
+from autograder.judging.judge import draw_cases, fault, judge
+from autograder.judging.program import Cell, build_program
 from autograder.judging.verdict import Outcome
 
 from .tiny_course import DOUBLE, verdict
@@ -175,9 +176,38 @@ for cell in {cells!r}:
 @pytest.mark.parametrize("broken", ["def double(x) return 3 * x", "x = nowhere\ndef double(x): return 3 * x"])
 def test_a_cell_that_failed_when_it_was_run_last_is_not_checked_as_it_was_before(tiny, broken):
     right, look = "def double(x): return 2 * x", 'check("double")'
-    after = "def double(x): return 2 * x\ndouble(nowhere)"  # defined before the failure
+    after = "def double(x): return 2 * x\ndouble(nowhere)"  # defined, but the judge runs the cell whole
     cells = ["import torch\nfrom autograder import check", right, look, broken, look, right, look, after, look]
     command = [sys.executable, "-c", SHELL.format(cells=cells)]
     said = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True).stdout
-    assert said.count("double: passed") == 3, said
+    assert said.count("double: passed") == 2, said
     assert said.count("failed when it was run last") == 1, said
+    assert "its own cell fails when it is run: NameError in line 2 (`double(nowhere)`)" in said, said
+
+
+ELSEWHERE = {  # in other cells: what they do, and whether the judge sees it
+    "a list that it appends to": (["factors = []", "factors.append(2)"], True),
+    "a function that fills a list": (["factors = []\ndef put(n): factors.append(n)", "put(2)"], False),
+    "a register": (
+        ["factors = []\ndef register(f):\n    factors.append(f())\n    return f", "@register\ndef two(): return 2"],
+        False,
+    ),
+    "a magic": (["get_ipython().run_cell('factors = [2]')"], False),
+    "a cell that fails after it": (["factors = [2]\nraise ValueError"], True),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_other_cells_do_counts_in_a_check_as_it_does_for_the_judge(tiny, bubble, name):
+    before, right = ELSEWHERE[name]
+    solution = "print('loud')\ndef double(x): return factors[-1] * x"
+    cells = ["import torch\nfrom autograder import check", *before, solution, 'check("double")']
+    command = [sys.executable, "-c", SHELL.format(cells=cells)]
+    said = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True).stdout
+    assert said.count("loud") == 1, said
+    assert ("double: passed" in said) == right, said
+    own = [Cell(f"cell {n}", source) for n, source in enumerate([*before, solution])]
+    program = build_program((), (), own, own[-1])
+    assert (judge(DOUBLE, program, "seed", bubble).outcome is Outcome.PASSED) == right
+    if not right:
+        assert "right here, but not where it is graded" in said
