@@ -31,7 +31,7 @@ from triton.backends.nvidia.compiler import CUDABackend, CUDAOptions
 from .gluon import Descriptor
 from .machine import STAGES, WARPS, Kernel
 from .memory import Memory, Region, tensors
-from .ttir import DESCRIBED, generic_text, parse
+from .ttir import DESCRIBED, SUFFIX, generic_text, parse
 
 NAME = "emulator"
 CAPABILITY = 80  # without TMA: descriptors become pointers
@@ -45,7 +45,6 @@ USED = re.compile(r"^( *(?:%[\w#:]+ = )?tt\.descriptor_\w+ .*) loc\((.*)\)$", re
 ALIGNED = 16  # bytes
 ROWS = re.compile(r"tt\.descriptor_(gather|scatter) ")
 UNEVEN = "a tensor descriptor of which the start or a stride is no multiple of 16 bytes"
-SUFFIX = ".emulated.ttir"  # of a file that a module is read from
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
 MOST_WARPS = 32  # of a program: 1024 threads
 CONSTANT = "constexpr"
@@ -446,6 +445,4 @@ def kernel_of(text: str, name: str, places: Sequence[Sequence[int]] | None = Non
     for op in found.ops:
         if places is not None:
             op.place = (op.place[0], *(places[op.key - 1] if 0 < op.key <= len(places) else (0, 0)))
-        if op.place[0].endswith(SUFFIX):  # what had no place got one in the text
-            op.place = ("", 0, 0)
     return Kernel(found, name)

@@ -31,6 +31,7 @@ DTYPE_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "f16": 16, "bf1
 
 Place = tuple[str, int, int]  # file, line, column
 NOWHERE: Place = ("", 0, 0)
+SUFFIX = ".emulated.ttir"  # of a file that a module is read from: what had no place gets one in its text
 DESCRIBED = "by a descriptor"  # the name of a location, and so of what becomes of an operation that has it
 
 
@@ -239,7 +240,7 @@ class Locations:
             return self.known[text]
         found = NOWHERE
         if match := re.match(r'"(.*)":(\d+):(\d+)', text):
-            found = (match[1], int(match[2]), int(match[3]))
+            found = NOWHERE if match[1].endswith(SUFFIX) else (match[1], int(match[2]), int(match[3]))
         elif depth < 50:  # of a callsite the callee comes first
             for name in re.findall(r"#(loc\d*)", text):
                 place = self.place(self.raw.get(name, ""), depth + 1)
