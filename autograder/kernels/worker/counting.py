@@ -100,6 +100,7 @@ class Counter(Watch):
         self.chances: dict[str, float] = {}  # and how often if each branch in a loop were taken
         self.sums: dict[tuple[int, str], int] = {}
         self.own: dict[tuple[int, str], int] = {}
+        self.each: dict[tuple[int, str], dict[int, int]] = {}  # and of each program
         self.distinct: dict[tuple[int, str], int] = {}
         self.extent: dict[tuple[int, str], list[int]] = {}
         self.seen: dict[tuple[int, str], np.ndarray] = {}
@@ -184,6 +185,7 @@ class Counter(Watch):
                 list(self.arithmetic),
                 *(dict(getattr(self, name)) for name in BY_LINE),
             )
+            self.number = number
             self._begin(self.weights[number])
             for at, lines in self.bodies.items():
                 for line in lines:
@@ -344,11 +346,13 @@ class Counter(Watch):
             self.seen[key] = blank(8 * len(self.memory.last[number])).view(np.int64)
             self.extent[key] = [int(where[0]), int(where[-1])]
             self.sums[key] = self.own[key] = self.distinct[key] = 0
+            self.each[key] = dict.fromkeys(self.weights, 0)
         seen = self.seen[key]
         before = seen[where]
         mine = int((before < self.started).sum())
         self.sums[key] += mine * self.weight
         self.own[key] += mine
+        self.each[key][self.number] += mine
         self.distinct[key] += int((before == 0).sum())
         seen[where] = self.memory.clock
         extent = self.extent[key]

@@ -41,6 +41,7 @@ BESIDE = 21  # programs that run with a sample of three: for their results, and 
 LONGER = 1.1  # times as much as any program that was counted: one that does more is counted too
 LONGEST = {True: 50.0, False: 2.0}  # and at most so many, by whether a program may run twice
 PER_ELEMENT = ("tt.map_elementwise", "tt.reduce", "tt.scan")
+STEPS = 4  # in how much programs do, from one to the next: where there are more, a sample tells on average
 MARKED = 4096  # bytes that show how much of what one launch wrote later ones write again
 WINDOW = 256  # elements of a row that are compared together
 
@@ -500,6 +501,7 @@ class _Launch:
         counter, seen, ran = None, set(), {number for number, _ in chosen}
         touched, exact = _touched(self.kernel, self.given), all(n <= per_axis for n in grid)
         again = not touched["atomic"] and not touched["load"] & touched["store"]  # a program may run twice
+        self.again = again
         if limit is not None and len(chosen) > 3 and again:  # which run once alone
             middle = rng.randrange(1, self.programs - 1) if rng else chosen[len(chosen) // 2][0]
             first = count([(0, 1), (middle, self.programs - 2), (self.programs - 1, 1)], False)
@@ -536,8 +538,31 @@ class _Launch:
 
     def estimate(self, storage: int) -> float:
         """Return the bytes that all programs write to a storage: as many for each as those that were counted."""
-        own, weighted = self.counter.own[storage, "write"], self.counter.sums[storage, "write"]
-        return self.writes.bytes[storage] * weighted / own
+        each, stand_for = self.counter.each[storage, "write"], self._stand_for
+        return self.writes.bytes[storage] * sum(stand_for[n] * own for n, own in each.items()) / sum(each.values())
+
+    @functools.cached_property
+    def _stand_for(self) -> dict[int, int]:
+        """How many programs do as much as each that was counted does.
+
+        Where one of them does more than the next, as where a persistent kernel's last tiles are dealt out, those in
+        between run until it is known which is the first that does less.
+        """
+        weights, counts = self.counter.weights, self.turns.counts
+        numbers = sorted(weights)
+        steps = {a: b for a, b in itertools.pairwise(numbers) if counts.get(a) != counts.get(b)}
+        if not self.again or self.grid[0] != self.programs or not 1 <= len(steps) <= STEPS:
+            return weights
+        found, before = {}, -1
+        for number in numbers:
+            low, high = number, steps.get(number, number + 1)
+            while high - low > 1:
+                middle, turns = (low + high) // 2, Turns()
+                self._run([middle], False, turns)
+                alike = turns.counts[middle] == counts[number]
+                low, high = (middle, high) if alike else (low, middle)
+            found[number], before = low - before, low
+        return found
 
     def _with_places(self, counts: dict[str, Any]) -> dict[str, Any]:
         flops = sorted(self.ran.flops.values())
