@@ -267,6 +267,10 @@ def _walk(nodes: Sequence[ast.AST], top: _Scope) -> tuple[set[str], bool]:
         node, scope = waiting.pop()
         if isinstance(node, ast.Name):
             (scope.reads if isinstance(node.ctx, ast.Load) else scope.bound).add(node.id)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            scope.reads.add(node.target.id)  # before it binds it
+            scope.bound.add(node.target.id)
+            waiting.append((node.value, scope))
         elif isinstance(node, ast.Constant):
             continue
         elif isinstance(node, ast.Import | ast.ImportFrom):

@@ -50,6 +50,8 @@ class Answers:
     warpgroup_flops
         By number of the case, what kernels in Gluon multiplied and added by `warpgroup_mma`: all programs, and the one
         that did most.
+    copied
+        By number of the case, the bytes that they had TMA fetch.
     """
 
     def __init__(self, exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers):
@@ -57,6 +59,7 @@ class Answers:
         self.ran: set[Place] = set()
         self.recordings: dict[int, record.Recording] = {}
         self.warpgroup_flops: dict[int, tuple[int, int]] = {}
+        self.copied: dict[int, int] = {}
 
     def __call__(
         self, cases: Sequence[Case], messages: Mapping[int, Mapping[str, Any]]
@@ -121,6 +124,7 @@ class Answers:
                 self.ran |= replayed.places(kernels.source, recording)
                 flops = [counts["warpgroup_flops"] for counts in replayed.counts]
                 self.warpgroup_flops[n] = sum(every for every, _ in flops), max((most for _, most in flops), default=0)
+                self.copied[n] = sum(counts["copied"] for counts in replayed.counts)
         return found, failures
 
     def _explained(self, recording: Recording, case: Case) -> Explained:

@@ -37,6 +37,8 @@ from mla_ref.hardware.devices import DEVICES, find_device
 SAMPLED = 0.02  # of a modelled time: by so much it may hang on which programs a secret seed chooses
 MORE = 1.1  # of the compulsory FLOPs, as tails are multiplied with what lies beyond them
 ALONE = 0.5  # of them, in one program of a small call
+FED = 64.0  # bytes that a multiprocessor of Hopper takes from the L2 cache in a cycle, at most
+MULTIPLIED = 4096.0  # and the FLOPs of its tensor cores in 16 bits, at most
 
 
 @dataclass(frozen=True)
@@ -137,11 +139,16 @@ def model(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, s
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the compiler says of a call's launches, what it does in order, and why no fact counts; "" if they do."""
+    """What the compiler says of a call's launches, what it does in order, and why no fact counts; "" if they do.
+
+    The tensor cores can be busy for a `share` of the time, at most, for the reason that is `held`.
+    """
 
     launches: Sequence[Mapping[str, Any]]
     form: tuple[str, ...]
     reason: str
+    share: float = 1.0
+    held: str = ""
 
 
 def compiled_and_compared(
@@ -166,7 +173,29 @@ def compiled_and_compared(
         reason = f"warpgroup_mma does {share:.0%} of the FLOPs that the work takes: leave out what nobody needs"
     elif most > ALONE * every:
         reason = f"one program does {most / every:.0%} of the products, while others wait: share them out"
-    return Compiled(compiled, form_of(recording), reason)
+    share, held = min([_fed(every, answers.copied[number]), *map(_busy, _loops(compiled))])
+    return Compiled(compiled, form_of(recording), reason, share, held)
+
+
+def _loops(compiled: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [loop for each in compiled for loop in each["product_loops"]]
+
+
+def _fed(flops: float, copied: float) -> tuple[float, str]:
+    """Return the share of the time for which tensor cores are busy that get so many bytes, at most, and why."""
+    per_byte = flops / max(copied, 1)
+    held = f"{per_byte:.3g} FLOPs for each byte that is fetched leave the tensor cores {{}} of the time, as a"
+    held += f" multiprocessor takes {FED:.0f} bytes a cycle from the L2 cache at most: multiply larger tiles"
+    return min(1.0, per_byte * FED / MULTIPLIED), held
+
+
+def _busy(loop: Mapping[str, Any]) -> tuple[float, str]:
+    """Return the share of the time for which the tensor cores are busy in a loop, at most, and why."""
+    if loop["inner"]:
+        return 0.0, "a loop turns within the one with products, and nothing tells how long: unroll it (static_range)"
+    cycles, beside = loop["cycles"], loop["beside"]
+    held = f"the products of a turn take {cycles} cycles, and what is beside them {beside} at the least"
+    return min(1.0, cycles / max(beside, 1)), f"{held}: the tensor cores are {{}} of the time"
 
 
 def compiled_at_full_size(
@@ -196,17 +225,27 @@ def compiled_at_full_size(
     reason = ""
     if min(programs, default=device.sms) < NEARLY * device.sms:
         reason = f"at full size {min(programs)} programs multiply, and {device.name} has {device.sms} multiprocessors"
-    return Compiled(compiled, form, reason)
+    share, held = min(map(_busy, _loops(compiled)), default=(1.0, ""))
+    return Compiled(compiled, form, reason, share, held)
 
 
 def by_facts(exercise: Exercise, *calls: Compiled) -> Verdict:
-    """Hold what the compiler says of each call's launches against the exercise's facts."""
+    """Hold what the compiler says of each call's launches against the exercise's facts.
+
+    They earn no more than the last bar that the tensor cores can reach.
+    """
     speed, parts = exercise.speed, []
     reason = next((call.reason for call in calls if call.reason), "")
+    slowest = min(calls, key=lambda call: call.share)
+    left = speed.points * max((earns for bar, earns in speed.bars if slowest.share >= bar), default=0.0)
     for fact in speed.facts:
         reason = reason or next(filter(None, (fact.missing(call.launches) for call in calls)), "")
         points = speed.points * fact.share
-        parts.append(PartVerdict(fact.name, points, 0.0 if reason else points, reason))
+        earned = 0.0 if reason else min(points, left)
+        if not reason and points > left:
+            reason = slowest.held.format(f"busy at most {slowest.share:.0%}")
+        parts.append(PartVerdict(fact.name, points, earned, reason))
+        left -= earned
     score = sum(part.score for part in parts)
     outcome = Outcome.PASSED if not reason else Outcome.PARTIAL if score else Outcome.SLOW
     notes = [f"by the machine code for {DEVICES[speed.device].name}: where there is a GPU, the clock decides"]

@@ -452,11 +452,19 @@ def _all(calls: Sequence[Any], *args: Any) -> None:
 
 
 class Ran(Watch):
-    """Which places of a kernel's text ran, as lines and columns, and each program's FLOPs by `warpgroup_mma`."""
+    """Which places of a kernel's text ran, as lines and columns.
+
+    Of programs in Gluon the FLOPs of `warpgroup_mma`, by program, and the bytes that they have TMA fetch, `copied`.
+    """
 
     def __init__(self):
         self.places: set[tuple[int, int]] = set()
         self.flops: dict[int, int] = {}
+        self.copied = 0
+
+    def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
+        if op.described and op.name == "tt.load":
+            self.copied += math.prod(op.ins[0].shape) * _itemsize(op)
 
     def block(self, machine: Machine, block: Block) -> None:
         self.places.update((op.line, op.place[2]) for op in block.ops if op.name.startswith(PLACED))

@@ -24,6 +24,9 @@ def product_loops(code: Sequence[str], labels: Mapping[str, int]) -> list[dict[s
     under way come first: `[beside, all]`. At `most` so many groups of products are under way at once, `carried` of them
     from one turn to the next; a group that is small beside the loop's largest does not count. The partition that it is
     in has so many `registers` a thread; 0 if no partition asks for any.
+
+    A turn keeps the tensor cores busy for so many `cycles`; its other instructions take as many as `beside`, at the
+    least: a scheduler starts one a cycle, and a special function takes eight. `inner` are loops within it.
     """
     loops = sorted(set(_loops(code, labels)), key=lambda loop: loop[1] - loop[0])
     found: list[tuple[int, int]] = []
@@ -33,8 +36,10 @@ def product_loops(code: Sequence[str], labels: Mapping[str, int]) -> list[dict[s
             found.append((first, last))
     taken = [int(match[1], 16) if (match := REGISTERS.search(text)) else 0 for text in code]
     registers = [next(filter(None, reversed(taken[:first])), 0) for first, _ in sorted(found)]
-    loops = [_read(code[first : last + 1]) for first, last in sorted(found)]
-    return [{**loop, "registers": count} for loop, count in zip(loops, registers, strict=True)]
+    within = [sum(first <= a and b <= last for a, b in loops) - 1 for first, last in sorted(found)]
+    read = [_read(code[first : last + 1]) for first, last in sorted(found)]
+    columns = zip(read, registers, within, strict=True)
+    return [{**loop, "registers": count, "inner": inner} for loop, count, inner in columns]
 
 
 def _loops(code: Sequence[str], labels: Mapping[str, int]) -> list[tuple[int, int]]:
@@ -81,4 +86,5 @@ def _read(body: Sequence[str]) -> dict[str, Any]:
                 if re.search(pattern, text):
                     found[name][0] += beside > 0
                     found[name][1] += 1
-    return {**found, "carried": beside}
+    special = sum("MUFU" in text for text in body)
+    return {**found, "carried": beside, "cycles": sum(size) // 2, "beside": max(len(body), 8 * special)}

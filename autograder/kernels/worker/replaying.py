@@ -570,6 +570,7 @@ class _Launch:
             **counts,
             "ran": sorted(map(list, self.ran.places)),
             "warpgroup_flops": [sum(flops), max(flops, default=0)],
+            "copied": self.ran.copied,
         }
 
 

@@ -88,6 +88,18 @@ def test_what_the_solution_needs_is_found_before_and_after_it(helper):
     assert run(ANSWER, helper, main=0) == 42
 
 
+@pytest.mark.parametrize(
+    "solution",
+    [
+        "def answer():\n    global calls\n    calls += 1\n    return calls",
+        "def count():\n    global calls\n    calls += 1\ndef answer():\n    count()\n    return calls",
+        "calls += 1\ndef answer(): return calls",
+    ],
+)
+def test_what_is_added_to_is_needed(solution):
+    assert run("calls = 41", solution, main=1) == 42
+
+
 def test_helpers_may_be_spread_over_cells_in_any_order():
     assert run("def a(): return b()", ANSWER, "def b(): return C", "def helper(): return a()", "C = 42", main=1) == 42
 

@@ -164,3 +164,20 @@ def test_what_the_compiler_finds_is_said(workers):
     said = str(raised.value)
     assert "CompilationError in line 32 (`acc = warpgroup_mma(" in said
     assert "expected the last dimension of the first operand to be equal to" in said
+
+
+def test_what_stands_beside_the_products_leaves_room_for_them(workers):
+    """The lesson's own kernels: their tensor cores could be busy for longer than the last bar asks."""
+    for name, exercise in EXERCISES.items():
+        compared = compiled_and_compared(exercise, program(name), workers)
+        assert exercise.speed.bars[-1][0] < compared.share <= 1, (name, compared)
+
+
+def test_a_smaller_tile_earns_the_bar_that_it_can_reach(workers):
+    """64 by 64: 32 FLOPs for a byte, half of the tensor cores' rate at most."""
+    edits = [("BLOCK_N = gl.constexpr(256)", "BLOCK_N = gl.constexpr(64)"), ("[16, 256, 16]", "[16, 64, 16]")]
+    edits += [("-(-N // 256)", "-(-N // 64)"), ("(b, [256, 64])", "(b, [64, 64])"), ("(c, [64, 256])", "(c, [64, 64])")]
+    smaller = program("piped_product", edits)
+    found = judge_speed(EXERCISES["piped_product"], smaller, workers)
+    assert (found.outcome, found.score) == (Outcome.PARTIAL, 1.5)
+    assert "32 FLOPs for each byte that is fetched leave the tensor cores busy at most 50% of the time" in found.reason
