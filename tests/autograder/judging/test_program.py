@@ -93,7 +93,6 @@ def test_what_the_solution_needs_is_found_before_and_after_it(helper):
     [
         "def answer():\n    global calls\n    calls += 1\n    return calls",
         "def count():\n    global calls\n    calls += 1\ndef answer():\n    count()\n    return calls",
-        "calls += 1\ndef answer(): return calls",
     ],
 )
 def test_what_is_added_to_is_needed(solution):
