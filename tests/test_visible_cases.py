@@ -81,3 +81,37 @@ def test_a_dtype_that_the_text_promises_is_in_a_visible_case(name):
                     told += 1
                     assert promised <= seen, (exercise.name, argument)
     assert told or name in ("12_decode_challenge", "14_last_factor")  # where all has one dtype
+
+
+EXERCISES = [each for name in COURSE.lesson_names() for each in COURSE.lesson(name).exercises]
+FIXED = {  # by exercise, what has one size in all cases, or one value
+    "mla_decode_step": "all but batch, heads and capacity",
+    "naive_step": ["x[1]"],  # one new token
+    "absorbed_step": ["x[1]"],
+    "challenge_step": ["x[1]", "x[2]", "q_down[0]", "q_down[1]", "q_up[1]", "kv_down[1]", "wo[0]"],
+    "generate_texts": "the lesson's own model",
+    "verify_drafts": "the lesson's own model",
+    "two_warpgroups": ["q[2]", "k[2]", "v[2]"],  # heads of 128
+}
+
+
+def values(name, argument):
+    """Yield each number of an argument, and each size of its tensors, with a name."""
+    if isinstance(argument, torch.Tensor):
+        yield from ((f"{name}[{axis}]", size) for axis, size in enumerate(argument.shape))
+    elif isinstance(argument, dict):
+        for key, each in argument.items():
+            yield from values(f"{name}.{key}", each)
+    elif isinstance(argument, int | float):
+        yield name, argument
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda each: each.name)
+def test_no_size_and_no_number_is_the_same_in_all_cases(exercise):
+    """Else who writes that number in place of the argument is right: 0.25 for the scale, 16 for the RoPE's width."""
+    found = {}
+    for case in draw_cases(exercise, "seed"):
+        for name, value in [each for argument in case.arguments.items() for each in values(*argument)]:
+            found.setdefault(name, set()).add(value)
+    once, fixed = [name for name, each in found.items() if len(each) == 1], FIXED.get(exercise.name, [])
+    assert once == fixed or (isinstance(fixed, str) and once)

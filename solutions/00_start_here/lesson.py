@@ -139,10 +139,10 @@ except CheckFailed as error:
 # broken cell costs only the exercises that need it. Where an exercise builds on an earlier one, the grader supplies the
 # right earlier answer, so one mistake is counted once.
 #
-# From lesson 01 on, compute with torch's operations. In most exercises nothing counts that Python or NumPy makes of the
-# numbers in a tensor. The check says so.
+# From lesson 01 on, compute with torch's operations. In most exercises a result does not count that Python or NumPy has
+# computed from the numbers in a tensor. The check says so.
 #
-# **Its limits.** One exercise has 10 s of wall-clock time and 512 MiB of memory beyond what PyTorch takes itself.
+# **Its limits.** One exercise has 10 s of the processor's time and 512 MiB of memory beyond what PyTorch takes itself.
 #
 # | kind | outcomes | points |
 # |---|---|---|

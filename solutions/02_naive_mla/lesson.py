@@ -9,8 +9,8 @@
 # two and a half hours.
 #
 # Every exercise is graded on its own, with the right solutions of the earlier ones. `check` calls your own where it has
-# no others, and says so. Each may use 10 s and 512 MiB. The tensors are small; hidden cases have other shapes: odd
-# widths, one token, one head.
+# no others, and says so when something is wrong. Each may use 10 s and 512 MiB. The tensors are small; hidden cases
+# have other shapes: odd widths, one token, one head.
 #
 # The equations are those of DeepSeek-V2 (arXiv:2405.04434), as repeated in section 3.1 of the report *Optimizing
 # Multi-head Latent Attention for Efficient Inference* (below: "the report").
@@ -556,8 +556,8 @@ print(f"\nmultiply-accumulates: you wrote {my_quotient:g}, counted H(Dn+Dv)R / H
 # %% [markdown]
 # The expansion has about 410 times the arithmetic of the attention. Its time is a smaller multiple: it is a large
 # matrix product, which a processor does near its full rate. The attention of a single query does two operations with
-# each number that it reads, so it waits for memory. Each step expands every latent again, so generating $T$ tokens
-# takes time that grows with $T^2$.
+# each number that it reads, so it waits for memory. Each step expands every latent again. Over $T$ tokens that grows
+# with $T^2$, as attention itself does, and it is by far the larger part.
 #
 # The next cell calculates the same for an H100, as in lesson 00: the sizes of DeepSeek-V3 in bfloat16, 128 sequences of
 # 4096 tokens, one layer, one step.
@@ -733,8 +733,9 @@ print(f"ten decode steps against one pass of the reference: largest difference {
 #
 # The course has a small trained model of DeepSeek-V3's architecture. It reads and writes bytes, and has seen the
 # documentation and sources of Python's standard library. The next cell puts your `mla_decode_step` in place of all six
-# of its attention layers. A layer that is right writes on as the model does by itself. Then make a mistake on purpose:
-# with a scale of 1/√(R + Dr) the model writes another text, with neither queries nor keys rotated nothing but blanks.
+# of its attention layers, which may take a minute. A layer that is right writes on as the model does by itself. Then
+# make a mistake on purpose: with a scale of 1/√(R + Dr) the model writes another text, with neither queries nor keys
+# rotated nothing but blanks.
 
 # %%
 from mla_ref import playground

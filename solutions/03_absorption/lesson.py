@@ -410,7 +410,7 @@ check("absorbed_mla_attention")
 
 # %% [markdown]
 # **Your code in the model.** The trained model of lesson 02 writes on, with your absorbed form in all of its layers.
-# It does not know that its keys and values are never built.
+# That may take a minute. It does not know that its keys and values are never built.
 
 # %%
 from mla_ref import playground
@@ -707,7 +707,8 @@ plots.curves(
 # - A matrix that stands between a query and every token belongs to the query: $W^{UK}$ before the attention, $W^{UV}$
 #   after it.
 # - For DeepSeek-V3 that costs 3.4 times the arithmetic of attention and reads 1/71 of the bytes. Decoding is bound by
-#   bytes, so it wins there. Beyond about 170 new tokens per sequence the naive form takes fewer FLOPs.
+#   bytes, so it wins there. With a long context and more than about 170 new tokens per sequence the naive form takes
+#   fewer FLOPs.
 # - The softmax scale stays 1/√(Dn+Dr), whatever the widths of the tensors.
 #
 # <details><summary><b>Appendix: two traps in the field</b></summary>

@@ -260,11 +260,11 @@ else:
 # `tl.dot(x, y, acc, input_precision="ieee")`. The other bits are cut off, and an operand is off by up to 1/1024 of
 # itself. The emulator does the same. For operands of 16 bits the option changes nothing. So write it.
 #
-# **Loading ahead.** While the matrix units compute one turn, the next turns can be on their way. With
-# `num_stages=3` at the launch, up to three turns lie in **shared memory** at a time. For tiles of 128 × 128 and
-# turns of 64 columns that is 3 · (128 · 64 + 64 · 128) · 2 bytes, 96 KiB. A program on an H100 can have 227 KiB,
-# on a T4 64 KiB. Tiles of 16 × 64 took {{one_stage_us}} µs on an H100 with one stage, and {{three_stages_us}} µs
-# with three. (The grader's model hardly shows the difference for tiles of 128 × 128.)
+# **Loading ahead.** While the matrix units compute one turn, the next turns can be on their way. With `num_stages=3` at
+# the launch, up to three turns lie in **shared memory** at a time. For tiles of 128 × 128 and turns of 64 columns that
+# is 3 · (128 · 64 + 64 · 128) · 2 bytes, 96 KiB. A program on an H100 can have 227 KiB, on a T4 64 KiB. Tiles of
+# 16 × 64 took {{one_stage_us}} µs on an H100 with one stage, and {{three_stages_us}} µs with three. (The grader's model
+# shows that difference, and hardly one for tiles of 128 × 128.)
 #
 # ## Exercise: scaled_matmul
 #
@@ -569,10 +569,10 @@ p = (x - x.max()).exp()
 print("the same, less maximum:", (p / p.sum()).tolist())
 
 # %% [markdown]
-# **The mask** comes first. A position that is not seen must touch neither the maximum nor the sum. What is stored
-# there is left over from somebody else: it can be huge, and it can be NaN. Loaded with `other=float("-inf")` all
-# is well at once: −∞ is never the maximum, and its exponential is 0. That holds for the places between T and the
-# block, too. 0 in place of −∞ is wrong, as $e^0 = 1$.
+# **The mask** comes first. A position that is not seen must touch neither the maximum nor the sum. What is stored there
+# is left over from somebody else: it can be huge, and it can be NaN. Loaded with `other=float("-inf")` all is well at
+# once: −∞ is the maximum of no row that sees anything, and its exponential is 0. That holds for the places between T
+# and the block, too. 0 in place of −∞ is wrong, as $e^0 = 1$.
 #
 # **A row that sees nothing** has the maximum −∞, and −∞ − (−∞) is NaN. Its weights shall be zeros.
 #

@@ -364,9 +364,9 @@ DECODE = Exercise(
         Part(
             "one block of tokens",
             1,
-            visible=[dict(B=2, H=5, T=16), dict(B=1, H=130, T=16, R=64, Dr=32), dict(B=1, H=1, T=16)],
+            visible=[dict(B=2, H=5, T=16), dict(B=1, H=130, T=16, R=64, Dr=32, scale=0.1), dict(B=1, H=1, T=16)],
             hidden=lambda r: [
-                dict(B=1, H=r.choice([18, 20, 40]), T=16, R=r.choice([16, 64]), Dr=r.choice([16, 32])),
+                dict(B=1, H=r.choice([18, 20, 40]), T=16, R=r.choice([16, 64]), Dr=r.choice([16, 32]), scale=0.15),
                 dict(B=1, H=r.randint(130, 140), T=16, R=16, Dr=16),
             ],
         ),
@@ -375,17 +375,17 @@ DECODE = Exercise(
             2,
             visible=[
                 dict(B=1, H=8, T=256),
-                dict(B=1, H=20, T=384, dtype=BF16),
+                dict(B=1, H=20, T=384, scale=0.4, dtype=BF16),
                 dict(B=1, H=8, T=192, sharp=60.0),
                 dict(B=1, H=2, T=2000, sharp=0.0, first=12.0),
             ],
-            hidden=lambda r: [dict(B=1, H=r.randint(1, 20), T=128 * r.randint(1, 3), R=64, dtype=BF16)],
+            hidden=lambda r: [dict(B=1, H=r.randint(1, 20), T=128 * r.randint(1, 3), R=64, scale=0.1, dtype=BF16)],
         ),
         Part(
             "lengths of their own",
             1,
             visible=[
-                dict(B=4, H=8, T=200, lens=(200, 21, 0, 1)),
+                dict(B=4, H=8, T=200, lens=(200, 21, 0, 1), scale=0.4),
                 dict(B=3, H=8, T=40, lens=(37, 5, 0), nan_beyond=True),
                 dict(B=1, H=4, T=40, lens=(37,), **FAR_BELOW_0),
             ],
@@ -597,11 +597,11 @@ SPLIT = Exercise(
             visible=[
                 dict(B=2, H=4, T=64, num_splits=4),
                 dict(B=1, H=1, T=16, num_splits=1),  # integers of 1 are constants in a kernel
-                dict(B=1, H=130, T=32, R=64, num_splits=2),
+                dict(B=1, H=130, T=32, R=64, Dr=32, num_splits=2, scale=0.1),
             ],
             hidden=lambda r: (
                 [dict(B=1, H=r.randint(1, 20), T=16 * n, num_splits=n) for n in (r.randint(1, 3),)]
-                + [dict(B=1, H=r.randint(130, 140), T=32, num_splits=2)]
+                + [dict(B=1, H=r.randint(130, 140), T=32, Dr=32, num_splits=2, scale=0.15)]
             ),
         ),
         Part(
@@ -609,12 +609,12 @@ SPLIT = Exercise(
             2,
             visible=[
                 dict(B=1, H=3, T=50, num_splits=4),
-                dict(B=2, H=3, T=50, lens=(41, 23), num_splits=4),
+                dict(B=2, H=3, T=50, lens=(41, 23), num_splits=4, scale=0.4),
                 dict(B=1, H=2, T=600, lens=(570,), num_splits=2, dtype=BF16),
                 NAN_SPLITS,
             ],
             hidden=lambda r: [
-                dict(B=1, H=r.randint(1, 17), T=170, R=64, lens=(r.choice([131, 149]),), num_splits=2),
+                dict(B=2, H=r.randint(1, 17), T=170, R=64, lens=(r.choice([131, 149]), 90), num_splits=2, scale=0.1),
                 dict(B=1, H=r.randint(1, 4), T=600, lens=(r.randint(560, 600),), num_splits=2),
             ],
         ),
@@ -622,7 +622,7 @@ SPLIT = Exercise(
             "splits with no tokens",
             1,
             visible=[
-                dict(B=3, H=2, T=20, lens=(3, 20, 0), num_splits=6),
+                dict(B=3, H=2, T=20, lens=(3, 20, 0), num_splits=6, scale=0.4),
                 dict(B=2, H=3, T=50, lens=(41, 3), num_splits=4, **FAR_BELOW_0),
             ],
             hidden=lambda r: [
@@ -780,7 +780,7 @@ COMBINE = Exercise(
         Part(
             "splits with tokens",
             1,
-            visible=[dict(P=4, B=2, H=3, dtype=HALF), dict(P=130, B=1, H=2, R=256), dict(P=1, B=1, H=1)],
+            visible=[dict(P=4, B=2, H=3, dtype=HALF), dict(P=130, B=1, H=2, R=512), dict(P=1, B=1, H=1)],
             hidden=lambda r: [
                 dict(P=1, B=1, H=r.randint(1, 5), R=64),
                 dict(P=r.randint(33, 64), B=1, H=1, R=512),
@@ -1049,12 +1049,21 @@ FOLDED = Exercise(
             visible=[
                 dict(B=2, S=1, H=5, T=40, lens=(40, 17)),
                 dict(B=2, S=1, H=5, T=40, lens=(37, 17), nan_beyond=True),
-                dict(B=1, S=1, H=3, T=300, R=64, dtype=BF16),
+                dict(B=1, S=1, H=3, T=300, R=64, Dr=64, scale=0.1, dtype=BF16),
                 dict(B=1, S=1, H=3, T=270, level=250.0),
                 dict(B=133, S=1, H=1, T=4),
             ],
             hidden=lambda r: [
-                dict(B=2, S=1, H=r.randint(1, 9), T=r.randint(130, 160), R=64, lens=(2 * r.randint(40, 64) + 1, 0)),
+                dict(
+                    B=2,
+                    S=1,
+                    H=r.randint(1, 9),
+                    T=r.randint(130, 160),
+                    R=64,
+                    Dr=r.choice([32, 64]),
+                    lens=(2 * r.randint(40, 64) + 1, 0),
+                    scale=0.15,
+                ),
                 dict(B=1, S=1, H=3, T=r.randint(257, 300), level=250.0),
             ],
         ),
@@ -1063,18 +1072,18 @@ FOLDED = Exercise(
             2,
             visible=[
                 dict(B=1, S=3, H=4, T=24),
-                dict(B=2, S=4, H=2, T=150, lens=(150, 38)),
+                dict(B=2, S=4, H=2, T=150, Dr=32, lens=(150, 38), scale=0.1),
                 dict(B=1, S=2, H=70, T=32),
             ],
             hidden=lambda r: [
-                dict(B=1, S=5, H=r.choice([13, 14]), T=48, lens=(r.randint(20, 47),)),
+                dict(B=1, S=5, H=r.choice([13, 14]), T=48, Dr=32, lens=(r.randint(20, 47),), scale=0.4),
                 dict(B=1, S=2, H=r.randint(66, 70), T=32),
             ],
         ),
         Part(
             "queries that see nothing",
             1,
-            visible=[dict(B=3, S=4, H=1, T=12, lens=(2, 12, 0))],
+            visible=[dict(B=3, S=4, H=1, T=12, lens=(2, 12, 0)), dict(B=1, S=2, H=3, T=9, Dr=32, scale=0.4)],
             hidden=lambda r: [dict(B=1, S=5, H=3, T=50, lens=(r.randint(1, 4),), dtype=BF16)],
         ),
     ),

@@ -100,8 +100,8 @@ def predict_splits(B, H, T, num_splits):
       busy_sms       multiprocessors that have at least one
       cache_bytes    of the cache, read once
       partial_bytes  of partial results, written and read; 0 for one split
-      even_tokens    how many tokens a split needs for its partial results, if there are any, to move as many bytes
-                     as its part of the cache: a float, which does not depend on B, T or num_splits
+      even_tokens    tokens in a split at which its partial results, if there are any, and its part of the cache
+                     move equally many bytes: a float, which does not depend on B, T or num_splits
 
     The trap: the heads share one cache, but each has partial results of its own.
     """

@@ -858,7 +858,7 @@ UPDATE = Exercise(
                 dict(S=3, page_size=4, starts=(0,), lengths=(3,)),
                 dict(S=5, page_size=4, starts=(0, 5), lengths=(5, 5)),
                 dict(S=1, page_size=4, starts=(3, 4), lengths=(1, 1)),
-                dict(S=70, page_size=64, starts=(50, 63), lengths=(70, 70), R=64, max_pages=3, dtype=BF16),
+                dict(S=70, page_size=64, starts=(50, 63), lengths=(70, 70), R=64, Dr=64, max_pages=3, dtype=BF16),
             ],
             hidden=lambda r: [
                 dict(
@@ -867,6 +867,7 @@ UPDATE = Exercise(
                     starts=(r.randint(0, 9), size - 1),
                     lengths=(n, n),
                     R=r.choice([16, 64]),
+                    Dr=r.choice([32, 64]),
                     max_pages=-(-(n + 64) // size),
                 )
                 for n, size in ((1, 16), (70, r.randint(1, 64)))
@@ -879,7 +880,7 @@ UPDATE = Exercise(
                 dict(S=5, page_size=4, starts=(0, 6), lengths=(2, 5)),
                 # The padding of the last sequence goes on behind the table.
                 dict(S=6, page_size=4, starts=(2, 4, 12), lengths=(0, 4, 3), rubbish_behind=True),
-                dict(S=9, page_size=6, starts=(4, 11), lengths=(9, 7), max_pages=4),
+                dict(S=9, page_size=6, starts=(4, 11), lengths=(9, 7), Dr=32, max_pages=4),
                 dict(S=40, page_size=1, starts=(20, 0), lengths=(33, 0), max_pages=80, rubbish_behind=True),
             ],
             hidden=lambda r: [
@@ -1040,10 +1041,12 @@ GATHER = Exercise(
             1,
             visible=[
                 dict(lengths=(8, 8), T=8, page_size=4),
-                dict(lengths=(128,), T=128, page_size=64, R=64, dtype=BF16),
+                dict(lengths=(128,), T=128, page_size=64, R=64, Dr=32, dtype=BF16),
                 dict(lengths=(1,), T=1, page_size=1, R=64),
             ],
-            hidden=lambda r: [dict(lengths=(size * 2,) * 3, T=size * 2, page_size=size, R=64) for size in (1, 16)],
+            hidden=lambda r: [
+                dict(lengths=(size * 2,) * 3, T=size * 2, page_size=size, R=64, Dr=32) for size in (1, 16)
+            ],
         ),
         Part(
             "lengths of their own; NaN behind them, table entries that name no page",
@@ -1051,7 +1054,7 @@ GATHER = Exercise(
             visible=[
                 dict(lengths=(9, 4, 0, 1), T=11, page_size=6),
                 dict(lengths=(3, 8, 0), T=18, page_size=4, max_pages=3, rubbish_behind=True),
-                dict(lengths=(70, 50), T=75, page_size=50, max_pages=2, rubbish_behind=True),
+                dict(lengths=(70, 50), T=75, page_size=50, Dr=32, max_pages=2, rubbish_behind=True),
             ],
             hidden=lambda r: [
                 dict(
@@ -1259,11 +1262,13 @@ DECODE = Exercise(
             1,
             visible=[
                 dict(H=5, lens=(16, 16), page_size=16, max_pages=2),
-                dict(H=130, lens=(16,), page_size=16, max_pages=1, R=64, dtype=BF16),
+                dict(H=130, lens=(16,), page_size=16, max_pages=1, R=64, Dr=64, scale=0.1, dtype=BF16),
                 dict(H=1, lens=(16,), page_size=16, max_pages=1),
             ],
             hidden=lambda r: [
-                dict(H=r.choice([18, 20]), lens=(32,), page_size=32, max_pages=2, R=64),
+                dict(
+                    H=r.choice([18, 20]), lens=(32,), page_size=32, max_pages=2, R=64, Dr=r.choice([32, 64]), scale=0.15
+                ),
                 dict(H=r.randint(130, 140), lens=(16,), page_size=16, max_pages=1),
             ],
         ),
@@ -1272,10 +1277,18 @@ DECODE = Exercise(
             1,
             visible=[
                 dict(H=3, lens=(96, 64), page_size=16, max_pages=6),
-                dict(H=3, lens=(128,), page_size=128, max_pages=2),
+                dict(H=3, lens=(128,), page_size=128, Dr=32, max_pages=2, scale=0.1),
             ],
             hidden=lambda r: [
-                dict(H=r.randint(1, 17), lens=(size * 2, size), page_size=size, max_pages=3, dtype=BF16)
+                dict(
+                    H=r.randint(1, 17),
+                    lens=(size * 2, size),
+                    page_size=size,
+                    Dr=size,
+                    max_pages=3,
+                    scale=0.1,
+                    dtype=BF16,
+                )
                 for size in (32, 64)
             ],
         ),
@@ -1284,7 +1297,7 @@ DECODE = Exercise(
             1,
             visible=[
                 dict(H=3, lens=(40, 17, 0, 1), page_size=16),
-                dict(H=2, lens=(33, 0, 64), page_size=32, max_pages=2, rubbish_behind=True),
+                dict(H=2, lens=(33, 0, 64), page_size=32, Dr=32, max_pages=2, rubbish_behind=True, scale=0.4),
                 dict(H=2, lens=(37,), page_size=16, **FAR_BELOW_0),
             ],
             hidden=lambda r: [

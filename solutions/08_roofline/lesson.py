@@ -834,7 +834,8 @@ plots.curves({title: lines}, xlabel="batch B", ylabel="microseconds", dotted=["a
 # something, but little: 64 sequences take {{own_64}} µs with contexts of their own and {{shared_64}} µs with a
 # shared one, where naive goes from {{naive_own_64}} to {{naive_shared_64}}.
 #
-# No error in these tables would change the choice for own contexts: {{own_ratio}} times slower stays slower.
+# No error in these tables would change the choice for own contexts: at B = 64 the naive form is {{own_ratio}} times
+# slower.
 # **Use a roofline for decisions with a margin, and a clock for the rest.**
 #
 # ## What to take along

@@ -710,14 +710,15 @@ def _shared_step(
     Dv: int = 16,
     sharp: float = 1.0,
     level: float = 0.0,
+    scale: float = 0.0,
     dtype: torch.dtype = HALF,
 ) -> Arguments:
-    """Return a step; `level` is added to all scores."""
+    """Return a step; `level` is added to all scores, of the plain `scale` if there is no other."""
     q_nope, q_rope = (randn(g, B, H, width, scale=sharp, dtype=dtype) for width in (Dn, Dr))
     k, v = randn(g, L, H, Dn + Dr, dtype=dtype), randn(g, L, H, Dv, dtype=dtype)
     if level:
         q_nope[..., 0], k[..., 0] = 32.0, level * (Dn + Dr) ** 0.5 / 32
-    return {"q_nope": q_nope, "q_rope": q_rope, "k": k, "v": v, "scale": (Dn + Dr) ** -0.5}
+    return {"q_nope": q_nope, "q_rope": q_rope, "k": k, "v": v, "scale": scale or (Dn + Dr) ** -0.5}
 
 
 def _scores(q_nope: Tensor, q_rope: Tensor, k: Tensor, scale: float) -> Tensor:
@@ -823,18 +824,22 @@ SHARED = Exercise(
             1,
             visible=[
                 dict(B=64, H=2, L=128),
-                dict(B=256, H=1, L=256, Dn=16, Dr=32, Dv=64),
+                dict(B=256, H=1, L=256, Dn=16, Dr=64, Dv=64, scale=0.3),
                 dict(B=64, H=1, L=128, dtype=BF16),
             ],
             hidden=lambda r: [
-                dict(B=128 * r.randint(1, 3), H=1, L=128, Dv=32),
+                dict(B=128 * r.randint(1, 3), H=1, L=128, Dv=32, scale=0.3),
                 dict(B=64, H=r.randint(2, 4), L=128 * r.randint(1, 3), Dn=16, Dr=32, dtype=BF16),
             ],
         ),
         Part(
             "tails of users and tokens, also with scores of a hundred and more",
             2,
-            visible=[dict(B=5, H=3, L=37), dict(B=140, H=1, L=301, sharp=40.0), dict(B=9, H=2, L=70, level=-250.0)],
+            visible=[
+                dict(B=5, H=3, L=37, scale=0.4),
+                dict(B=140, H=1, L=301, sharp=40.0),
+                dict(B=9, H=2, L=70, level=-250.0),
+            ],
             hidden=lambda r: [
                 dict(B=r.randint(129, 150), H=1, L=r.randint(3, 30)),
                 dict(B=r.randint(17, 31), H=2, L=128 + 2 * r.randint(1, 60) + 1, Dv=64),
@@ -844,7 +849,7 @@ SHARED = Exercise(
         Part(
             "one user, one token",
             1,
-            visible=[dict(B=1, H=2, L=50), dict(B=19, H=2, L=1), dict(B=1, H=1, L=1)],
+            visible=[dict(B=1, H=2, L=50, scale=0.4), dict(B=19, H=2, L=1), dict(B=1, H=1, L=1)],
             hidden=lambda r: [dict(B=1, H=r.randint(1, 4), L=1), dict(B=2, H=1, L=r.choice([65, 129]))],
         ),
     ),
@@ -1116,7 +1121,10 @@ TREE = Exercise(
         Part(
             "one level",
             1,
-            visible=[dict(parents=(-1,), lengths=(12,), last=(0, 0, 0)), dict(parents=(), lengths=(), last=(-1, -1))],
+            visible=[
+                dict(parents=(-1,), lengths=(12,), last=(0, 0, 0), D=20, Dv=6),
+                dict(parents=(), lengths=(), last=(-1, -1)),
+            ],
             hidden=lambda r: [
                 dict(parents=(-1,), lengths=(r.randint(1, 40),), last=(0,) * r.randint(1, 9)),
                 dict(parents=(-1, -1, -1), lengths=(3, r.randint(1, 20), 8), last=(2, 0, 1, 1, -1)),

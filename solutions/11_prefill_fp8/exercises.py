@@ -443,11 +443,11 @@ RAGGED = Exercise(
             1,
             visible=[
                 dict(lengths=[(20, 20), (7, 7)], H=2),
-                dict(lengths=[(70, 70), (1, 1), (40, 40)], H=1),
+                dict(lengths=[(70, 70), (1, 1), (40, 40)], H=1, Dr=64, scale=0.1),
                 dict(lengths=[(9, 9), (4, 4)], H=2, dtype=BF16),
             ],
             hidden=lambda r: [
-                dict(lengths=[(S := r.randint(129, 160), S), (1, 1), (64, 64)], H=1, Dv=32),
+                dict(lengths=[(S := r.randint(129, 160), S), (1, 1), (64, 64)], H=1, Dr=64, Dv=32, scale=0.15),
                 dict(lengths=[(n, n) for n in (r.randint(2, 30), 33, r.randint(2, 9))], H=3, dtype=BF16),
             ],
         ),
@@ -457,17 +457,24 @@ RAGGED = Exercise(
             visible=[
                 dict(lengths=[(5, 24), (18, 30)], H=2),
                 dict(lengths=[(24, 150), (3, 70)], H=1, sharp=30.0),
-                dict(lengths=[(140, 280), (1, 9)], H=1, Dv=64),
+                dict(lengths=[(140, 280), (1, 9)], H=1, Dr=32, Dv=64, scale=0.1),
             ],
             hidden=lambda r: [
-                dict(lengths=[(r.randint(65, 80), 200), (1, r.randint(2, 130)), (17, 128)], H=1, Dn=16, dtype=BF16),
+                dict(
+                    lengths=[(r.randint(65, 80), 200), (1, r.randint(2, 130)), (17, 128)],
+                    H=1,
+                    Dn=16,
+                    Dr=32,
+                    scale=0.4,
+                    dtype=BF16,
+                ),
                 dict(lengths=[(3, r.randint(257, 290)), (2, 64)], H=2, Dv=64, level=200.0),
             ],
         ),
         Part(
             "not causal",
             1,
-            visible=[dict(lengths=[(5, 24), (18, 30)], H=2, causal=False)],
+            visible=[dict(lengths=[(5, 24), (18, 30)], H=2, Dr=32, causal=False, scale=0.1)],
             hidden=lambda r: [
                 dict(lengths=[(r.randint(2, 40), r.randint(3, 90)), (9, 100), (1, 65)], H=2, causal=False),
                 dict(lengths=[(r.randint(257, 270), 275), (3, 2)], H=1, causal=False),
@@ -478,7 +485,7 @@ RAGGED = Exercise(
             1,
             visible=[
                 dict(lengths=[(0, 6), (9, 9), (4, 0)], H=1),
-                dict(lengths=[(20, 12), (6, 6)], H=2),
+                dict(lengths=[(20, 12), (6, 6)], H=2, Dr=32, scale=0.4),
             ],
             hidden=lambda r: [
                 dict(lengths=[(r.randint(40, 90), r.randint(1, 20)), (0, 0), (3, 5)], H=1, dtype=BF16),
@@ -630,9 +637,9 @@ CHUNKED = Exercise(
         Part(
             "one sequence",
             1,
-            visible=[dict(lengths=[(3, 9)], chunk=4), dict(lengths=[(4, 4)], chunk=2)],
+            visible=[dict(lengths=[(3, 9)], chunk=4), dict(lengths=[(4, 4)], chunk=2, Dn=12, Dr=6, Dv=10, R=20)],
             hidden=lambda r: [
-                dict(lengths=[(S := r.randint(1, 9), S + r.randint(1, 40))], chunk=r.choice([1, 4, 7])),
+                dict(lengths=[(S := r.randint(1, 9), S + r.randint(1, 40))], chunk=r.choice([1, 4, 7]), R=24, Dr=6),
                 dict(lengths=[(5, 21)], chunk=8),
             ],
         ),

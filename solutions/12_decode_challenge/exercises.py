@@ -246,7 +246,7 @@ def _step_operands(
     H: int = 4,
     D: int = 80,
     Rq: int = 48,
-    R: int = 32,
+    R: int = 56,
     Dn: int = 24,
     Dr: int = 32,
     Dv: int = 16,
@@ -422,8 +422,9 @@ def _absorbed_most(
 
 def _short(r: Random) -> list[dict[str, Any]]:
     odd = dict(
-        H=r.randint(2, 5), D=r.choice([40, 56]), Rq=r.choice([24, 36]), Dn=r.choice([8, 20]), Dv=r.choice([12, 28])
-    )
+        H=r.randint(2, 5), D=r.choice([40, 56]), Rq=r.choice([24, 36]), Dn=r.choice([8, 20]), Dv=r.choice([12, 28]),
+        R=r.choice([40, 64]), Dr=r.choice([16, 48]),
+    )  # fmt: skip
     return [dict(B=r.randint(1, 3), length=n) | odd for n in (0, 1, r.randint(2, 40))]
 
 
@@ -447,7 +448,7 @@ def _step_exercise(
             Part(
                 "short contexts",
                 points[0],
-                visible=[dict(B=2, length=5), dict(B=1, length=0, room=1)],
+                visible=[dict(B=2, length=5), dict(B=1, length=0, room=1, R=24, Dr=16)],
                 hidden=lambda r: [] if few else _short(r),
             ),
             Part(
@@ -603,7 +604,7 @@ DECODE = Exercise(
         Part(
             "one block of tokens",
             1,
-            visible=[dict(B=2, H=5, length=16), dict(B=1, H=1, length=1)],
+            visible=[dict(B=2, H=5, length=16, scale=0.4), dict(B=1, H=1, length=1)],
             hidden=lambda r: [
                 dict(B=1, H=r.choice([16, 20]), length=r.randint(1, 16), R=r.choice([16, 64]), Dr=r.choice([32, 64])),
                 dict(B=2, H=1, length=1, room=0),
@@ -612,11 +613,11 @@ DECODE = Exercise(
         Part(
             "many blocks, also with large scores",
             2,
-            visible=[dict(B=1, H=8, length=256), dict(B=1, H=70, length=320, R=64, Dr=64),
+            visible=[dict(B=1, H=8, length=256), dict(B=1, H=70, length=320, R=64, Dr=64, scale=0.1),
                      dict(B=1, H=8, length=192, sharp=8.0),
                      dict(B=1, H=4, length=40, low=True)],
             hidden=lambda r: [
-                dict(B=1, H=r.randint(65, 70), length=128, R=16),
+                dict(B=1, H=r.randint(65, 70), length=128, R=16, scale=0.3),
                 dict(B=1, H=r.randint(1, 9), length=64 * r.randint(5, 7), Dr=64, dtype=BF16),
             ],
         ),

@@ -175,7 +175,14 @@ D = 128
 
 
 def _heads(
-    g: torch.Generator | None, H: int, S: int, T: int, size: float = 1.0, rising: float = 0.0, level: float = 0.0
+    g: torch.Generator | None,
+    H: int,
+    S: int,
+    T: int,
+    size: float = 1.0,
+    rising: float = 0.0,
+    level: float = 0.0,
+    scale: float = D**-0.5,
 ) -> Arguments:
     """Draw queries, keys and values of H heads.
 
@@ -185,7 +192,7 @@ def _heads(
     if g is not None and (rising or level):
         q[..., 0] = size
         k[..., 0] += level + rising * torch.arange(T) / T
-    return {"q": q.to(BF16), "k": k.to(BF16), "v": randn(g, H, T, D, dtype=BF16), "scale": D**-0.5}
+    return {"q": q.to(BF16), "k": k.to(BF16), "v": randn(g, H, T, D, dtype=BF16), "scale": scale}
 
 
 def _attention(
@@ -230,10 +237,10 @@ ATTENTION = Exercise(
         Part(
             "several blocks",
             1,
-            visible=[dict(H=1, S=128, T=384), dict(H=2, S=256, T=256), dict(H=1, S=384, T=640)],
+            visible=[dict(H=1, S=128, T=384, scale=0.2), dict(H=2, S=256, T=384), dict(H=1, S=384, T=640)],
             hidden=lambda r: [
-                dict(H=1, S=128, T=128 * r.randint(4, 6)),
-                dict(H=r.randint(2, 3), S=128 * r.randint(1, 3), T=128 * r.randint(2, 3)),
+                dict(H=1, S=128, T=128 * r.randint(4, 6), scale=0.05),
+                dict(H=r.randint(2, 3), S=128 * (n := r.randint(1, 2)), T=128 * (n + 1)),
             ],
         ),
         Part(
