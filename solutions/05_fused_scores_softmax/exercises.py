@@ -172,6 +172,20 @@ def _cut(x: Tensor) -> Tensor:
     return (x.float().view(torch.int32) & ~0x1FFF).view(torch.float32).to(x.dtype)
 
 
+def _first_block(block: int) -> Callable[..., Tensor]:
+    """Return an oracle whose every turn of the loop over K multiplies the first `block` columns."""
+    return lambda x, y, scale: _matmul(x[:, :block], y[:, :block], scale * math.ceil(x.shape[1] / block))
+
+
+FIRST_BLOCK = tuple(
+    Mistake(
+        "the first block of K in every turn",
+        "every turn of the loop over K multiplies the first columns: those of a turn begin at its start, "
+        "start + tl.arange(0, BLOCK_K)",
+        _first_block(block),
+    )
+    for block in (16, 32, 64, 128)
+)
 IN_TF32 = (
     'float32 operands are multiplied in TF32, with 10 bits of mantissa: give tl.dot input_precision="ieee" (Triton '
     "makes a tl.dot in TF32 of the tl.sum of a product of two blocks, too)"
@@ -239,6 +253,7 @@ MATMUL = Exercise(
             "only the last turn of the loop over K is left: pass the accumulator to tl.dot, or add to it",
             lambda x, y, scale: _matmul(x[:, 64:], y[:, 64:], scale) if x.shape[1] > 64 else _matmul(x, y, scale),
         ),
+        *FIRST_BLOCK,
         Mistake("TF32", IN_TF32, lambda x, y, scale: _matmul(_cut(x), _cut(y), scale)),
         Mistake("float16 accumulator", FLOAT16_SUM, _overflowing(_matmul)),
     ),
@@ -529,6 +544,12 @@ def _late_mask_zeros(scores: Tensor, seq_lens: Tensor) -> Tensor:
     return _late_mask(scores, seq_lens).nan_to_num(0.0)
 
 
+def _mask_added(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    """A mask of 0 and -inf added to the scores: NaN stays NaN."""
+    seen = _seen(scores.shape[-1], _limits(seq_lens, scores.shape[1]))
+    return _softmax(scores, seq_lens).masked_fill((scores.isnan() & ~seen).any(-1, keepdim=True), math.nan)
+
+
 def _lengths_ignored(scores: Tensor, seq_lens: Tensor) -> Tensor:
     return _softmax(scores, torch.full_like(seq_lens, scores.shape[-1]))
 
@@ -676,6 +697,12 @@ SOFTMAX = Exercise(
             _block_counted,
         ),
         *FROM_0,
+        Mistake(
+            "mask added",
+            "scores that are not seen may be NaN, and NaN + -inf is NaN: do not add the mask, choose with tl.where or "
+            "by the mask of the load",
+            _mask_added,
+        ),
         Mistake("no maximum", "exp overflows: subtract the row's maximum first", _no_maximum),
         LENGTHS_IGNORED,
         Mistake("mask after the maximum", LATE_MASK, _late_mask),
@@ -744,15 +771,20 @@ def _last_sum(scores: Tensor, seq_lens: Tensor) -> Tensor:
     return ((hidden - m_i).exp() / l_i).nan_to_num(0.0)
 
 
-def _own_maxima(scores: Tensor, seq_lens: Tensor) -> Tensor:
-    """Sums relative to each block's own maximum, in float32: exp overflows where that falls by more than 88."""
+def _own_maxima(scores: Tensor, seq_lens: Tensor, rescaled: bool = True, running: bool = False) -> Tensor:
+    """What holds in the end is the last block's own maximum, in float32: exp overflows where that falls by over 88.
+
+    A turn's sum is relative to that, too, or to the larger of it and of the block before, where that is `running`.
+    """
     hidden, maxima, sums = _by_block(scores.float(), seq_lens)
     limits = _limits(seq_lens, scores.shape[1])[:, :, None, None]
     m_i, l_i = maxima[0], sums[0]
-    for n, (m_new, total) in enumerate(zip(maxima[1:], sums[1:], strict=True), 1):
+    for n, (own, total) in enumerate(zip(maxima[1:], sums[1:], strict=True), 1):
         visited = n * LONG_BLOCK < limits
-        l_i = torch.where(visited, l_i * (m_i - m_new).exp() + total, l_i)
-        m_i = torch.where(visited, m_new, m_i)
+        m_new = torch.maximum(m_i, own) if running else own
+        alpha = (m_i - m_new).exp() if rescaled else 1.0
+        l_i = torch.where(visited, l_i * alpha + total * (own - m_new).exp(), l_i)
+        m_i = torch.where(visited, own, m_i)
     return ((hidden - m_i).exp() / l_i).where(limits > 0, 0.0)
 
 
@@ -832,6 +864,17 @@ LONG = Exercise(
             "no running maximum",
             "exp overflows where a block's maximum is far below an earlier one: use tl.maximum(m_i, tl.max(x))",
             _own_maxima,
+        ),
+        Mistake(
+            "each block's own maximum",
+            "the sum adds up what is relative to each block's own maximum: keep a running one, "
+            "tl.maximum(m_i, tl.max(x)), and multiply the sum so far by exp(m_i − m_new)",
+            lambda **a: _own_maxima(**a, rescaled=False),
+        ),
+        Mistake(
+            "maximum of the last block",
+            "m_i is the last block's maximum, and no running one: end each turn with m_i = m_new",
+            lambda **a: _own_maxima(**a, running=True),
         ),
         LENGTHS_IGNORED,
         *FROM_0,

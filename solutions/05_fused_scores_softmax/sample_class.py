@@ -24,6 +24,7 @@ SCORE_GRID = "grid = (triton.cdiv(M, block_m), triton.cdiv(T, block_n), B)"
 SEEN = "    seen = tl.load(seq_lens_ptr + b) - (S - 1 - s)\n"
 SCORES = 'tl.load(scores_ptr + row * T + offs_n, mask=offs_n < seen, other=float("-inf")).to(tl.float32)'
 LOAD = f"    x = {SCORES}  # [BLOCK_N]\n"
+ADDED = '    x += tl.where(offs_n < seen, 0.0, float("-inf"))\n'
 POWERS = '    p = tl.exp(x - tl.where(m_i == float("-inf"), 0.0, m_i))\n'
 RUNNING = """        alpha = tl.exp(m_i - m_new)
         l_i = l_i * alpha + tl.sum(tl.exp(x - m_new))
@@ -600,6 +601,27 @@ def masked_softmax(scores, seq_lens):
             **not_right("attention_score", "overflow float16", 3),
             **not_right("masked_softmax", "get equal weights", 3),
         },
+    ),
+    Submission(
+        "tim",
+        "the first block of K in every turn, a mask that is added, sums relative to each block's own maximum",
+        patches=(
+            replace("scaled_matmul", "start + tl.arange", "tl.arange"),
+            replace("masked_softmax", LOAD, LOAD.replace("< seen", "< T") + ADDED),
+            replace("long_softmax", "m_new = tl.maximum(m_i, tl.max(x))", "m_new = tl.max(x)"),
+            replace("long_softmax", "l_i * alpha +", "l_i +"),
+        ),
+        expect={
+            **not_right("scaled_matmul", "multiplies the first columns", 1),
+            **not_right("masked_softmax", "NaN + -inf is NaN", 2),
+            **not_right("long_softmax", "relative to each block's own maximum"),
+        },
+    ),
+    Submission(
+        "ulla",
+        "the last block's maximum for the running one",
+        patches=(replace("long_softmax", "m_i = m_new", "m_i = tl.max(x)"),),
+        expect=not_right("long_softmax", "end each turn with m_i = m_new"),
     ),
     Submission(
         "uma",
