@@ -402,6 +402,11 @@ DECODE = Exercise(
     mistakes=(
         ROPE_MISSING,
         Mistake("scale missing", "the scores are not multiplied by scale", decoded_with(lambda a: {"scale": 1.0})),
+        Mistake(
+            "scale twice",
+            "the scores are multiplied by scale twice: once, where both products are added up",
+            decoded_with(lambda a: {"scale": a["scale"] ** 2}),
+        ),
         SCALE_OF_THE_LATENT,
         Mistake(
             "lengths ignored",

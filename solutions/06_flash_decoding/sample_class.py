@@ -519,6 +519,13 @@ def into_state(peak, total, acc, scores, values):
                 "only q_rope · k_rope is multiplied",
             ),
             (
+                "xavi",
+                "the scale twice",
+                "tl.dot(q_rope, tl.trans(k_rope), qk) * scale",
+                "tl.dot(q_rope, tl.trans(k_rope), qk) * scale * scale",
+                "multiplied by scale twice",
+            ),
+            (
                 "wim",
                 "the scale on the latent part alone",
                 "tl.dot(q_rope, tl.trans(k_rope), qk) * scale",
