@@ -506,7 +506,7 @@ STEP_TIME = Exercise(
 # choose_forms
 
 
-def _parts(B, S, T, L, sizes, itemsize, rate, bandwidth, *, own=None) -> dict[str, dict[str, float]]:
+def _parts(B, S, T, L, sizes, itemsize, rate, bandwidth, *, own=None, common=0) -> dict[str, dict[str, float]]:
     """Seconds of each part in each form; none for a part without tokens."""
 
     def seconds(form, tokens, shared):
@@ -516,13 +516,13 @@ def _parts(B, S, T, L, sizes, itemsize, rate, bandwidth, *, own=None) -> dict[st
     own = T - L if own is None else own
     return {
         "shared": {form: seconds(form, L, L) for form in FORMS},
-        "own": {form: seconds(form, own, 0) for form in FORMS},
+        "own": {form: seconds(form, own, common) for form in FORMS},
     }
 
 
-def _choice(B, S, T, L, sizes, itemsize, rate, bandwidth, *, pick=None, own=None, join=sum) -> dict[str, Any]:
+def _choice(B, S, T, L, sizes, itemsize, rate, bandwidth, *, pick=None, join=sum, **wrong) -> dict[str, Any]:
     """The forms and the time. `pick(part, times)` chooses instead of the faster form."""
-    parts = _parts(B, S, T, L, sizes, itemsize, rate, bandwidth, own=own)
+    parts = _parts(B, S, T, L, sizes, itemsize, rate, bandwidth, **wrong)
     pick = pick or (lambda part, times: "naive" if times["naive"] < times["absorb"] else "absorb")
     forms = {part: pick(part, times) for part, times in parts.items()}
     return {**forms, "seconds": join([parts[part][form] for part, form in forms.items()])}
@@ -644,6 +644,11 @@ CHOOSE_FORMS = Exercise(
             lambda T, **_: dict(own=T),
         ),
         _choice_slip(
+            "own part with the prefix",
+            "the own part is timed over T tokens, L of them shared: T − L are its own, and none of them is shared",
+            lambda T, L, **_: dict(own=T, common=L),
+        ),
+        _choice_slip(
             "parts overlap",
             "seconds is the longer of the two parts: they are two kernels, one after the other, so their times add",
             join=max,
@@ -704,6 +709,7 @@ def _reading(
         "first": high,
         "last": low,
         "middle": (low + high) / 2,
+        "mirrored": low + (high - low) * ahead / (behind + ahead),
     }
     first, last = rows[naive_row], rows[absorb_row]
     read = readers * _cost("naive", B=1, S=S, T=L, L=L, itemsize=itemsize, **sizes).bytes
@@ -783,6 +789,17 @@ READ_MEASUREMENTS = Exercise(
             "half way",
             "crossover is half way between two rows: the lines cross nearer to the row at which the times differ less",
             at="middle",
+        ),
+        _reading_slip(
+            "shares exchanged",
+            "crossover is as far from the row below as it should be from the row above: the way from the first row is "
+            "its own difference of times over the sum of both",
+            at="mirrored",
+        ),
+        Mistake(
+            "rates upside down",
+            "the rates are times per work: divide the bytes, and the FLOPs, by the time",
+            altered(_reading, lambda right: {name: 1 / right[name] for name in list(right)[1:]}),
         ),
         _reading_slip(
             "powers of two",

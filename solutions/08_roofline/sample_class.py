@@ -456,6 +456,28 @@ def predict_crossovers():
         1,
     ),
     Submission(
+        "walt",
+        "the prefix in the own part, shares exchanged",
+        patches=(
+            replace("choose_forms", "fastest(T - L, 0)", "fastest(T, L)"),
+            replace("read_measurements", "* behind /", "* ahead /"),
+        ),
+        expect={
+            "choose_forms": Expected(0, says="none of them is shared"),
+            "read_measurements": Expected(0, says="difference of times over the sum"),
+        },
+    ),
+    slip(
+        "yara",
+        "rates upside down",
+        "read_measurements",
+        {
+            "read / (naive_us * 1e-6) / 1e9": "1e9 * (naive_us * 1e-6) / read",
+            "computed / (absorb_us * 1e-6) / 1e12": "1e12 * (absorb_us * 1e-6) / computed",
+        },
+        "times per work",
+    ),
+    Submission(
         "hana",
         "stops half way",
         patches=(unfinished("step_time"), unfinished("choose_forms"), unfinished("read_measurements")),
