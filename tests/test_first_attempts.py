@@ -121,6 +121,11 @@ ATTEMPTS = {
         [("x.to(torch.promote_types(x.dtype, torch.float32))", "x.float()"), ("(y * weight)", "(y * weight.float())")],
         "it is rounded to float32, which rounds as much",
     ),
+    "float64 computed in part in float32": (
+        "rms_normalize",
+        [("x.to(torch.promote_types(x.dtype, torch.float32))", "x.float()")],
+        "computed, in part, in float32, which rounds as much",
+    ),
     "pairs turned in float32": (
         "rotate_pairs",
         [("x[..., 0::2], x[..., 1::2]", "x[..., 0::2].float(), x[..., 1::2].float()"), ("dim=-1)", "dim=-1).float()")],

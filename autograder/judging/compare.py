@@ -321,8 +321,9 @@ def _tensor(result: Any, expected: torch.Tensor, name: str, tolerance: float) ->
         )
     dtype, result, expected = result.dtype, result.double(), expected.double()
     form = "is"
-    if dtype == torch.float64 and torch.equal(result.float().double(), result):
-        dtype, form = torch.float32, "is rounded to"
+    if dtype == torch.float64:
+        rounded = torch.equal(result.float().double(), result)
+        dtype, form = torch.float32, "is rounded to" if rounded else "is likely computed, in part, in"
     if strange := _not_finite(result, expected, name):
         return strange
     finite = expected.isfinite()

@@ -360,9 +360,11 @@ def _latent(
     normalise: bool = True,
     rotate: bool = True,
     swap: bool = False,
+    key: bool = False,
 ) -> tuple[Tensor, Tensor]:
     both, Dr = h @ w_dkv.T, 2 * cos.shape[-1]
     c_kv, k_rope = (both[..., Dr:], both[..., :Dr]) if swap else (both[..., :-Dr], both[..., -Dr:])
+    k_rope = rms_norm(k_rope, norm_weight.new_ones(Dr), EPS) if key else k_rope
     return (
         rms_norm(c_kv, norm_weight, EPS) if normalise else c_kv,
         apply_rope(k_rope, cos, sin) if rotate else k_rope,
@@ -385,7 +387,7 @@ LATENT = Exercise(
         Part(
             "several tokens",
             2,
-            visible=[dict(B=2, S=3, D=16, R=12, Dr=4, first=2), dict(B=1, S=6, D=10, R=8, Dr=8)],
+            visible=[dict(B=2, S=3, D=14, R=12, Dr=4, first=2), dict(B=1, S=6, D=10, R=8, Dr=8)],
             hidden=lambda r: [_latent_shape(r, S=r.randint(2, 9)), _latent_shape(r, S=r.randint(2, 9))],
         ),
         Part(
@@ -421,6 +423,11 @@ LATENT = Exercise(
             "key normalised",
             "the RMSNorm runs over latent and key together: it belongs to the R columns of the latent alone",
             _norm_first,
+        ),
+        _latent_slip(
+            "key normalised on its own",
+            "the key is normalised, too: the RMSNorm belongs to the latent alone, the key is only rotated",
+            key=True,
         ),
     ),
     needs=("rms_normalize", "rotate_pairs"),

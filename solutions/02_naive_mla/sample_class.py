@@ -524,6 +524,13 @@ def rms_normalize(x, weight, eps=1e-6):
         "and q_nope·k_nope is not",
     ),
     slip(
+        "zita",
+        "normalises the key, too",
+        "latent_kv",
+        {"    return rms": "    k_rope = rms_normalize(k_rope, torch.ones(k_rope.shape[-1]))\n    return rms"},
+        "the RMSNorm belongs to the latent alone",
+    ),
+    slip(
         "zora",
         "scales the other term alone",
         "naive_mla_attention",
