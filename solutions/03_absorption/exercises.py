@@ -473,7 +473,7 @@ ABSORBED_MLA_ATTENTION = Exercise(
             "one new token",
             1,
             visible=[
-                dict(B=1, S=1, T=7, H=3, Dn=6, Dr=4, Dv=6, R=9),
+                dict(B=1, S=1, T=7, H=3, Dn=6, Dr=4, Dv=5, R=9),
                 dict(B=2, S=1, T=13, H=2, Dn=8, Dr=4, Dv=5, R=12),
             ],
             hidden=lambda r: [_mla_shape(r, S=1), _mla_shape(r, S=1) | dict(scale=r.uniform(5, 15))],
@@ -668,6 +668,26 @@ ABSORB_COSTS = Exercise(
             lambda **a: _less_bytes(
                 naive=a["B"] * a["T"] * a["H"] * (a["Dn"] + a["Dr"] + a["Dv"]) * a["itemsize"], **a
             ),
+        ),
+        Mistake(
+            "RoPE part expanded once",
+            "naive_bytes counts k_rope once in the expanded keys: each of the H heads holds a copy, Dn+Dr wide with it",
+            lambda **a: _only(
+                naive_bytes=_costs(**a)["naive_bytes"] - 2 * a["B"] * a["T"] * (a["H"] - 1) * a["Dr"] * a["itemsize"]
+            ),
+        ),
+        Mistake(
+            "latents read twice",
+            "absorb_bytes counts c_kv twice in the stage attend, as key and as value: it is read once for both",
+            lambda **a: _only(absorb_bytes=_costs(**a)["absorb_bytes"] + a["B"] * a["T"] * a["R"] * a["itemsize"]),
+        ),
+        *(
+            Mistake(
+                "q_rope not read",
+                f"{entry} lacks q_rope: attend reads the whole query, with its RoPE part",
+                lambda entry=entry, **a: _only(**{entry: _costs(**a)[entry] - _token_bytes(a, a["H"] * a["Dr"])}),
+            )
+            for entry in ("naive_bytes", "absorb_bytes")
         ),
         Mistake(
             "queries and outputs not moved",

@@ -464,6 +464,27 @@ def latent_attention(q_latent, q_rope, c_kv, k_rope, scale):
         "only q_rope·k_rope is multiplied",
     ),
     slip(
+        "yves",
+        "k_rope once in the expanded keys",
+        "absorb_costs",
+        {"cache + weights + 2 * expanded": "cache + weights + 2 * B * T * (H * (Dn + Dv) + Dr)"},
+        "each of the H heads holds a copy",
+    ),
+    slip(
+        "zack",
+        "c_kv as key and as value",
+        "absorb_costs",
+        {"absorb_words = weights + cache": "absorb_words = weights + cache + B * T * R"},
+        "read once for both",
+    ),
+    slip(
+        "zita",
+        "no RoPE part in absorb's query",
+        "absorb_costs",
+        {"(R + Dr + R)": "(R + R)"},
+        "absorb_bytes lacks q_rope",
+    ),
+    slip(
         "zora",
         "returns heads first",
         "absorb_output",
