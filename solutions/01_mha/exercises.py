@@ -111,6 +111,13 @@ def _future_at(q, k, v, score):
     return torch.einsum("bsht,bthd->bshd", scores.softmax(-1), v), scores.logsumexp(-1)
 
 
+def _masked_late(q, k, v):
+    """Weights of all tokens, of which those of hidden ones are then set to 0."""
+    scores = _scores(q, k, shift=k.shape[1])
+    weights = scores.softmax(-1).masked_fill(_scores(q, k).isinf(), 0.0)
+    return torch.einsum("bsht,bthd->bshd", weights, v), None  # any lse
+
+
 def _without_maximum(q, k, v):
     out, lse = _attention(q, k, v)
     return out, lse - _scores(q, k).amax(-1)
@@ -176,6 +183,11 @@ ATTENTION = Exercise(
             "future scored 0",
             "hidden scores are set to 0, and exp(0) is 1, a weight like any other: set them to −inf",
             lambda **a: _future_at(**a, score=0.0),
+        ),
+        Mistake(
+            "mask after the softmax",
+            "the mask comes after the softmax: hidden tokens have taken their share of the weights, mask the scores",
+            _masked_late,
         ),
         Mistake("future scored −10000", NOT_HIDDEN, lambda **a: _future_at(**a, score=HIDDEN)),
         base_2_mistake(_attention),

@@ -526,6 +526,17 @@ class KVCache:
         2,
     ),
     slip(
+        "anna",
+        "the mask after the softmax",
+        "attention",
+        {
+            "    scores = scores.masked_fill(future[:, None, :], -math.inf)\n": "",
+            "torch.softmax(scores, dim=-1)": "torch.softmax(scores, dim=-1).masked_fill(future[:, None, :], 0.0)",
+        },
+        "the mask comes after the softmax",
+        2,
+    ),
+    slip(
         "bea",
         "a mask the wrong way round",
         "attention",
