@@ -314,20 +314,25 @@ GROUPED_ATTENTION = Exercise(
 
 
 def _cache_session(
-    g: torch.Generator, B: int, capacity: int, G: int, Dh: int, appends: tuple[int, ...]
+    g: torch.Generator, B: int, capacity: int, G: int, Dh: int, appends: tuple[int, ...], another: int | None = None
 ) -> dict[str, list[Any]]:
+    """Return a cache and its calls. Before append number `another` a second cache is made."""
     steps: list[Any] = [["length", []]]
-    for S in appends:
+    for n, S in enumerate(appends):
+        steps += [["", []]] if n == another else []
         steps += [["append", [randn(g, B, S, G, Dh), randn(g, B, S, G, Dh)]], ["length", []]]
     return {"init": [B, capacity, G, Dh], "steps": steps}
 
 
-def _cache(init, steps, *, limit=0, clip=False, fill=False, count_first=False, counted=True, returned="filled"):
+def _cache(
+    init, steps, *, limit=0, clip=False, fill=False, count_first=False, counted=True, shared=False, returned="filled"
+):
     """What each call returns, from lists of chunks; the keywords make it wrong.
 
     `limit` moves the largest length that is accepted, `clip` drops what does not fit, `fill` keeps what fits of a chunk
     that is refused, `count_first` counts tokens that are then refused, `counted` is whether tokens are counted at all,
-    `returned` is "filled", "new", "storage", or of what is filled "exchanged", "keys" or "values".
+    with `shared` the storage of all caches is one, `returned` is "filled", "new", "storage", or of what is filled
+    "exchanged", "keys" or "values".
     """
     batch, capacity, heads, width = init
     if not counted:
@@ -335,8 +340,10 @@ def _cache(init, steps, *, limit=0, clip=False, fill=False, count_first=False, c
     empty = torch.zeros(batch, 0, heads, width, dtype=torch.float64)
     kept, length, results = (empty, empty), 0, []
     for method, new in steps:
-        if method == "length":
-            results.append(length)
+        if not method and shared:
+            kept = tuple(map(torch.zeros_like, kept))
+        if method in ("length", ""):
+            results.append(length if method else None)
             continue
         if clip:
             new = [x[:, : capacity - length] for x in new]
@@ -365,8 +372,8 @@ def _uncounted(init, steps):
     storage = [torch.zeros(*init, dtype=torch.float64) for _ in range(2)]
     results = []
     for method, new in steps:
-        if method == "length":
-            results.append(0)
+        if method in ("length", ""):
+            results.append(0 if method else None)
         elif (size := new[0].shape[1]) > init[1]:
             results.append("ValueError")
         else:
@@ -378,7 +385,7 @@ def _uncounted(init, steps):
 
 def _appended(init, steps):
     """Zeros for the storage once, and each new token once; as much again, for who does it in two steps."""
-    storage = 2 * 4 * math.prod(init)
+    storage = 2 * 4 * math.prod(init) * (1 + sum(not method for method, _ in steps))
     new = sum(4 * x.numel() for _, given in steps for x in given)
     return Cost(bytes=2 * (storage + new), flops=0)
 
@@ -412,6 +419,7 @@ KV_CACHE = Exercise(
                 dict(B=1, capacity=8, G=1, Dh=4, appends=(3, 1, 1)),
                 dict(B=2, capacity=9, G=3, Dh=2, appends=(4,)),
                 dict(B=1, capacity=24, G=2, Dh=8, appends=(1,) * 20),
+                dict(B=1, capacity=6, G=2, Dh=4, appends=(3, 2), another=1),
             ],
             hidden=lambda r: [(c := _brim(r)) | dict(capacity=c["capacity"] + r.randint(1, 9)) for _ in range(2)],
         ),
@@ -456,6 +464,11 @@ KV_CACHE = Exercise(
             "keys for values",
             "the values come back as the keys: append writes each to its own storage",
             returned="keys",
+        ),
+        _cache_slip(
+            "storage shared by all caches",
+            "a second cache that is made empties the first: the storage belongs to self, not to the class",
+            shared=True,
         ),
         _cache_slip(
             "last place refused",

@@ -357,9 +357,10 @@ check("grouped_attention")
 # | `length` | | int, tokens held |
 # | `append` | k, v: [B, S, G, Dh] | k_all, v_all: [B, length, G, Dh], the filled part with the new tokens at its end |
 #
-# The check plays sessions: it calls `length()`, then `append(…)` and `length()` in turn. "Call 2 of append" in a
-# message is the second `append` of a session, "value 1" and "value 2" are its k_all and v_all. Results are compared at
-# the end of the session. The count needs another name than `self.length`: an attribute of that name hides the method.
+# The check plays sessions: it calls `length()`, then `append(…)` and `length()` in turn. In one of them a second cache
+# is made, which must leave the first as it is. "Call 2 of append" in a message is the second `append` of a session,
+# "value 1" and "value 2" are its k_all and v_all. Results are compared at the end of the session. The count needs
+# another name than `self.length`: an attribute of that name hides the method.
 #
 # <details><summary>Hint 1</summary>
 #

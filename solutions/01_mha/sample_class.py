@@ -537,6 +537,14 @@ class KVCache:
         2,
     ),
     slip(
+        "arno",
+        "storage that all caches share",
+        "KVCache",
+        {"self.k": "KVCache.k", "self.v": "KVCache.v"},
+        "a second cache that is made empties the first",
+        3,
+    ),
+    slip(
         "bea",
         "a mask the wrong way round",
         "attention",

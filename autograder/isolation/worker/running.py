@@ -50,12 +50,16 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
 
     Returns one result a step. A step that raises ValueError gives a string that begins with that word, so that refusals
     can be asked for, and goes on with its place and message. An attribute that is not a method raises TypeError, and so
-    does a method that returns an exception.
+    does a method that returns an exception. A step without a method builds another object beside, and gives None.
     """
     instance = entry(*arguments["init"])
     results = []
     for number, (method, values) in enumerate(arguments["steps"]):
         try:
+            if not method:
+                entry(*arguments["init"])
+                results.append(None)
+                continue
             called = getattr(instance, method)
             if not callable(called):
                 raise TypeError(f"self.{method} hides the method {method}: store it under another name")

@@ -194,8 +194,8 @@ def test_a_session_keeps_its_state_and_may_refuse(box):
         "Counter",
         "",
         (Part("all", 1, [{}]),),
-        lambda g: {"init": [3], "steps": [["add", [1]], ["add", [5]], ["total", []]]},
-        lambda init, steps: [4, "ValueError", 4],
+        lambda g: {"init": [3], "steps": [["add", [1]], ["add", [5]], ["", []], ["total", []]]},
+        lambda init, steps: [4, "ValueError", None, 4],
         driver="session",
     )
     right = """
@@ -217,6 +217,8 @@ def test_a_session_keeps_its_state_and_may_refuse(box):
     assert "must be refused" not in found.reason
     found = verdict(box, right.replace("self.n = n", "self.n = self.total = n"), session)
     assert "self.total hides the method total" in found.reason
+    found = verdict(box, right.replace("self.n", "Counter.n"), session)  # another object, of the same class
+    assert "total after call 2 of add is 3" in found.reason
 
 
 def test_the_same_seed_draws_the_same_cases_and_another_others():
