@@ -309,3 +309,16 @@ def test_a_wrong_answer_has_its_sentence(mistake):
     made, says = ANSWERS[mistake]
     exercise, given, result = made()
     assert says in compare.assess(exercise, given, result).reason
+
+
+def test_a_session_says_of_which_cell_a_line_is_unless_it_is_the_exercises_own():
+    cells = {}
+    running.run_cell("Cache", "class Cache:\n    def append(self, x):\n        a, b = x", cells)
+    running.run_cell(
+        "Layer", "class Layer:\n    def forward(self, x):\n        Cache().append(x)\n        a, b = x", cells
+    )
+    steps = [["forward", [values]] for values in ([1], [1, 2])]
+    other, *_ = running.session(cells["Layer"], {"init": [], "steps": steps})
+    assert other.startswith("ValueError in line 3 of cell Cache (`a, b = x`): ")
+    own, *_ = running.session(cells["Cache"], {"init": [], "steps": [["append", [[1]]]]})
+    assert own.startswith("ValueError in line 3 (`a, b = x`): ")

@@ -69,13 +69,21 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
             results.append(f"the text {result}" if isinstance(result, str) else result)  # no word stands for raising
         except ValueError as error:
             found = describe_error(error)
-            place = " in line {line} (`{source}`)".format(**found["where"]) if found["where"] else ""
+            place = _told(found["where"], getattr(entry, "__name__", ""))
             results.append(f"ValueError{place}: {found['message'][:200]}")
         except BaseException as error:
             with suppress(AttributeError):
                 error.step = number
             raise
     return results
+
+
+def _told(where: dict[str, Any] | None, own: str) -> str:
+    """Return a place in words, with the name of its cell unless that is the student's `own` of the exercise."""
+    if not where:
+        return ""
+    cell = f" of cell {where['cell']}" if where["cell"] not in ("", own) else ""
+    return f" in line {where['line']}{cell} (`{where['source']}`)"
 
 
 DRIVERS: dict[str, Callable[[Callable, dict[str, Any]], Any]] = {"call": call, "session": session}
