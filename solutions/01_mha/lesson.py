@@ -348,7 +348,7 @@ check("grouped_attention")
 # therefore not be called here.
 #
 # A full cache refuses. `append` raises `ValueError` if the new tokens do not all fit, and then **nothing has
-# changed**: neither the length nor what is stored. A serving system catches the error, makes room, and tries again. A
+# changed**: neither the length nor what is held. A serving system catches the error, makes room, and tries again. A
 # cache that is half updated at that moment produces wrong tokens without any error.
 #
 # | method | arguments | returns |
