@@ -360,7 +360,7 @@ class _Measurement:
             device=available(),
             seconds=kernels + beside,
             noise=(low + beside, high + beside),
-            floor=self._floor(dots),
+            floor=self._floor(),
             baseline=baseline,
             calls=len(self.timed["relaunched"]),
             steps=tuple(launches),
@@ -368,12 +368,12 @@ class _Measurement:
             dots=dots,
         )
 
-    def _floor(self, dots: bool) -> float:
+    def _floor(self) -> float:
         least = self.speed.floor(**self.case)
         device = find_device(available())
         if device is None:
             return least.bytes / _copy_bandwidth()
-        return least.time(DEVICES[device], floor_dtype(dots, device))
+        return least.time(DEVICES[device], floor_dtype(device))
 
 
 @functools.cache

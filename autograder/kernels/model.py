@@ -226,7 +226,7 @@ def add_up(
             )
         if report["stack_bytes"]:
             notes.append(f"{event['kernel']} spills: {report['stack_bytes']} bytes of stack a thread")
-    dtype = floor_dtype(any(each["dots"] for each in replayed.counts), device)
+    dtype = floor_dtype(device)
     least = floor.time(target, dtype=dtype)
     return Modelled(device, seconds, least, tuple(steps), tuple(replayed.counts), tuple(compiled), tuple(notes), dtype)
 
@@ -296,6 +296,9 @@ def _made_on_host(storage: int, recording: Recording) -> tuple[str, dict[str, An
     return event["op"], event, None
 
 
-def floor_dtype(dots: bool, device: str) -> str | None:
-    """Return the type whose rate a floor takes: None, the matrix units' 16 bits, for `tl.dot` where it runs on them."""
-    return None if dots and DEVICES[device].sm.matrix_units else "float32"
+def floor_dtype(device: str) -> str | None:
+    """Return the type whose rate a floor takes: None, the matrix units' 16 bits, where `tl.dot` runs on them.
+
+    Also of a kernel without `tl.dot`: the floor is the work's.
+    """
+    return None if DEVICES[device].sm.matrix_units else "float32"

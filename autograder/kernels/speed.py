@@ -320,7 +320,7 @@ def measure(exercise: Exercise, program: Sequence[Cell], worker: GpuWorker) -> A
         bytes=work.bytes,
         flops=work.flops,
         bandwidth=bandwidth,
-        rate=known.rate(floor_dtype(found.dots, key)) if known else max(work.flops / found.floor, 200 * bandwidth),
+        rate=known.rate(floor_dtype(key)) if known else max(work.flops / found.floor, 200 * bandwidth),
         steps=tuple(found.table()),
         notes=(f"{found.calls} calls were timed, each on data of its own", *found.notes),
         noise=found.noise,

@@ -331,7 +331,7 @@ def _cache(
 
     `limit` moves the largest length that is accepted, `clip` drops what does not fit, `fill` keeps what fits of a chunk
     that is refused, `count_first` counts tokens that are then refused, `counted` is whether tokens are counted at all,
-    with `shared` the storage of all caches is one, `returned` is "filled", "new", "storage", or of what is filled
+    `shared` whether the storage of all caches is one; `returned` is "filled", "new", "storage", or of what is filled
     "exchanged", "keys" or "values".
     """
     batch, capacity, heads, width = init
