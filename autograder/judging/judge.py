@@ -279,7 +279,7 @@ def _source_of(exercise: Exercise, case: Case, message: dict[str, Any], found: D
         return told[0]
     blank = dict(zip(exercise.returns, message.get("blank") or (), strict=False)).get(found.where)
     if blank:
-        return f"no store wrote {blank} of them: are grid and mask of the store right, and does the kernel reach it?"
+        return f"no store wrote {blank} of them: are grid, offsets and mask of the store right, and is it reached?"
     sources = [] if "blank" in message else ["what a kernel does not write"]
     if message.get("filled") is None:
         sources.append("what a mask leaves out of a load without `other`")

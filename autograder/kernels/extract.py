@@ -266,7 +266,9 @@ class _Writer:
         paths = {each: path_of(called(each), self.head) for each in node.decorator_list}
         name = "gluon.jit" if "gluon.jit" in paths.values() else "triton.jit"
         if [path for path in paths.values() if path != HEURISTICS] != [name]:  # what they gave, launches have
-            raise self.refuse(f"is decorated with something else than @{name}: settle on one configuration")
+            if "triton.autotune" in paths.values():
+                raise self.refuse("is decorated with @triton.autotune: settle on one configuration, given at the launch")
+            raise self.refuse(f"is decorated with something else than @{name}")
         decorator = next(each for each, path in paths.items() if path == name)
         jit = _expression(name, decorator)
         if not isinstance(decorator, ast.Call):
