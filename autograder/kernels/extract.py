@@ -267,7 +267,7 @@ class _Writer:
         name = "gluon.jit" if "gluon.jit" in paths.values() else "triton.jit"
         if [path for path in paths.values() if path != HEURISTICS] != [name]:  # what they gave, launches have
             if "triton.autotune" in paths.values():
-                raise self.refuse("is decorated with @triton.autotune: settle on one configuration, given at the launch")
+                raise self.refuse("is decorated with @triton.autotune: settle on one configuration, and launch that")
             raise self.refuse(f"is decorated with something else than @{name}")
         decorator = next(each for each, path in paths.items() if path == name)
         jit = _expression(name, decorator)
