@@ -246,7 +246,7 @@ def _step_operands(
     H: int = 4,
     D: int = 80,
     Rq: int = 48,
-    R: int = 56,
+    R: int = 64,
     Dn: int = 24,
     Dr: int = 32,
     Dv: int = 16,
@@ -448,7 +448,7 @@ def _step_exercise(
             Part(
                 "short contexts",
                 points[0],
-                visible=[dict(B=2, length=5), dict(B=1, length=0, room=1, R=24, Dr=16)],
+                visible=[dict(B=2, length=5), dict(B=1, length=0, room=1, R=32, Dr=64)],
                 hidden=lambda r: [] if few else _short(r),
             ),
             Part(
