@@ -448,7 +448,7 @@ def _step_exercise(
             Part(
                 "short contexts",
                 points[0],
-                visible=[dict(B=2, length=5), dict(B=1, length=0, room=1, R=32, Dr=16)],
+                visible=[dict(B=2, length=5), dict(B=1, length=0, room=1, R=128, Dr=64)],
                 hidden=lambda r: [] if few else _short(r),
             ),
             Part(
