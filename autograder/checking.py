@@ -185,7 +185,8 @@ def _confirmed(
     """Return the verdict where the judge may not believe every call though each result is right; else None.
 
     A call of None does other things on other data, or ran on a GPU. Of it, and of one that does not count by its
-    `reason`, the judge is asked, in a process of its own: it alone can tell whether the result depends on that.
+    `reason`, the judge is asked, in a process of its own: it alone can tell whether the result depends on that. Of
+    others the program that the judge would run is run here, on the first case.
     """
     reason = next((each.reason for each in calls if each and each.reason), None)
     try:
