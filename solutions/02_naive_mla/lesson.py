@@ -556,8 +556,8 @@ print(f"\nmultiply-accumulates: you wrote {my_quotient:g}, counted H(Dn+Dv)R / H
 # %% [markdown]
 # The expansion has about 410 times the arithmetic of the attention. Its time is a smaller multiple: it is a large
 # matrix product, which a processor does near its full rate. The attention of a single query does two operations with
-# each number that it reads, so it waits for memory. Each step expands every latent again. Over $T$ tokens that grows
-# with $T^2$, as attention itself does, and it is by far the larger part.
+# each number that it reads, so it waits for memory. Each step expands every latent again: the arithmetic of
+# generating $T$ tokens grows with $T^2$, as that of attention alone does, and is some 410 times as much.
 #
 # The next cell calculates the same for an H100, as in lesson 00: the sizes of DeepSeek-V3 in bfloat16, 128 sequences of
 # 4096 tokens, one layer, one step.

@@ -99,8 +99,7 @@ class Counter(Watch):
         self.runs: dict[str, int] = {}  # how often lines in loops ran, in a kernel with branches there
         self.chances: dict[str, float] = {}  # and how often if each branch in a loop were taken
         self.sums: dict[tuple[int, str], int] = {}
-        self.own: dict[tuple[int, str], int] = {}
-        self.each: dict[tuple[int, str], dict[int, int]] = {}  # and of each program
+        self.each: dict[tuple[int, str], dict[int, int]] = {}  # by program
         self.distinct: dict[tuple[int, str], int] = {}
         self.extent: dict[tuple[int, str], list[int]] = {}
         self.seen: dict[tuple[int, str], np.ndarray] = {}
@@ -345,13 +344,12 @@ class Counter(Watch):
         if key not in self.seen:
             self.seen[key] = blank(8 * len(self.memory.last[number])).view(np.int64)
             self.extent[key] = [int(where[0]), int(where[-1])]
-            self.sums[key] = self.own[key] = self.distinct[key] = 0
+            self.sums[key] = self.distinct[key] = 0
             self.each[key] = dict.fromkeys(self.weights, 0)
         seen = self.seen[key]
         before = seen[where]
         mine = int((before < self.started).sum())
         self.sums[key] += mine * self.weight
-        self.own[key] += mine
         self.each[key][self.number] += mine
         self.distinct[key] += int((before == 0).sum())
         seen[where] = self.memory.clock
@@ -379,7 +377,8 @@ class Counter(Watch):
         distinct: dict[str, dict[str, int]] = {}
         spans: dict[str, list[int]] = {}
         for (number, mark), (low, high) in sorted(self.extent.items()):
-            shared = self.own[number, mark] > self.distinct[number, mark]  # then they share all that they reach
+            own = sum(self.each[number, mark].values())
+            shared = own > self.distinct[number, mark]  # then they share all that they reach
             most = high - low + 1 if shared else len(self.memory.last[number])
             estimate = min(self.sums[number, mark], most)
             sectors = self.distinct[number, mark] if self.exact else estimate

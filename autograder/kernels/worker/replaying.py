@@ -452,7 +452,7 @@ class _Launch:
         self.kernel, self.given, self.event, self.storages = kernel, given, event, storages
         self.grid = event["grid"]
         self.programs = self.grid[0] * self.grid[1] * self.grid[2]
-        self.regions, self.values = {}, []
+        self.regions, self.values, self.again = {}, [], False
         for number, (name, value) in enumerate(given):
             if isinstance(value, SimpleNamespace):  # of a kernel in Gluon
                 self.regions[number] = storages.region(name, value.base)
@@ -500,8 +500,8 @@ class _Launch:
         chosen = [(x + grid[0] * (y + grid[1] * z), each) for (x, y, z), each in sample(grid, per_axis, rng)]
         counter, seen, ran = None, set(), {number for number, _ in chosen}
         touched, exact = _touched(self.kernel, self.given), all(n <= per_axis for n in grid)
-        again = not touched["atomic"] and not touched["load"] & touched["store"]  # a program may run twice
-        self.again = again
+        self.again = not touched["atomic"] and not touched["load"] & touched["store"]  # a program may run twice
+        again = self.again
         if limit is not None and len(chosen) > 3 and again:  # which run once alone
             middle = rng.randrange(1, self.programs - 1) if rng else chosen[len(chosen) // 2][0]
             first = count([(0, 1), (middle, self.programs - 2), (self.programs - 1, 1)], False)
