@@ -13,7 +13,7 @@ from typing import Any
 
 from autograder.isolation.sandbox import Reply, Sandbox, SandboxError, ServerLost
 from autograder.isolation.worker.layout import packed
-from autograder.isolation.worker.running import TIME_IS_UP
+from autograder.isolation.worker.running import TIME_IS_UP, in_words
 from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for
 from autograder.judging.compare import Calls, Difference, assess
@@ -329,9 +329,7 @@ def _read_error(exercise: Exercise, error: Any) -> Failure:
     if isinstance(where, dict):
         limits = {"line": 8, "cell": 80, "source": 120}
         line, cell, source = (quoted(where.get(key, ""), limit) for key, limit in limits.items())
-        place = f" in line {line}"
-        place += f" of cell {cell}" if cell not in ("", exercise.name) else ""
-        place += f" (`{source}`)" if source else ""
+        place = in_words(line, cell, source, exercise.name)
     if kind == "MemoryError" or any(mark in text.lower() for mark in OUT_OF_MEMORY):
         return Failure(Outcome.MEMORY, f"more than {exercise.limits.memory >> 20} MiB of memory were asked for{place}")
     if kind == "NotImplementedError" and "raise NotImplementedError" in source:

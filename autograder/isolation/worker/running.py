@@ -69,7 +69,7 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
             results.append(f"the text {result}" if isinstance(result, str) else result)  # no word stands for raising
         except ValueError as error:
             found = describe_error(error)
-            place = _told(found["where"], getattr(entry, "__name__", ""))
+            place = in_words(**found["where"], own=getattr(entry, "__name__", "")) if found["where"] else ""
             results.append(f"ValueError{place}: {found['message'][:200]}")
         except BaseException as error:
             with suppress(AttributeError):
@@ -78,12 +78,10 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
     return results
 
 
-def _told(where: dict[str, Any] | None, own: str) -> str:
-    """Return a place in words, with the name of its cell unless that is the student's `own` of the exercise."""
-    if not where:
-        return ""
-    cell = f" of cell {where['cell']}" if where["cell"] not in ("", own) else ""
-    return f" in line {where['line']}{cell} (`{where['source']}`)"
+def in_words(line: Any, cell: str, source: str, own: str) -> str:
+    """Return a place in words, with the name of its cell unless that is the exercise's `own`, and its line if known."""
+    place = f" in line {line}" + (f" of cell {cell}" if cell not in ("", own) else "")
+    return f"{place} (`{source}`)" if source else place
 
 
 DRIVERS: dict[str, Callable[[Callable, dict[str, Any]], Any]] = {"call": call, "session": session}
