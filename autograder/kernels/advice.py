@@ -24,6 +24,9 @@ BY_BOUND = {
     "load and store units": "the number of loads and stores bounds it: take more (tokens, columns) in a turn",
     "instructions": "arithmetic and addresses bound it: do less of them per byte",
     "special functions": "exponentials, roots and their like bound it: compute fewer",
+    "barriers": "barriers bound it: have the threads of a program wait for one another less often",
+    "fences": "what orders its atomic operations bounds it: make them fewer, or `sem='relaxed'` where no order matters",
+    "descriptors": "making tensor descriptors bounds it: make each once, before the loop",
     "matrix units": "the matrix products bound it",
     "waiting": (
         "waiting bounds it: let a program ask for more bytes at once, by larger blocks, more warps or stages, or more "

@@ -21,12 +21,27 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from autograder.kernels.worker.compiling import MEASURES
+from autograder.kernels.worker.hosting import views_in
+from autograder.kernels.worker.recording import NAMED
 from mla_ref.hardware.devices import Device, HardwareError, hardware_file
 
 SECTOR = 32
 WIDE = 16  # bytes that a thread moves with one instruction
 SPECIAL = 16  # exponentials, roots, sines and their like that a multiprocessor computes in a cycle
-MEASURES = ("count", "spill", "shared", "tensor", "mufu")  # of regions of machine code: see `worker.compiling`
+# Measured on an H200, benchmarks/model_corners_h200.json: cycles that a barrier takes for each warp; seconds that a
+# tensor descriptor, and an ordered atomic operation by its reach, take one after the other, and of several programs on
+# one multiprocessor; and elements that a multiprocessor makes in a cycle in a pass of torch that reads with long
+# strides, adds up or sorts.
+BARRIER = 2.0
+DESCRIPTOR, DESCRIPTORS = 0.38e-6, 0.19e-6
+FENCES = {"gpu": (0.5e-6, 12e-9), "system": (0.8e-6, 29e-9)}
+TURNED = 0.57
+PACES = {
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"), 0.3),
+    **dict.fromkeys(("sort", "argsort", "_unique2"), 0.06),
+}
+ONE_BY_ONE = ("flip", "roll")  # that torch moves by elements, as what it converts
 NEW = 39  # the bin of what a program had not touched before: see `kernels.worker.replaying`
 FITTED = Path(__file__).parent / "cost_constants.json"
 
@@ -304,11 +319,16 @@ def launch_time(
 
     balance = per_sm * device.sms / programs if programs > device.sms else 1.0
     slots = used * 4 * sm.clock * k.issue
-    issue = done["count"] * warps * programs * balance / slots
+    pipes = max(done["alu"], done["imad"]) * 2 * k.issue  # each takes two warps' instructions in a cycle
+    issue = max(done["count"], pipes) * warps * programs * balance / slots
     special = done["mufu"] * threads * programs * balance / (SPECIAL * used * sm.clock)
     waves = counts["access"]["load"]["lines"] + store["lines"] + k.piece * parted + atomic["sectors"]
     waves += (done["shared"] * threads * programs + spilled) / 128
     pipe = waves * balance / (used * sm.clock)
+    waits = counts["waits"]
+    met = waits["program"] * BARRIER * warps * balance / (used * sm.clock)
+    fenced = sum(waits[reach] * each for reach, (_, each) in FENCES.items()) * balance / used
+    described = done["descriptor"] * DESCRIPTORS * programs * balance / used
     matrix = 0.0
     if compiled["instructions"].get("tensor"):
         for dtype, flops in sorted(counts["dots"].items()):
@@ -318,7 +338,10 @@ def launch_time(
         """Return the seconds that one program cannot do without, of several on average."""
         waits = sum(rounds * wait for rounds, wait in zip(programs["rounds"], places, strict=True))
         waits += programs["barriers"] * k.exchange * math.log2(2 * warps) if warps > 1 else 0.0
+        waits += programs["waits"]["program"] * BARRIER * warps / sm.clock
+        waits += sum(programs["waits"][reach] * wait for reach, (wait, _) in FENCES.items())
         ran = executed(programs, compiled)
+        waits += ran["descriptor"] * DESCRIPTOR * programs["programs"]
         cycles = ran["count"] * k.step + ran["tensor"] * k.product + ran["shared"] / WIDE * k.shared
         return k.start + waits / programs["programs"] + reload_wait + cycles / sm.clock
 
@@ -330,6 +353,9 @@ def launch_time(
         "load and store units": pipe,
         "instructions": issue,
         "special functions": special,
+        "barriers": met,
+        "fences": fenced,
+        "descriptors": described,
         "matrix units": matrix,
         "waiting": max(steps * one, chain(counts["longest"])),
         "handing out blocks": programs * k.block / sm.clock,
@@ -447,14 +473,40 @@ def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2, si
         moved = max(moved, written)
     share = k.host_product if event.get("flops") else 1.0
     parts = {"DRAM": moved / (share * k.dram * device.dram_bandwidth), "waiting": k.start + k.dram_wait}
-    if read and read != written and not event.get("flops"):
-        parts["instructions"] = _elements(event) / (k.host * device.sms * device.sm.clock)
+    if read and not event.get("flops") and (pace := _pace(event, read != written, k)):
+        parts["instructions"] = _elements(event) / (pace * device.sms * device.sm.clock)
     if event.get("flops"):
         parts["matrix units"] = event["flops"] / (k.tensor * device.rate())
     seconds = _joined(parts.values(), k.sharpness)
     return LaunchTime(
         _name(event["op"]), seconds, parts, max(parts, key=parts.get), host=True, line=event.get("line", "")
     )
+
+
+def _pace(event: Mapping[str, Any], converts: bool, k: Constants) -> float | None:
+    """Return the elements that a multiprocessor makes in a cycle in an operation of torch; None if bytes bound it.
+
+    A copy between two orders is made element by element. Where neighbours in what it writes lie far apart in what it
+    reads, each takes a sector.
+    """
+    name = _name(event["op"])
+    if name in PACES:
+        return PACES[name]
+    seen = [*views_in(event.get("args") or ())]
+    target = next(iter(event.get("out") or seen), None)
+    orders = [_order(view, target) for view in seen if target and view["shape"] == target["shape"]]
+    if "turned" in orders:
+        return TURNED
+    return k.host if converts or name in ONE_BY_ONE or "apart" in orders else None
+
+
+def _order(view: Mapping[str, Any], target: Mapping[str, Any]) -> str:
+    """Return how a view lies beside one of its shape: `alike`, `apart`, or `turned`, with neighbours far apart."""
+    axes = [axis for axis, size in enumerate(target["shape"]) if size > 1 and view["strides"][axis]]
+    if all(view["strides"][axis] == target["strides"][axis] for axis in axes):
+        return "alike"
+    nearest = min(axes, key=lambda axis: target["strides"][axis])
+    return "turned" if view["strides"][nearest] * NAMED[view["dtype"]].itemsize >= SECTOR else "apart"
 
 
 def _elements(event: Mapping[str, Any]) -> float:

@@ -32,6 +32,8 @@ KINDS = {
     "ttng.async_tma_copy_global_to_local": "async",
     "ttng.async_tma_copy_local_to_global": "store",
 }
+# Of regions of machine code: issue slots, bytes, instructions of the matrix units, and those that `_units` tells of
+MEASURES = ("count", "spill", "shared", "tensor", "mufu", "alu", "imad", "descriptor")
 NO_HINT = ("u1", "fp", "bf")  # of types that a parameter is annotated with
 ALIGNED = [["tt.divisibility", 16]]
 
@@ -254,7 +256,7 @@ def _read_cuda(tools: _Tools, places: set[str]) -> dict[str, Any]:
     tools.file.close()
     table = {k: int(v) for k, v in re.findall(r"\b(REG|STACK|SHARED|LOCAL):(\d+)", usage.split("Function")[-1])}
     lines, labels = _instructions(code)
-    found = _summary(lines, labels, _cuda_class, places)
+    found = _summary(lines, labels, _cuda_class, _units, places)
     found["product_loops"] = product_loops([text for text, _ in lines], labels)
     return found | {"registers": table.get("REG", 0), "stack_bytes": table.get("STACK", 0) + table.get("LOCAL", 0)}
 
@@ -277,10 +279,7 @@ def _instructions(code: str) -> tuple[list[tuple[str, int]], dict[str, int]]:
 
 
 def _cuda_class(instruction: str) -> tuple[str, int]:
-    """Return the class of an instruction, and the bytes that a thread moves with it.
-
-    Conversions of 64 bits go at the pace of exponentials and the like.
-    """
+    """Return the class of an instruction, and the bytes that a thread moves with it."""
     name = re.sub(r"^@!?U?P\w+\s+", "", instruction).split()[0]
     parts = name.split(".")
     width = next((int(p) // 8 for p in parts if p in ("128", "64")), 4)
@@ -307,18 +306,40 @@ def _cuda_class(instruction: str) -> tuple[str, int]:
     kinds |= {"LDS": "shared", "STS": "shared", "LDSM": "shared", "STSM": "shared", "ATOMS": "shared"}
     kinds |= {"UTCHMMA": "tensor", "UTCQMMA": "tensor", "QMMA": "tensor", "OMMA": "tensor"}
     kinds |= dict.fromkeys(("DADD", "DFMA", "DMUL", "DSETP"), "double")
-    if parts[0] in ("F2F", "F2I", "I2F", "FRND") and any(part.endswith("64") for part in parts[1:]):
-        return "mufu", width
     return kinds.get(parts[0], "other"), width
 
 
-def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any, places: set[str]) -> dict[str, Any]:
+# By unit, as benchmarks/model_corners.py found them on an H200: one that takes 16 threads in a cycle, and one of 64
+SPECIAL = {"BREV", "F2F", "F2I", "FLO", "FRND", "I2F", "MUFU", "POPC"}
+INTEGER = {*re.findall(
+    r"\w+",
+    """BMSK CSEL F2FP FMNMX FMNMX3 FSEL FSET FSETP I2FP IABS IADD IADD3 IMNMX ISETP LEA LOP LOP3 P2R PLOP3 PRMT R2P SEL
+    SGXT SHF SHL SHR VIADDMNMX VIMNMX VIMNMX3""",
+)}  # fmt: skip
+
+
+def _units(instruction: str) -> dict[str, int]:
+    """Return what an instruction for NVIDIA's GPUs takes of the units that are slower than it is issued."""
+    name, *parts = re.sub(r"^@!?U?P\w+\s+", "", instruction).split()[0].split(".")
+    if name in SPECIAL:
+        return {"mufu": 1}
+    if name in INTEGER:
+        return {"alu": 1}
+    if name == "IMAD":
+        return {"imad": 2 if {"WIDE", "HI"} & {*parts} else 1}
+    return {"descriptor": 1} if name == "UTMACCTL" and "IV" in parts else {}
+
+
+def _summary(
+    lines: list[tuple[str, int]], labels: dict[str, int], classify: Any, units: Any, places: set[str]
+) -> dict[str, Any]:
     """Return instructions by loop and class, and the widths of global accesses.
 
-    `places` are the accesses that the kernel itself makes. A loop that reads a table of the compiler's into a local
-    array is the reduction of large angles for sine and cosine. What can be jumped over around it is left out: all that
-    comes of the same operation, or else the least. A function of the compiler's counts wherever it is called, but for
-    those that few numbers need, the slow paths: these count once.
+    `classify` and `units` tell of an instruction its class and width, and what it takes of slow units. `places` are the
+    accesses that the kernel itself makes. A loop that reads a table of the compiler's into a local array is the
+    reduction of large angles for sine and cosine. What can be jumped over around it is left out: all that comes of the
+    same operation, or else the least. A function of the compiler's counts wherever it is called, but for those that few
+    numbers need, the slow paths: these count once.
     """
     loops, skips = [], []
     for position, (text, _) in enumerate(lines):
@@ -363,17 +384,15 @@ def _summary(lines: list[tuple[str, int]], labels: dict[str, int], classify: Any
             continue
         inside = [n for n, (first, last) in enumerate(loops) if first <= position <= last]
         region = min(inside, key=lambda n: loops[n][1] - loops[n][0], default=-1)
-        new = {"count": 0, "spill": 0, "tensor": 0, "mufu": 0, "shared": 0, "lines": {}, "source": {}}
-        counts = regions.setdefault(region, new)
+        counts = regions.setdefault(region, {**dict.fromkeys(MEASURES, 0), "lines": {}, "source": {}})
         kind, width = classify(text)
-        slots = 2 if kind == "double" else 1  # which takes the issue slots of two
-        counts["count"] += slots
         of_line = counts["source"].setdefault(str(line), {})
-        of_line["count"] = of_line.get("count", 0) + slots
         total[kind] = total.get(kind, 0) + 1
-        if measured := {"spill": width, "shared": width, "tensor": 1, "mufu": 1}.get(kind, 0):
-            counts[kind] += measured
-            of_line[kind] = of_line.get(kind, 0) + measured
+        takes = {"count": 2 if kind == "double" else 1, **units(text)}  # one of 64 bits takes the issue slots of two
+        takes |= {"spill": {"spill": width}, "shared": {"shared": width}, "tensor": {"tensor": 1}}.get(kind, {})
+        for measure, amount in takes.items():
+            counts[measure] += amount
+            of_line[measure] = of_line.get(measure, 0) + amount
         if kind in widths:
             widths[kind][str(width)] = widths[kind].get(str(width), 0) + 1
             at = by_line.setdefault((kind, line), {})
@@ -430,7 +449,7 @@ def _read_amd(kernel: Any, places: set[str]) -> dict[str, Any]:
             labels[match[1]] = len(found)
         elif match := re.match(r"\t([a-z]\w+.*)", row):
             found.append((match[1], line))
-    summary = _summary(found, labels, _amd_class, places)
+    summary = _summary(found, labels, _amd_class, lambda text: {}, places)
     return summary | {
         "registers": fields.get("vgpr_count", 0),
         "stack_bytes": fields.get("private_segment_fixed_size", 0) or 4 * fields.get("vgpr_spill_count", 0),

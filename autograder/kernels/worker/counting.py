@@ -17,7 +17,7 @@ import torch
 from autograder.isolation.worker.layout import blank
 from autograder.kernels.worker.arithmetic import Work, work_of
 from autograder.kernels.worker.generated import Generated
-from mla_ref.hardware.emulator.access import KINDS
+from mla_ref.hardware.emulator.access import ACQUIRE_RELEASE, CTA, KINDS, RELAXED, SYSTEM
 from mla_ref.hardware.emulator.machine import Machine, Touched, Watch
 from mla_ref.hardware.emulator.ttir import Block, Op
 
@@ -29,6 +29,7 @@ NEW = BINS - 1
 FAR = 20  # a distance that no L1 cache spans
 PASSING = (3, 7)  # the cache modifiers .cg and .cv in Triton's enumeration: their loads find nothing in the L1 cache
 ALIKE = 1.1  # times as many sectors as another program's may take one that stands for it: rows begin within sectors
+WAITS = ("program", "gpu", "system")  # whom a barrier, or the fence of an ordered atomic operation, waits for
 BY_LINE = ("executions", "turns", "runs", "chances")
 LONG = 16  # accesses from which on a program is long, and few of its kind are run
 SHORT_NAMES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5"}
@@ -91,7 +92,8 @@ class Counter(Watch):
         self.passing = {"sectors": [0] * BINS, "requests": [0] * BINS}  # of what was fetched before, past the L1 cache
         self.rounds = [0] * BINS
         self.dots: dict[str, int] = {}
-        self.barriers = 0
+        self.barriers = 0  # of exchanges between threads
+        self.met_by = dict.fromkeys(WAITS, 0)  # barriers that the kernel asks for, and fences by reach
         self.work: Work = {}  # arithmetic at the least, by block
         self.arithmetic = [0.0, 0.0, 0.0]  # and of what ran
         self.executions: dict[str, int] = {}
@@ -123,6 +125,7 @@ class Counter(Watch):
             for inner in _inside(block)
         }
         self.gone: dict[tuple[int, int], int] = {}
+        self.met: dict[tuple[int, str], int] = {}
         self.work = self.work or work_of(machine.kernel.module)
         self.branched = any(map(_branches, inside))
         self.main = machine.kernel.module.main
@@ -134,6 +137,8 @@ class Counter(Watch):
         found = self.found(machine, op, active, touched)
         for program, log in self._logs(machine):
             log.append((op, site, itemsize, active[program], found[program]))
+        if reach := _reach(op):
+            self._meet(machine, reach)
 
     def _site(self, op: Op) -> dict[str, Any] | None:
         return self.layouts.site(KINDS[op.name], op.key, op.ins[0].shape)
@@ -168,6 +173,13 @@ class Counter(Watch):
         for _, log in self._logs(machine):
             log.append((op, None, 0, 0, None))
 
+    def barrier(self, machine: Machine, op: Op) -> None:
+        self._meet(machine, "program")
+
+    def _meet(self, machine: Machine, whom: str) -> None:
+        for number in machine.numbers[machine.programs_on()].tolist():
+            self.met[number, whom] = self.met.get((number, whom), 0) + 1
+
     def _logs(self, machine: Machine) -> Iterator[tuple[int, list[tuple]]]:
         """Yield the places and logs of the programs that take part: others may wait, or have ended."""
         on = machine.programs_on().tolist()
@@ -181,6 +193,7 @@ class Counter(Watch):
             before = (
                 list(self.rounds),
                 self.barriers,
+                dict(self.met_by),
                 list(self.arithmetic),
                 *(dict(getattr(self, name)) for name in BY_LINE),
             )
@@ -190,6 +203,8 @@ class Counter(Watch):
                 for line in lines:
                     self.turns[line] = self.turns.get(line, 0) + self.gone.get((number, at), 0) * self.weight
             self._count_arithmetic(number)
+            for whom in WAITS:
+                self.met_by[whom] += self.met.get((number, whom), 0) * self.weight
             if self.branched:
                 for block in self.main.blocks:
                     self._count_runs(number, block, False, 1, 1.0)
@@ -231,12 +246,20 @@ class Counter(Watch):
                     entered = chances * went / ran if ran else 0
                 self._count_runs(number, inner, looped or op.name in LOOPS, went, entered)
 
-    def _compare(self, rounds: list[int], barriers: int, arithmetic: list[float], *by_line: dict[str, float]) -> None:
+    def _compare(
+        self,
+        rounds: list[int],
+        barriers: int,
+        met: dict[str, int],
+        arithmetic: list[float],
+        *by_line: dict[str, float],
+    ) -> None:
         """Keep what the program did that was just gone through, if none did more. The totals before it are given."""
         own = {
             "programs": 1,
             "rounds": [(now - then) / self.weight for now, then in zip(self.rounds, rounds, strict=True)],
             "barriers": (self.barriers - barriers) / self.weight,
+            "waits": {whom: (now - met[whom]) / self.weight for whom, now in self.met_by.items()},
             "arithmetic": [(now - then) / self.weight for now, then in zip(self.arithmetic, arithmetic, strict=True)],
         }
         for name, before in zip(BY_LINE, by_line, strict=True):
@@ -399,6 +422,7 @@ class Counter(Watch):
             "rounds": self.rounds,
             "dots": self.dots,
             "barriers": self.barriers,
+            "waits": self.met_by,
             "arithmetic": self.arithmetic,
             "executions": self.executions,
             "turns": self.turns,
@@ -426,6 +450,12 @@ def _branches(block: Block) -> bool:
     return any(op.name == "scf.if" for op in block.ops) or any(map(_branches, inner))
 
 
+def _reach(op: Op) -> str | None:
+    """Return for whom an atomic operation orders what its program did: the GPU's programs, or the machine's."""
+    ordered = op.name.startswith("tt.atomic") and op.attrs.get("sem", ACQUIRE_RELEASE) != RELAXED
+    return {CTA: None, SYSTEM: "system"}.get(op.attrs.get("scope"), "gpu") if ordered else None
+
+
 def _length(program: dict[str, Any]) -> float:
     return sum(program["rounds"]) + sum(program["executions"].values()) + sum(program["turns"].values())
 
@@ -440,7 +470,7 @@ class Together(Watch):
     """Several watches that see the same."""
 
     def __init__(self, *watches: Watch):
-        for name in ("begin", "end", "access", "block", "product", "exchange"):
+        for name in ("begin", "end", "access", "block", "product", "exchange", "barrier"):
             calls = [getattr(each, name) for each in watches if getattr(type(each), name) is not getattr(Watch, name)]
             setattr(self, name, functools.partial(_all, calls))
 

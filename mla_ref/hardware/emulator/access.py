@@ -28,7 +28,7 @@ VERBS = {
 RMW = ("andi", "ori", "xori", "addi", "addf", "maxsi", "minsi", "maxui", "minui", None)
 EXCHANGE = len(RMW)
 RELAXED, ACQUIRE, RELEASE, ACQUIRE_RELEASE = range(1, 5)  # `sem` of an atomic operation
-CTA = 2  # its `scope`, if that is one program
+CTA, SYSTEM = 2, 3  # its `scope`, if that is one program, or all of the machine and not the GPU alone
 LEFT_OUT = b"\x5a"  # each byte of an integer that a mask leaves out of a load
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -253,6 +253,12 @@ def _check_written(
 
 def barrier(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> None:
     """Have all threads of the programs wait for one another."""
+    if machine.watch is not None:
+        machine.watch.barrier(machine, op)
+    _wait(machine, op)
+
+
+def _wait(machine: Machine, op: Op) -> None:
     if machine.shadow is not None:
         numbers = machine.numbers if machine.active is None else machine.numbers[machine.active]
         machine.shadow.wait(numbers + 1)
@@ -436,7 +442,7 @@ def _update(
             chosen = torch.arange(keep.numel()).view(full).flip(axes)[keep]
             _note_update(machine, op, region, places, chosen, changed, written)
     if op.number in machine.kernel.asked and machine.shadow is not None and math.prod(shape) < machine.shadow.threads:
-        barrier(machine, op, args, None)  # each thread gets what few of them found
+        _wait(machine, op)  # each thread gets what few of them found
     return out.flip(axes)
 
 

@@ -82,6 +82,9 @@ class Watch:
     def exchange(self, machine: Machine, op: Op) -> None:
         """See a reduction, a scan or the like, for which threads exchange values."""
 
+    def barrier(self, machine: Machine, op: Op) -> None:
+        """See a barrier that the kernel asks for."""
+
 
 @dataclass(frozen=True)
 class Ahead:

@@ -1,0 +1,232 @@
+"""Kernels, and passes of torch, each with much of one thing that could mislead the modelled time.
+
+Launchers stand for a student's function. `CORNERS` names the corner, the launcher, its tensors and its options.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def waits(x_ptr, out_ptr, turns, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs)
+    for _ in range(turns):
+        tl.debug_barrier()
+    tl.store(out_ptr + offs, x)
+
+
+@triton.jit
+def described(x_ptr, out_ptr, turns, ROWS: tl.constexpr, COLS: tl.constexpr):
+    acc = tl.zeros((ROWS, COLS), tl.float32)
+    for turn in range(turns):
+        tile = tl.make_tensor_descriptor(x_ptr + turn * ROWS * COLS, (ROWS, COLS), (COLS, 1), (ROWS, COLS))
+        acc += tile.load([0, 0]).to(tl.float32)
+    offs = tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :]
+    tl.store(out_ptr + tl.program_id(0) * ROWS * COLS + offs, acc)
+
+
+@triton.jit
+def described_once(x_ptr, out_ptr, turns, ROWS: tl.constexpr, COLS: tl.constexpr):
+    acc = tl.zeros((ROWS, COLS), tl.float32)
+    tile = tl.make_tensor_descriptor(x_ptr, (turns * ROWS, COLS), (COLS, 1), (ROWS, COLS))
+    for turn in range(turns):
+        acc += tile.load([turn * ROWS, 0]).to(tl.float32)
+    offs = tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :]
+    tl.store(out_ptr + tl.program_id(0) * ROWS * COLS + offs, acc)
+
+
+@triton.jit
+def adds_up(x_ptr, out_ptr, sums_ptr, turns, SEM: tl.constexpr, SCOPE: tl.constexpr, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs)
+    for turn in range(turns):
+        tl.atomic_add(sums_ptr + tl.program_id(0) * turns + turn, 1.0, sem=SEM, scope=SCOPE)
+    tl.store(out_ptr + offs, x)
+
+
+@triton.jit
+def works(x_ptr, out_ptr, a, turns, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs)
+    for _ in range(turns):
+        for _ in tl.static_range(8):
+            x = x * 0.99 + a
+    tl.store(out_ptr + offs, x)
+
+
+@triton.jit
+def computes(x_ptr, out_ptr, a, b, turns, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs)
+    for _ in range(turns):
+        for _ in tl.static_range(8):
+            if KIND == "fma":
+                x = x * 0.99 + a
+            elif KIND == "exp":
+                x = tl.exp2(x)
+            elif KIND == "greatest":
+                x = tl.maximum(x + 1.5, a)
+            elif KIND == "bf16 and back":
+                x = (x * a).to(tl.bfloat16).to(tl.float32)
+            elif KIND == "multiply":
+                x = x * a + b
+            elif KIND == "add and xor":
+                x = (x + a) ^ b
+            elif KIND == "shifts":
+                x = (x >> 3) + (x << 7)
+            elif KIND == "least":
+                x = tl.minimum(x + a, b)
+            elif KIND == "chosen":
+                x = tl.where(x > a, x ^ b, x + a)
+            elif KIND == "float and back":
+                x = x.to(tl.float32).to(tl.int32) + a
+            elif KIND == "64 bits":
+                x = ((x.to(tl.int64) * a + b) >> 5).to(tl.int32)
+    tl.store(out_ptr + offs, x)
+
+
+def wait(x, turns, warps, programs):
+    out = torch.empty_like(x)
+    block = x.numel() // programs
+    waits[(programs,)](x, out, turns, BLOCK=block, num_warps=warps)
+    return out
+
+
+def describe(x, turns, programs, once):
+    out = torch.empty((programs, 64, 64), dtype=torch.float32, device=x.device)
+    kernel = described_once if once else described
+    kernel[(programs,)](x, out, turns, ROWS=64, COLS=64, num_warps=4)
+    return out
+
+
+def add_up(x, sums, turns, sem, scope):
+    out = torch.empty_like(x)
+    adds_up[(x.numel() // 1024,)](x, out, sums, turns, SEM=sem, SCOPE=scope, BLOCK=1024, num_warps=4)
+    return out
+
+
+def work(x, turns, block, warps):
+    out = torch.empty_like(x)
+    works[(x.numel() // block,)](x, out, 0.01, turns, BLOCK=block, num_warps=warps)
+    return out
+
+
+def compute_floats(x, turns, kind):
+    out = torch.empty_like(x)
+    computes[(x.numel() // 1024,)](x, out, 0.01, 0.02, turns, KIND=kind, BLOCK=1024, num_warps=4)
+    return out
+
+
+def compute_integers(x, turns, kind):
+    out = torch.empty_like(x)
+    computes[(x.numel() // 1024,)](x, out, 1103515245, 12345, turns, KIND=kind, BLOCK=1024, num_warps=4)
+    return out
+
+
+def turned(x):
+    return x.t().contiguous()
+
+
+def permuted(x):
+    return x.permute(0, 2, 1, 3).contiguous()
+
+
+def turned_within(x):
+    return x.transpose(-2, -1).contiguous()
+
+
+def cast_and_turned(x):
+    return x.t().to(torch.float32, memory_format=torch.contiguous_format)
+
+
+def every_second(x):
+    return x[..., ::2].contiguous()
+
+
+def columns(x):
+    return x[..., : x.shape[-1] // 2].contiguous()
+
+
+def flipped(x):
+    return x.flip(-1)
+
+
+def copied(x):
+    return x.clone()
+
+
+def sorted_rows(x):
+    return x.sort(-1)[0]
+
+
+def cumulated(x):
+    return x.cumsum(-1)
+
+
+MIB = 1 << 20
+FLOATS = ("fma", "exp", "greatest", "bf16 and back")
+INTEGERS = (
+    "multiply",
+    "add and xor",
+    "shifts",
+    "least",
+    "chosen",
+    "float and back",
+    "64 bits",
+)
+# Corner, launcher, shapes and dtypes of tensors, other arguments
+CORNERS: list[tuple[str, str, dict[str, tuple[tuple[int, ...], str]], dict[str, Any]]] = [
+    *(
+        (f"{turns} barriers, {warps} warps, {programs} programs", "wait", {"x": ((programs * 1024,), "float32")},
+         {"turns": turns, "warps": warps, "programs": programs})
+        for programs in (132, 2112) for warps in (1, 4, 16, 32) for turns in (0, 1000)
+    ),
+    *(
+        (f"{turns} tiles by {'one descriptor' if once else 'descriptors each'}, {programs} programs", "describe",
+         {"x": ((turns * 64, 64), "bfloat16")}, {"turns": turns, "programs": programs, "once": once})
+        for programs in (132, 1056) for once in (True, False) for turns in (64,)
+    ),
+    *(
+        (f"{turns} atomics in turn, {sem} {scope}, {programs} programs", "add_up",
+         {"x": ((programs * 1024,), "float32"), "sums": ((programs * turns,), "float32")},
+         {"turns": turns, "sem": sem, "scope": scope})
+        for programs in (132, 2112, 33792)
+        for sem, scope in (("relaxed", "gpu"), ("acq_rel", "gpu"), ("acq_rel", "sys"))
+        for turns in (16,)
+    ),
+    *(
+        (f"{8 * turns} products and sums between load and store, {block} a program, {warps} warps", "work",
+         {"x": ((1 << 26,), "float32")}, {"turns": turns, "block": block, "warps": warps})
+        for block, warps in ((1024, 4), (32768, 32)) for turns in (0, 16, 64)
+    ),
+    *(
+        (f"{name}: {kind}", f"compute_{name}", {"x": ((2112 * 1024,), dtype)}, {"turns": 64, "kind": kind})
+        for name, dtype, kinds in (("floats", "float32", FLOATS), ("integers", "int32", INTEGERS))
+        for kind in kinds
+    ),
+    *(
+        (f"torch: {launcher} {'x'.join(map(str, shape))} {dtype}", launcher, {"x": (shape, dtype)}, {})
+        for launcher, shapes in (
+            ("copied", ((8192, 4096),)),
+            ("turned", ((8192, 4096), (1024, 1024), (131072, 64), (512, 65536), (32768, 576))),
+            ("permuted", ((4, 4096, 16, 128), (16, 1024, 128, 16))),
+            ("turned_within", ((8, 4096, 512), (128, 1024, 192))),
+            ("every_second", ((8192, 4096),)),
+            ("columns", ((65536, 512),)),
+            ("flipped", ((8192, 4096),)),
+        )
+        for shape in shapes
+        for dtype in ("bfloat16", "float32")
+    ),
+    *(
+        (f"torch: {launcher} {'x'.join(map(str, shape))} {dtype}", launcher, {"x": (shape, dtype)}, {})
+        for launcher in ("sorted_rows", "cumulated")
+        for shape in ((4096, 4096), (64, 131072), (4 * MIB,))
+        for dtype in ("int64", "float32")
+    ),
+    ("torch: cast_and_turned 8192x4096 bfloat16", "cast_and_turned", {"x": ((8192, 4096), "bfloat16")}, {}),
+]  # fmt: skip
