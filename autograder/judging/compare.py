@@ -46,7 +46,8 @@ def assess(exercise: Exercise, arguments: Arguments, result: Any, calls: Calls |
     names = _names(exercise, arguments)
     found = difference(result, expected, names, tolerance)
     if found is None:
-        return _other_dtype(exercise, arguments, result)
+        wrong = exercise.consistent(result, **arguments) if exercise.consistent else None
+        return Difference(wrong) if wrong else _other_dtype(exercise, arguments, result)
     fitting = (
         each
         for each in exercise.mistakes
@@ -255,7 +256,10 @@ def _sequence(
 ) -> Difference | None:
     """Compare value by value. `whole` is the name of the sequence where it is not all that the function returned."""
     if not isinstance(result, list | tuple):
-        return Difference(f"{f'{whole} is' if whole else 'the function returned'} {_kind(result)}, expected {form}")
+        listable = isinstance(result, torch.Tensor) and isinstance(expected, list) and whole
+        listed = ": .tolist() makes a list of it" if listable else ""
+        got = f"{f'{whole} is' if whole else 'the function returned'} {_kind(result)}"
+        return Difference(f"{got}, expected {form}{listed}")
     if len(result) != len(expected):
         has = f"{whole} has" if whole else "the function returned"
         return Difference(f"{has} {_count(len(result))}, expected {form}")

@@ -144,6 +144,9 @@ class Exercise:
         Names of the returned tensors, for messages.
     mistakes : sequence of Mistake
         Their oracles take the same arguments.
+    consistent : callable or None
+        `consistent(result, **arguments)` returns what is wrong with a result that has the oracle's form, in what that
+        leaves open, or None.
     like : tuple of (str, torch.dtype or None)
         For each returned tensor its dtype, or the argument whose dtype it must have; None, and what is not named, may
         have any.
@@ -181,6 +184,7 @@ class Exercise:
     oracle: Callable[..., Any]
     returns: tuple[str, ...] = ("out",)
     mistakes: Sequence[Mistake] = ()
+    consistent: Callable[..., str | None] | None = None
     like: tuple[str | torch.dtype | None, ...] = ()
     tolerance: float | None = None
     driver: str = "call"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -79,7 +80,7 @@ PREDICT = Exercise(
         Part(
             "any lengths",
             1,
-            visible=[dict(lengths=(64, 0, 65, 1, 1000), page_size=64, batch=5, longest=1000)],
+            visible=[dict(lengths=(96, 0, 65, 1, 1000), page_size=48, batch=5, longest=1000)],
             hidden=lambda r: [
                 dict(
                     lengths=[r.choice([0, size, r.randint(1, 999)]) for _ in range(r.randint(1, 9))],
@@ -257,6 +258,38 @@ def _held(
     return results
 
 
+def _pages_named(results: list[Any], init: list[int], steps: list[Any]) -> str | None:
+    """Return what no manager may say of its pages: which one it takes is its own choice."""
+    named: dict[int, list[int]] = {}
+    count = 0
+    for (method, arguments), result in zip(steps, results, strict=True):
+        if method == "free" and result is None:
+            named.pop(arguments[0], None)
+        if method != "table":
+            continue
+        sequence, count = arguments[0], count + 1
+        call = f"call {count} of table, for sequence {sequence},"
+        try:
+            pages = [operator.index(page) for page in result]
+        except TypeError:
+            return f"{call} returns {str(result)[:100]}, expected the numbers of pages"
+        before = named.get(sequence, [])
+        for page in pages:
+            if not 0 <= page < init[0]:
+                return f"{call} names page {page}: the pool has the pages 0 to {init[0] - 1}"
+            if pages.count(page) > 1:
+                return f"{call} names page {page} twice: a page holds other tokens of a sequence than the others do"
+            if holder := [str(b) for b, held in named.items() if b != sequence and page in held]:
+                return f"{call} names page {page}, which sequence {holder[0]} holds"
+        if pages[: len(before)] != before:
+            return (
+                f"{call} begins with the pages {pages[: len(before)]}, and was {before} earlier: what was written "
+                "stays where it is, in the order of the tokens"
+            )
+        named[sequence] = pages
+    return None
+
+
 _basic_slip = slips(_held)
 
 BASIC = Exercise(
@@ -291,6 +324,12 @@ BASIC = Exercise(
             visible=[
                 dict(num_pages=6, page_size=4, calls="append 4 to 0, append 1 to 0, append 3 to 0, read 0"),
                 dict(num_pages=6, page_size=4, calls="append 3 to 0, table 0, append 6 to 0, table 0, table 1"),
+                dict(
+                    num_pages=6,
+                    page_size=4,
+                    calls="append 3 to 0, append 6 to -1, table 0, table -1, free 0, append 4 to -1, table -1, "
+                    "append 4 to -1, table -1",
+                ),
                 dict(num_pages=4, page_size=4, calls="append 9 to 0, free 0, append 13 to 1, read 1, read 0"),
                 dict(num_pages=1, page_size=4, calls="append 3 to 0, read 0, free 0, append 2 to 1, read 1"),
                 dict(num_pages=3, page_size=4, calls="append 6 to 0, free 0, append 2 to 0, read 0, table 0"),
@@ -340,6 +379,7 @@ BASIC = Exercise(
     inputs=_session,
     oracle=_held,
     returns=("the result",),
+    consistent=_pages_named,
     mistakes=(
         _basic_slip(
             "page taken early",
@@ -534,7 +574,8 @@ ONE_TOO_FAR = (
 NO_MODULO = "the slot is the whole position: within its page a token is at position % page_size"
 SLOT_OF_NEW = "the slot is s % page_size: it is that of the position, (starts[b] + s) % page_size"
 STRIDE = (
-    "pages are taken to lie side by side: page p begins p · stride(0) words behind the first, not p · page_size · width"
+    "pages are taken to lie side by side, or as those of the other pool: page p begins p · stride(0) words behind the "
+    "first, with the stride of its own pool"
 )
 INSIDE = "a block of tokens takes one page, and a page ends inside it: look up a page for each token"
 NO_TABLE = "the table is ignored: entry position // page_size of a row holds the page, it is not the page"
@@ -1262,7 +1303,7 @@ DECODE = Exercise(
             1,
             visible=[
                 dict(H=5, lens=(16, 16), page_size=16, max_pages=2),
-                dict(H=130, lens=(16,), page_size=16, max_pages=1, R=64, Dr=64, scale=0.1, dtype=BF16),
+                dict(H=130, lens=(16, 16), page_size=16, max_pages=1, R=64, Dr=64, scale=0.1, dtype=BF16),
                 dict(H=1, lens=(16,), page_size=16, max_pages=1),
             ],
             hidden=lambda r: [
@@ -1270,6 +1311,7 @@ DECODE = Exercise(
                     H=r.choice([18, 20]), lens=(32,), page_size=32, max_pages=2, R=64, Dr=r.choice([32, 64]), scale=0.15
                 ),
                 dict(H=r.randint(130, 140), lens=(16,), page_size=16, max_pages=1),
+                dict(H=r.randint(114, 127), lens=(16, 9), page_size=16, max_pages=1),
             ],
         ),
         Part(
@@ -1277,7 +1319,8 @@ DECODE = Exercise(
             1,
             visible=[
                 dict(H=3, lens=(96, 64), page_size=16, max_pages=6),
-                dict(H=3, lens=(128,), page_size=128, Dr=32, max_pages=2, scale=0.1),
+                dict(H=120, lens=(16, 32), page_size=16, max_pages=2),
+                dict(H=3, lens=(128, 200), page_size=128, Dr=32, max_pages=2, scale=0.1),
             ],
             hidden=lambda r: [
                 dict(
