@@ -227,7 +227,7 @@ def copied(value: Any) -> Any:
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return the names of the arguments with a tensor that a call changed in place."""
+    """Return the names of the arguments in which a call changed something in place."""
     return [name for name, value in before.items() if not _same(value, after[name])]
 
 
@@ -242,7 +242,7 @@ def _same(before: Any, after: Any) -> bool:
         return before.keys() == after.keys() and all(_same(v, after[k]) for k, v in before.items())
     if isinstance(before, list | tuple):
         return len(before) == len(after) and all(map(_same, before, after))
-    return True
+    return bool(before == after or (before != before and after != after))
 
 
 # In place of messages of Python's, and of those of Triton's front end that speak of its insides, by what they and
