@@ -1,6 +1,7 @@
 """`check` sees what the judge sees: as many blocks of everything, if with other numbers."""
 
 import inspect
+import math
 import re
 from pathlib import Path
 from random import Random
@@ -45,6 +46,35 @@ def test_a_size_that_goes_beyond_a_block_in_a_hidden_case_does_so_in_a_visible_o
     most, seen = largest(hidden, exercise), largest([c for part in exercise.parts for c in part.visible], exercise)
     for block in BLOCKS:
         assert {n for n, size in most.items() if size > block} <= {n for n, size in seen.items() if size > block}
+
+
+def beyond(cases):
+    return {name for case in cases for name, size in sizes(case) if size > 64} - {"B", "room"}
+
+
+def sequences(case):
+    lengths = max((len(each) for each in case.values() if isinstance(each, list | tuple)), default=1)
+    return case.get("B", lengths)
+
+
+@pytest.mark.parametrize("exercise", KERNELS, ids=lambda each: each.name)
+def test_a_size_beyond_a_block_is_so_in_a_visible_case_with_several_sequences(exercise):
+    """Else a program's sequence and its block may both be taken from one number, the wrong way."""
+    hidden = [case for part in exercise.parts if part.hidden for n in range(10) for case in part.hidden(Random(n))]
+    seen = [case for part in exercise.parts for case in part.visible]
+    if several := [case for case in seen if sequences(case) > 1]:
+        assert beyond([*hidden, *seen]) <= beyond(several)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("name", ["latent_decode", "split_decode", "folded_decode", "paged_decode", "rotating_decode"])
+def test_blocks_of_heads_and_sequences_have_a_common_divisor(name, hidden):
+    """With b = pid % B and block = pid % blocks each pair comes once, but for a common divisor of the two."""
+    exercise = COURSE.locate(name)[1]
+    cases = [c for p in exercise.parts for c in (((p.hidden and p.hidden(Random(0))) or ()) if hidden else p.visible)]
+    for block in (16, 32, 64):
+        blocks = [(sequences(case), -(-case["H"] * case.get("S", 1) // block)) for case in cases]
+        assert any(math.gcd(*each) > 1 for each in blocks)
 
 
 def ones(case, exercise):
@@ -106,12 +136,25 @@ def values(name, argument):
         yield name, argument
 
 
+def values_of(cases):
+    found = {}
+    for case in cases:
+        for name, value in [each for argument in case.arguments.items() for each in values(*argument)]:
+            found.setdefault(name, set()).add(value)
+    return found
+
+
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda each: each.name)
 def test_no_size_and_no_number_is_the_same_in_all_cases(exercise):
     """Else who writes that number in place of the argument is right: 0.25 for the scale, 16 for the RoPE's width."""
-    found = {}
-    for case in draw_cases(exercise, "seed"):
-        for name, value in [each for argument in case.arguments.items() for each in values(*argument)]:
-            found.setdefault(name, set()).add(value)
+    found = values_of(draw_cases(exercise, "seed"))
     once, fixed = [name for name, each in found.items() if len(each) == 1], FIXED.get(exercise.name, [])
     assert once == fixed or (isinstance(fixed, str) and once)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda each: each.name)
+def test_what_varies_in_hidden_cases_does_so_in_visible_ones(exercise):
+    """Else `check` is green for who writes the one number that it shows."""
+    seen = values_of(draw_cases(exercise, "seed", hidden=False))
+    everywhere = values_of(case for n in range(3) for case in draw_cases(exercise, f"seed {n}"))
+    assert [name for name, each in seen.items() if len(each) == 1 < len(everywhere[name])] == []

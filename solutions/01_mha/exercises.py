@@ -50,7 +50,7 @@ PREDICT_CACHE_BYTES = Exercise(
         Part(
             "a whole model",
             1,
-            visible=[dict(num_layers=10, num_heads=40, num_kv_heads=8, head_dim=128, itemsize=4)],
+            visible=[dict(num_layers=10, num_heads=40, num_kv_heads=8, head_dim=128, itemsize=2)],
             hidden=lambda r: [_model(r, r.randint(2, 90)), _model(r, r.randint(2, 90))],
         ),
     ),
@@ -262,7 +262,7 @@ GROUPED_ATTENTION = Exercise(
         Part(
             "multi-query, G = 1",
             1,
-            visible=[dict(B=2, S=1, T=9, H=4, G=1, Dh=8), dict(B=1, S=3, T=8, H=2, G=1, Dh=8)],
+            visible=[dict(B=2, S=1, T=9, H=4, G=1, Dh=8), dict(B=1, S=3, T=8, H=2, G=1, Dh=12)],
             hidden=lambda r: [_grouped_shape(r, 1, r.randint(2, 6))],
         ),
         Part(

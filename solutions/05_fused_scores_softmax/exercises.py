@@ -201,7 +201,7 @@ MATMUL = Exercise(
             1,
             visible=[
                 dict(M=16, N=16, K=32),
-                dict(M=16, N=64, K=16, scale=-1.5),
+                dict(M=16, N=64, K=16, scale=-1.4142),
                 dict(M=3, N=5, K=7),
                 dict(M=1, N=1, K=1),
             ],
@@ -367,11 +367,11 @@ SCORE = Exercise(
             1,
             visible=[
                 dict(B=2, S=1, H=4, T=150, R=80, Dr=20, Dn=28),
-                dict(B=1, S=1, H=3, T=30, R=150, Dr=70, Dn=150),
+                dict(B=2, S=2, H=3, T=70, R=150, Dr=70, Dn=150),
                 dict(B=1, S=1, H=3, T=20, R=530, Dr=270),
             ],
             hidden=lambda r: [
-                dict(B=1, S=2, H=4, T=r.randint(130, 200), R=r.randint(129, 200), Dr=r.randint(65, 90)),
+                dict(B=2, S=2, H=4, T=r.randint(130, 200), R=r.randint(129, 200), Dr=r.randint(65, 90)),
                 dict(B=2, S=1, H=3, T=r.randint(3, 60), R=512, Dr=64, Dn=128, dtype=HALF),
             ],
         ),
@@ -658,7 +658,7 @@ SOFTMAX = Exercise(
         Part(
             "several queries",
             1,
-            visible=[dict(lens=(34, 13), S=3, H=2, T=34), dict(lens=(9,), S=9, H=2, T=9)],
+            visible=[dict(lens=(34, 130), S=3, H=2, T=130), dict(lens=(9,), S=9, H=2, T=9)],
             hidden=lambda r: [
                 dict(lens=(n, r.randint(5, n)), S=r.randint(2, 5), H=r.randint(1, 3), T=n)
                 for n in (r.randint(33, 63), 64)

@@ -364,9 +364,10 @@ DECODE = Exercise(
         Part(
             "one block of tokens",
             1,
-            visible=[dict(B=2, H=5, T=16), dict(B=1, H=130, T=16, R=64, Dr=32, scale=0.1), dict(B=1, H=1, T=16)],
+            visible=[dict(B=2, H=5, T=16), dict(B=2, H=130, T=16, R=64, Dr=32, scale=0.1), dict(B=1, H=1, T=16)],
             hidden=lambda r: [
                 dict(B=1, H=r.choice([18, 20, 40]), T=16, R=r.choice([16, 64]), Dr=r.choice([16, 32]), scale=0.15),
+                dict(B=2, H=r.randint(114, 127), T=16, R=16, Dr=16),
                 dict(B=1, H=r.randint(130, 140), T=16, R=16, Dr=16),
             ],
         ),
@@ -374,7 +375,7 @@ DECODE = Exercise(
             "many blocks, also with scores of a hundred and more",
             2,
             visible=[
-                dict(B=1, H=8, T=256),
+                dict(B=2, H=120, T=256),
                 dict(B=1, H=20, T=384, scale=0.4, dtype=BF16),
                 dict(B=1, H=8, T=192, sharp=60.0),
                 dict(B=1, H=2, T=2000, sharp=0.0, first=12.0),
@@ -602,11 +603,13 @@ SPLIT = Exercise(
             visible=[
                 dict(B=2, H=4, T=64, num_splits=4),
                 dict(B=1, H=1, T=16, num_splits=1),  # integers of 1 are constants in a kernel
-                dict(B=1, H=130, T=32, R=64, Dr=32, num_splits=2, scale=0.1),
+                dict(B=2, H=120, T=160, R=64, Dr=32, num_splits=2, scale=0.1),
+                dict(B=2, H=130, T=32, R=64, num_splits=2),
             ],
             hidden=lambda r: (
                 [dict(B=1, H=r.randint(1, 20), T=16 * n, num_splits=n) for n in (r.randint(1, 3),)]
                 + [dict(B=1, H=r.randint(130, 140), T=32, Dr=32, num_splits=2, scale=0.15)]
+                + [dict(B=2, H=r.randint(114, 127), T=32, Dr=32, num_splits=2)]
             ),
         ),
         Part(
@@ -614,7 +617,7 @@ SPLIT = Exercise(
             2,
             visible=[
                 dict(B=1, H=3, T=50, num_splits=4),
-                dict(B=2, H=3, T=50, lens=(41, 23), num_splits=4, scale=0.4),
+                dict(B=2, H=3, T=150, lens=(141, 23), num_splits=4, scale=0.4),
                 dict(B=1, H=2, T=600, lens=(570,), num_splits=2, dtype=BF16),
                 NAN_SPLITS,
             ],
@@ -785,12 +788,12 @@ COMBINE = Exercise(
         Part(
             "splits with tokens",
             1,
-            visible=[dict(P=4, B=2, H=3, dtype=HALF), dict(P=130, B=1, H=2, R=512), dict(P=1, B=1, H=1)],
+            visible=[dict(P=4, B=2, H=3, dtype=HALF), dict(P=130, B=2, H=2, R=512), dict(P=1, B=1, H=1)],
             hidden=lambda r: [
                 dict(P=1, B=1, H=r.randint(1, 5), R=64),
-                dict(P=r.randint(33, 64), B=1, H=1, R=512),
+                dict(P=r.randint(33, 64), B=3, H=1, R=512),
                 dict(P=r.randint(33, 70), B=2, H=r.randint(1, 3), R=16, dtype=BF16),
-                dict(P=r.randint(200, 256), B=1, H=1, R=16),
+                dict(P=r.randint(200, 256), B=2, H=1, R=16),
             ],
         ),
         Part(
@@ -1078,10 +1081,12 @@ FOLDED = Exercise(
             visible=[
                 dict(B=1, S=3, H=4, T=24),
                 dict(B=2, S=4, H=2, T=150, Dr=32, lens=(150, 38), scale=0.1),
-                dict(B=1, S=2, H=70, T=32),
+                dict(B=2, S=2, H=60, T=32),
+                dict(B=2, S=2, H=70, T=32),
             ],
             hidden=lambda r: [
                 dict(B=1, S=5, H=r.choice([13, 14]), T=48, Dr=32, lens=(r.randint(20, 47),), scale=0.4),
+                dict(B=2, S=2, H=r.randint(57, 63), T=32),
                 dict(B=1, S=2, H=r.randint(66, 70), T=32),
             ],
         ),

@@ -428,6 +428,7 @@ def _drawn_step(r: Random, form: str, bound: str) -> dict[str, Any]:
 
 
 ON_H100 = dict(itemsize=2, **H100_SHEET)
+SMALL = dict(H=20, Dn=48, Dr=32, Dv=64, R=256)
 
 STEP_TIME = Exercise(
     name="step_time",
@@ -451,6 +452,7 @@ STEP_TIME = Exercise(
                 dict(form="absorb", B=64, S=2, T=5000, L=4096, sizes=V3, **ON_H100),
                 dict(form="naive", B=500, S=1, T=4096, L=4096, sizes=KIMI, **ON_H100),
                 dict(form="absorb", B=8, S=1, T=900, L=0, sizes=V3, itemsize=2, rate=65e12, bandwidth=1e12),
+                dict(form="absorb", B=40, S=3, T=2000, L=1500, sizes=SMALL, itemsize=1, rate=5e13, bandwidth=1e12),
             ],
             hidden=lambda r: (
                 [_drawn_step(r, form, "compute") for form in FORMS]
@@ -468,6 +470,11 @@ STEP_TIME = Exercise(
             "the arithmetic takes half as long as it should: prefix_costs counts MACs, the rate is in FLOP/s, and one "
             "MAC is two FLOPs",
             macs=0.5,
+        ),
+        _step_slip(
+            "itemsize in the arithmetic",
+            "itemsize stands in the time of the arithmetic: one MAC is two FLOPs, however many bytes a word has",
+            lambda itemsize, **_: dict(macs=itemsize / 2),
         ),
         _step_slip(
             "words for bytes", "the bytes are words: multiply by itemsize, the bandwidth is in bytes/s", itemsize=1
@@ -537,6 +544,14 @@ def _by_batch(B, S, T, L, sizes, itemsize, rate, bandwidth):
     return dict(pick=lambda part, times: "naive" if part == "shared" and times["naive"] and batch < B else "absorb")
 
 
+def _by_break_even(B, S, T, L, sizes, itemsize, rate, bandwidth):
+    """Each part by the sequences that share it against the break-even, which holds for many heads."""
+    batch = _ratio(S=S, **sizes, itemsize=itemsize, rate=rate, bandwidth=bandwidth)
+    return dict(
+        pick=lambda part, times: "naive" if times["naive"] and batch < (B if part == "shared" else 1) else "absorb"
+    )
+
+
 def _as_shared(**a):
     """Both parts in the form that suits the shared one."""
     return dict(pick=lambda part, _, form=_choice(**a)["shared"]: form)
@@ -578,7 +593,10 @@ CHOOSE_FORMS = Exercise(
         Part(
             "several new tokens",
             1,
-            visible=[dict(B=32, S=4, T=4352, L=4096, sizes=V3, **ON_H100)],
+            visible=[
+                dict(B=32, S=4, T=4352, L=4096, sizes=V3, **ON_H100),
+                dict(B=90, S=3, T=2000, L=1500, sizes=SMALL, itemsize=1, rate=5e13, bandwidth=1e12),
+            ],
             hidden=lambda r: [_drawn_choice(r, ("naive", "absorb")), _drawn_choice(r, ("absorb", "absorb"))],
         ),
         Part(
@@ -619,6 +637,12 @@ CHOOSE_FORMS = Exercise(
             "q_len forgotten",
             "the shared part is chosen by B alone: what counts is B times S, the query tokens that share what is read",
             _by_batch,
+        ),
+        _choice_slip(
+            "by the break-even",
+            "the form follows the break-even, which leaves out what absorb reads: with few heads that is more than "
+            "naive reads. Compare the two times",
+            _by_break_even,
         ),
         _choice_slip(
             "by MACs",
@@ -763,7 +787,7 @@ READ_MEASUREMENTS = Exercise(
             "several new tokens, other words",
             1,
             visible=[
-                dict(batches=[3, 9, 40, 99], S=3, L=4096, sizes=V3, itemsize=1, gbps=2000.0, tflops=500.0),
+                dict(batches=[3, 9, 40, 99], S=3, L=4096, sizes=SMALL, itemsize=1, gbps=2000.0, tflops=500.0),
             ],
             hidden=lambda r: [_drawn_table(r, S=r.randint(2, 4), itemsize=size) for size in (1, 4)],
         ),

@@ -333,7 +333,9 @@ def _drawn_prefix(r: Random, L: int, own: Sequence[int], **more: Any) -> dict[st
     return dict(B=len(own), H=r.randint(3, 6), L=L, lens=[L + n for n in own]) | sizes | more
 
 
-LONG = dict(R=96)  # beyond a long prefix absorb alone takes more than twice the FLOPs of Algorithm 1
+LONG = dict(
+    R=96, Dn=20, Dr=6, Dv=10
+)  # beyond a long prefix absorb alone takes more than twice the FLOPs of Algorithm 1
 
 PREFIX = Exercise(
     name="prefix_decode",
@@ -518,7 +520,7 @@ CHOOSE = Exercise(
             1,
             visible=[
                 dict(B=128, S=1, L=26472, sizes=V3, **_on("h200")),
-                dict(B=80, S=1, L=4759, sizes=V3 | dict(H=1), **_on("h200")),
+                dict(B=80, S=1, L=4759, sizes=V3 | dict(H=1), **_on("h200") | dict(itemsize=1)),
                 AT_THE_POINT,
             ],
             hidden=lambda r: [_drawn_form(r, "naive", S=1, itemsize=2), _drawn_form(r, "naive", S=1)],
@@ -612,6 +614,8 @@ def _footprint(
 
 
 _footprint_slip = slips(_footprint)
+DEVICE = dict(layers=27, sizes=dict(H=20, Dn=48, Dr=32, Dv=64, R=256), itemsize=2, weight_bytes=31e9)
+DEVICE |= dict(data=3, tensor=2, sequence=5)
 CLOUD = dict(layers=61, sizes=V3, itemsize=1, weight_bytes=671e9, data=24, tensor=4, sequence=4)
 
 
@@ -636,7 +640,7 @@ FOOTPRINT = Exercise(
         Part(
             "a cluster, as in Figure 5",
             1,
-            visible=[dict(B=4096, T=32768, L=26472, **CLOUD), dict(B=4096, T=32768, L=0, **CLOUD)],
+            visible=[dict(B=4096, T=32768, L=26472, **CLOUD), dict(B=900, T=6000, L=0, **DEVICE)],
             hidden=lambda r: [
                 _drawn_footprint(r, itemsize=2),
                 _drawn_footprint(r, sequence=1),
@@ -1150,7 +1154,7 @@ TREE = Exercise(
             "parts without tokens",
             1,
             visible=[
-                TWO_LEVELS | dict(without=(1, 4)),
+                TWO_LEVELS | dict(without=(1, 4), H=3),
                 dict(parents=(-1, 0, 1), lengths=(9, 0, 7), last=(2, 1, 0, -1), without=(1, 3)),
                 dict(parents=(), lengths=(), last=(-1, -1), without=(0,)),
             ],

@@ -694,8 +694,8 @@ LIKE_H200 = dict(
 BEYOND_L2 = dict(
     products=[dict(wall=60.0, events=50.0, graph=40.0, flushed=40.5)],
     attention=dict(wall=30.0, events=20.0, graph=8.0, flushed=10.0),
-    weight_bytes=128 * 2**20,
-    bandwidth=4.8e12,
+    weight_bytes=96 * 2**20,
+    bandwidth=3.35e12,
 )
 
 CLOCK = Exercise(

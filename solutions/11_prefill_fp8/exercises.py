@@ -455,7 +455,7 @@ RAGGED = Exercise(
             "chunks behind a context, also with scores of a hundred and more",
             2,
             visible=[
-                dict(lengths=[(5, 24), (18, 30)], H=2),
+                dict(lengths=[(5, 24), (18, 30)], H=2, Dn=16),
                 dict(lengths=[(24, 150), (3, 70)], H=1, sharp=30.0),
                 dict(lengths=[(140, 280), (1, 9)], H=1, Dr=32, Dv=64, scale=0.1),
             ],
@@ -646,7 +646,7 @@ CHUNKED = Exercise(
         Part(
             "a batch, whose contexts differ",
             2,
-            visible=[dict(lengths=[(3, 9), (2, 4), (4, 4)], chunk=4), dict(lengths=[(2, 12), (5, 6)], chunk=5)],
+            visible=[dict(lengths=[(3, 9), (2, 4), (4, 4)], chunk=4), dict(lengths=[(2, 12), (5, 6)], chunk=5, H=3)],
             hidden=lambda r: [
                 dict(lengths=[(S := r.randint(1, 7), S + r.randint(0, 30)) for _ in range(4)], chunk=8, H=3),
                 dict(lengths=[(1, 1), (1, 33), (6, 17)], chunk=16),

@@ -193,7 +193,7 @@ ANGLES = Exercise(
         Part(
             "up to position 256",
             1,
-            visible=[dict(first=0, count=33, dim=64)],
+            visible=[dict(first=0, count=33, dim=64), dict(first=3, count=5, dim=24)],
             hidden=lambda r: [
                 dict(first=0, count=257, dim=32),
                 dict(first=r.randint(1, 99), count=r.randint(2, 50), dim=16),
@@ -441,6 +441,7 @@ def _but(*names: str) -> tuple[Mistake, ...]:
 def _step_exercise(
     name: str, title: str, points: tuple[float, float], mistakes: tuple[Mistake, ...], few: bool = False, **more: Any
 ) -> Exercise:
+    others = dict(H=3) if few else dict(H=3, D=56, Rq=36, Dn=20, Dv=12)
     return Exercise(
         name=name,
         title=title,
@@ -448,7 +449,7 @@ def _step_exercise(
             Part(
                 "short contexts",
                 points[0],
-                visible=[dict(B=2, length=5), dict(B=1, length=0, room=1, R=128, Dr=64)],
+                visible=[dict(B=2, length=5), dict(B=1, length=0, room=1, R=128, Dr=64, **others)],
                 hidden=lambda r: [] if few else _short(r),
             ),
             Part(
@@ -613,10 +614,12 @@ DECODE = Exercise(
         Part(
             "many blocks, also with large scores",
             2,
-            visible=[dict(B=1, H=8, length=256), dict(B=1, H=70, length=320, R=64, Dr=64, scale=0.1),
+            visible=[dict(B=1, H=8, length=256), dict(B=2, H=120, length=128),
+                     dict(B=2, H=70, length=320, R=64, Dr=64, scale=0.1),
                      dict(B=1, H=8, length=192, sharp=8.0),
                      dict(B=1, H=4, length=40, low=True)],
             hidden=lambda r: [
+                dict(B=2, H=r.randint(114, 127), length=64),
                 dict(B=1, H=r.randint(65, 70), length=128, R=16, scale=0.3),
                 dict(B=1, H=r.randint(1, 9), length=64 * r.randint(5, 7), Dr=64, dtype=BF16),
             ],

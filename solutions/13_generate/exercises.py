@@ -187,6 +187,8 @@ def _one_each(r: Random) -> dict[str, Any]:
     return case | dict(lengths=[1] * len(case["held"]))
 
 
+OTHERS = dict(H=3, page=2, Dn=6, Dr=4, Dv=14, R=16)
+
 PAGES = Exercise(
     name="attend_pages",
     title="attention over pages, for a chunk of a ragged batch",
@@ -209,7 +211,7 @@ PAGES = Exercise(
         Part(
             "padding",
             1,
-            visible=[dict(held=(2, 6, 0), lengths=(5, 2, 0)), dict(held=(0, 4), lengths=(1, 7))],
+            visible=[dict(held=(2, 6, 0), lengths=(5, 2, 0)), dict(held=(0, 4), lengths=(1, 7), **OTHERS)],
             hidden=lambda r: [_chunk(r), _chunk(r, 12), dict(held=(9, 3), lengths=(0, r.randint(1, 5)))],
         ),
     ),
@@ -338,7 +340,7 @@ CHOOSE = Exercise(
         Part(
             "drawn",
             1,
-            visible=[dict(lengths=(1,) * 6, temperature=1.0), dict(lengths=(2, 3, 1, 3), temperature=0.7)],
+            visible=[dict(lengths=(1,) * 6, temperature=1.0), dict(lengths=(2, 3, 1, 3), temperature=0.7, V=13)],
             hidden=lambda r: [
                 dict(lengths=[r.randint(1, 4) for _ in range(9)], temperature=r.uniform(0.4, 1.8)),
                 dict(lengths=(1,) * 16, temperature=1.5, V=3),  # the least likely is drawn, too
