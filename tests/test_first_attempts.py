@@ -105,6 +105,11 @@ ATTEMPTS = {
         [("memory >= compute", "memory >= compute - 1e-9")],
         "this is the shorter of the two times",
     ),
+    "rows without their results": (
+        "ridge_rows",
+        [('cost["bytes"],', 'cost["bytes"] - tensor_bytes((m, n), itemsize),')],
+        "the bytes lack the results",
+    ),
     "seconds rounded down": ("roofline_time", [("nbytes / bandwidth", "nbytes // bandwidth")], "seconds is 2"),
     "an axis of its own for the weight": (
         "rms_normalize",

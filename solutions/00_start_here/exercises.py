@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from random import Random
 
@@ -134,6 +135,16 @@ MATMUL_COST = Exercise(
             lambda **a: _only(_product(**a), bytes=a["itemsize"] * a["k"] * (a["m"] + a["n"])),
         ),
         Mistake(
+            "output read, too",
+            "bytes counts the output twice: it is written and not read, so it moves once",
+            lambda **a: _only(_product(**a), bytes=_product(**a)["bytes"] + a["itemsize"] * a["m"] * a["n"]),
+        ),
+        Mistake(
+            "output in float32",
+            "bytes counts 4 bytes an entry of the output: every element has itemsize bytes, those of the output too",
+            lambda **a: _only(_product(**a), bytes=a["itemsize"] * a["k"] * (a["m"] + a["n"]) + 4 * a["m"] * a["n"]),
+        ),
+        Mistake(
             "no reuse",
             "bytes reads both factors again for every product: compulsory traffic reads each input once",
             lambda **a: _only(_product(**a), bytes=a["itemsize"] * a["m"] * a["n"] * (2 * a["k"] + 1)),
@@ -225,6 +236,11 @@ ROOFLINE_TIME = Exercise(
             lambda **a: (float(sum(_times(**a))), _roofline(**a)[1]),
         ),
         Mistake(
+            "no time without FLOPs",
+            "no FLOPs are taken for no time: the bytes still have to be moved, which takes nbytes / bandwidth",
+            lambda **a: _roofline(**a) if a["flops"] else (0.0, None),
+        ),
+        Mistake(
             "the shorter time",
             "this is the shorter of the two times: the work is done when the longer one is over",
             lambda **a: (float(min(_times(**a))) if len({*_times(**a)}) > 1 else math.nan, None),
@@ -248,13 +264,21 @@ ROOFLINE_TIME = Exercise(
 )
 
 
-def _h100(copied: int, size: int, *, peak: float = 989e12, passes: int = 2, unit: float = 1e6) -> dict[str, float]:
+def _h100(
+    copied: int,
+    size: int,
+    *,
+    peak: float = 989e12,
+    passes: int = 2,
+    unit: float = 1e6,
+    longer: Callable[[tuple[float, float]], float] = max,
+) -> dict[str, float]:
     """The two times. The keywords make the named mistakes."""
     product = Cost(bytes=6 * size**2, flops=2 * size**3)
     bandwidth = DEVICES["h100"].bandwidth()
     return {
         "copy_us": unit * passes * copied / bandwidth,
-        "matmul_us": unit * max(product.bytes / bandwidth, product.flops / peak),
+        "matmul_us": unit * longer((product.bytes / bandwidth, product.flops / peak)),
     }
 
 
@@ -296,6 +320,16 @@ PREDICT_H100 = Exercise(
             "the copy takes half the time it should: every byte is read and written, which makes two",
             lambda **a: _only(_h100(**a), copy_us=_h100(**a, passes=1)["copy_us"]),
         ),
+        Mistake(
+            "times added",
+            "the two times of the product are added: data moves while arithmetic runs, so the longer one decides alone",
+            lambda **a: _only(_h100(**a), matmul_us=_h100(**a, longer=sum)["matmul_us"]),
+        ),
+        Mistake(
+            "tera as 2⁴⁰",
+            "the copy takes a tenth less than it should: tera is 10¹² in a data sheet, not 2⁴⁰",
+            lambda **a: _only(_h100(**a), copy_us=_h100(**a)["copy_us"] * 1e12 / 2**40),
+        ),
         Mistake("seconds", "these are seconds, expected microseconds", lambda **a: _h100(**a, unit=1.0)),
         Mistake(
             "milliseconds",
@@ -318,6 +352,17 @@ def _crossing(n: int, k: int, itemsize: int, peak_flops: float, bandwidth: float
     return math.floor(ridge * n * k / (2 * n * k - ridge * (n + k))) + 1
 
 
+def _without(what: str) -> Callable[..., int]:
+    """Return the same without the m·k numbers of the "rows", or the m·n of the "results"."""
+
+    def oracle(n: int, k: int, itemsize: int, peak_flops: float, bandwidth: float) -> int:
+        left = k if what == "results" else n
+        ridge = Fraction(peak_flops) / Fraction(bandwidth) * itemsize
+        return math.floor(ridge * n * k / (2 * n * k - ridge * left)) + 1
+
+    return oracle
+
+
 def _layer(r: Random, itemsize: int, ridge: float) -> dict[str, float]:
     bandwidth = r.uniform(1e10, 4e12)
     n, k = r.randint(1024, 8192), r.randint(1024, 8192)
@@ -332,7 +377,7 @@ RIDGE_ROWS = Exercise(
             "a CPU in 32 bits",
             1,
             visible=[
-                dict(n=1024, k=768, itemsize=4, peak_flops=320 * 10**9, bandwidth=27 * 10**9),
+                dict(n=256, k=160, itemsize=4, peak_flops=320 * 10**9, bandwidth=27 * 10**9),
                 dict(n=2048, k=4096, itemsize=4, peak_flops=8 * 10**9, bandwidth=20 * 10**9),  # a slow one: 1 row
             ],
             hidden=lambda r: [_layer(r, 4, r.uniform(4, 40)), _layer(r, 4, r.uniform(4, 40)), _layer(r, 4, 0.4)],
@@ -358,6 +403,16 @@ RIDGE_ROWS = Exercise(
     oracle=_crossing,
     returns=("the number of rows",),
     mistakes=(
+        Mistake(
+            "results left out",
+            "the bytes lack the results: m·n of them are written, beside the m·k rows and the weights that are read",
+            _without("results"),
+        ),
+        Mistake(
+            "rows left out",
+            "the bytes lack the rows: m·k numbers of them are read, beside the weights and the m·n results",
+            _without("rows"),
+        ),
         Mistake(
             "one too few",
             "this is the last number of rows that is memory-bound, expected the first that is compute-bound",

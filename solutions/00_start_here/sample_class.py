@@ -303,5 +303,35 @@ def tensor_bytes(shape, itemsize):
         {"return m": "return m + 1"},
         "one row fewer is compute-bound too",
     ),
+    Submission(
+        "quim",
+        "reads the output, too; no time without FLOPs; adds both times of a product; no results",
+        patches=(
+            replace("matmul_cost", "(m, n)))", "(m, n), (m, n)))"),
+            replace("roofline_time", "    memory =", '    if flops == 0:\n        return 0.0, "memory"\n    memory ='),
+            replace("predict_h100", "1e6 * matmul", '1e6 * (cost["flops"] / peak_flops + cost["bytes"] / bandwidth)'),
+            replace("ridge_rows", 'cost["bytes"],', 'cost["bytes"] - tensor_bytes((m, n), itemsize),'),
+        ),
+        expect={
+            "matmul_cost": Expected(0, says="counts the output twice"),
+            "roofline_time": Expected(2, Outcome.PARTIAL, "no FLOPs are taken for no time"),
+            "predict_h100": Expected(0, says="times of the product are added"),
+            "ridge_rows": Expected(0, says="the bytes lack the results"),
+        },
+    ),
+    Submission(
+        "rafa",
+        "an output in float32, binary terabytes, no rows",
+        patches=(
+            replace("matmul_cost", "((m, k), (k, n), (m, n)))", "((m, k), (k, n))) + 4 * m * n"),
+            replace("predict_h100", "3.35e12", "3.35 * 2**40"),
+            replace("ridge_rows", 'cost["bytes"],', 'cost["bytes"] - tensor_bytes((m, k), itemsize),'),
+        ),
+        expect={
+            "matmul_cost": Expected(0, says="4 bytes an entry"),
+            "predict_h100": Expected(0, says="not 2⁴⁰"),
+            "ridge_rows": Expected(0, says="the bytes lack the rows"),
+        },
+    ),
 )
 DEMO = ("ada", "eli")
