@@ -72,6 +72,14 @@ ATTEMPTS = {
         ],
         "call 3 of forward should have raised ValueError",
     ),
+    "tokens appended one by one": (
+        "CachedAttention",
+        [
+            ("        k_all, v_all =", "        for t in range(x.shape[1]):\n            k_all, v_all ="),
+            ("append(k, v)", "append(k[:, t : t + 1], v[:, t : t + 1])"),
+        ],
+        "append all of a call at once",
+    ),
     "the lse beside the result": (
         "CachedAttention",
         [("out, _ =", "out, lse ="), ("return out.flatten(2) @ self.w_o.T", "return out.flatten(2) @ self.w_o.T, lse")],

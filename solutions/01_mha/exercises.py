@@ -12,7 +12,7 @@ from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, rand
 from mla_ref import Cost, sdpa
 
 from ..drawing import as_given, sink
-from ..oracles import HIDDEN, NOT_HIDDEN, axis_mistakes, base_2_mistake, causal, mask_mistakes, slips
+from ..oracles import HIDDEN, NOT_HIDDEN, after, axis_mistakes, base_2_mistake, causal, mask_mistakes, slips
 
 # predict_cache_bytes
 
@@ -123,6 +123,26 @@ def _without_maximum(q, k, v):
     return out, lse - _scores(q, k).amax(-1)
 
 
+def _without_logarithm(q, k, v):
+    """The sum itself, in float32."""
+    return _attention(q, k, v)[0], _scores(q, k).float().exp().sum(-1)
+
+
+def _not_transposed_back(x):
+    """Take [B, S, H, ...] that lies as [B, H, S, ...] for what it should be."""
+    return x.transpose(1, 2).reshape(x.shape)
+
+
+def _heads_first(x):
+    """Take [B, S, H, Dh] for [B, H, S, Dh]."""
+    B, S, H, Dh = x.shape
+    return x.reshape(B, H, S, Dh).transpose(1, 2)
+
+
+def _mixed(q, k, v):
+    return _attention(*map(_heads_first, (q, k, v)))
+
+
 def _overflow(q, k, v, form):
     """What exp of unshifted float32 scores leads to, in three ways to write it."""
     scores = _scores(q, k).float()
@@ -136,6 +156,7 @@ def _overflow(q, k, v, form):
 
 
 OVERFLOW = "exp overflows float32 above 88.7: subtract each row's maximum before the exponent, or use torch.logsumexp"
+NOT_BACK = "the result lies as [B, H, S, …] and is reshaped, which mixes tokens and heads: transpose(1, 2) it back"
 
 ATTENTION = Exercise(
     name="attention",
@@ -205,6 +226,27 @@ ATTENTION = Exercise(
             "maximum not added back",
             "lse lacks the row's maximum: after log(sum(exp(score − maximum))), add the maximum back",
             _without_maximum,
+        ),
+        Mistake(
+            "no logarithm",
+            "lse is the sum of exp(score) itself: its natural logarithm is missing, use torch.logsumexp",
+            _without_logarithm,
+        ),
+        *(
+            Mistake("not transposed back", NOT_BACK, oracle)
+            for oracle in (
+                lambda **a: (_not_transposed_back(_attention(**a)[0]), None),  # any lse
+                lambda **a: (_attention(**a)[0], _not_transposed_back(_attention(**a)[1])),
+            )
+        ),
+        *(
+            Mistake(
+                "tokens and heads mixed",
+                "q, k and v are taken as [B, H, S, Dh], which mixes tokens and heads: they lie as [B, S, H, Dh], "
+                "transpose(1, 2) them",
+                oracle,
+            )
+            for oracle in (_mixed, after(_mixed, lambda *both: tuple(map(_not_transposed_back, both))))
         ),
         Mistake("overflow to NaN", OVERFLOW, lambda **a: (_overflow(**a, form="divided")[0], None)),  # any lse
         Mistake("overflow to zeros", OVERFLOW, lambda **a: _overflow(**a, form="shifted by lse")),
@@ -505,36 +547,65 @@ KV_CACHE = Exercise(
 
 
 def _layer_session(
-    g: torch.Generator, B: int, D: int, H: int, G: int, Dh: int, chunks: tuple[int, ...], room: int = 2
+    g: torch.Generator,
+    B: int,
+    D: int,
+    H: int,
+    G: int,
+    Dh: int,
+    chunks: tuple[int, ...],
+    room: int = 2,
+    then: tuple[int, ...] = (),
 ) -> dict[str, list[Any]]:
-    """Return a layer and its calls. The cache has `room` for more than the chunks; below 0 the last one is refused."""
+    """Return a layer and its calls. The cache has `room` for more than the chunks; below 0 the last one is refused.
+
+    Chunks that come `then` take the places that are free.
+    """
     weights = [randn(g, out, inner, scale=inner**-0.5) for out, inner in ((H * Dh, D), (G * Dh, D), (G * Dh, D))]
     weights.append(randn(g, D, H * Dh, scale=(H * Dh) ** -0.5))
-    steps = [["forward", [randn(g, B, S, D)]] for S in chunks]
+    steps = [["forward", [randn(g, B, S, D)]] for S in chunks + then]
     return {"init": [*weights, Dh, B, sum(chunks) + room], "steps": steps}
 
 
-def _held(init, steps):
-    """The chunks that the cache has room for, and what a call with the others gives."""
-    chunks = [x for _, (x,) in steps]
-    return (chunks, []) if sum(x.shape[1] for x in chunks) <= init[-1] else (chunks[:-1], ["ValueError"])
+def _held(init, steps, fill=False):
+    """Return the chunks, None for those that the cache has no room for; with `fill` one of these leaves it full."""
+    length, chunks = 0, []
+    for _, (x,) in steps:
+        fits = length + x.shape[1] <= init[-1]
+        length = length + x.shape[1] if fits else init[-1] if fill else length
+        chunks.append(x if fits else None)
+    return chunks
 
 
 def _layer(init, steps):
     """All tokens in one go, then cut into the steps: decoding token by token must give the same."""
     w_q, w_k, w_v, w_o, head_dim, *_ = init
-    chunks, refused = _held(init, steps)
-    x = torch.cat(chunks, 1)
+    chunks = _held(init, steps)
+    kept = [chunk for chunk in chunks if chunk is not None]
+    x = torch.cat(kept, 1)
     q, k, v = ((x @ w.mT).unflatten(-1, (-1, head_dim)) for w in (w_q, w_k, w_v))
     out, _ = sdpa(q, k, v)
-    return [*(out.flatten(2) @ w_o.mT).split([chunk.shape[1] for chunk in chunks], 1), *refused]
+    results = iter((out.flatten(2) @ w_o.mT).split([chunk.shape[1] for chunk in kept], 1))
+    return ["ValueError" if chunk is None else next(results) for chunk in chunks]
 
 
 def _layer_wrong(
-    init, steps, *, cached=True, plain=(), mixed=False, project=True, exchanged=False, split_last=False, joined=True
+    init,
+    steps,
+    *,
+    cached=True,
+    prompt_alone=False,
+    fill=False,
+    plain=(),
+    mixed=False,
+    project=True,
+    exchanged=False,
+    split_last=False,
+    joined=True,
 ):
     """The layer step by step, or nothing where a mistake cannot be made. The keywords make the named mistakes.
 
+    With `prompt_alone` a call with several tokens sees no others, with `fill` a refused one fills the cache.
     `plain` numbers the weights (0 to 3) that are multiplied by without being transposed. With `split_last`, and without
     `joined`, the heads of a token lie in one another and not one after the other.
     """
@@ -551,16 +622,18 @@ def _layer_wrong(
         return y.unflatten(-1, (-1, head_dim))
 
     keys, values, results = [], [], []
-    chunks, refused = _held(init, steps)
-    for x in chunks:
+    for x in _held(init, steps, fill):
+        if x is None:
+            results.append("ValueError")
+            continue
         keys.append(split(x @ w_k.mT))
         values.append(split(x @ w_v.mT))
-        first = 0 if cached else -1
+        first = -1 if not cached or (prompt_alone and x.shape[1] > 1) else 0
         held = [torch.cat(each[first:], 1) for each in (keys, values)]
         out, _ = sdpa(split(x @ w_q.mT), *held[:: -1 if exchanged else 1])
         out = (out if joined else out.mT).flatten(2)
         results.append(out @ w_o.mT if project else out)
-    return results + refused
+    return results
 
 
 def _cached_cost(init, steps):
@@ -607,9 +680,12 @@ CACHED_ATTENTION = Exercise(
             1,
             visible=[
                 dict(B=2, D=10, H=4, G=1, Dh=4, chunks=(6, 1, 1, 2)),
-                dict(B=1, D=10, H=4, G=2, Dh=3, chunks=(3, 1, 2), room=-1),
+                dict(B=1, D=10, H=4, G=2, Dh=3, chunks=(3, 1, 2), room=-1, then=(1,)),
             ],
-            hidden=lambda r: [_layer_shape(r, (r.randint(2, 8), 1, r.randint(1, 3), 1))],
+            hidden=lambda r: [
+                _layer_shape(r, (r.randint(2, 8), 1, r.randint(1, 3), 1)),
+                _layer_shape(r, (r.randint(2, 5), 1, r.randint(4, 6))) | dict(room=-2, then=(1, 1)),
+            ],
         ),
     ),
     inputs=_layer_session,
@@ -621,6 +697,17 @@ CACHED_ATTENTION = Exercise(
             "cache ignored",
             "each call sees only its own tokens: attend to what append returns, the whole cache",
             cached=False,
+        ),
+        _layer_slip(
+            "several tokens see no others",
+            "a call with several tokens sees these alone: attend to the whole cache, whatever S is",
+            prompt_alone=True,
+        ),
+        _layer_slip(
+            "refused but filled",
+            "the cache changes before a call is refused: it keeps those of the refused tokens that still fit, append "
+            "all of a call at once",
+            fill=True,
         ),
         _layer_slip(
             "tokens and heads mixed",

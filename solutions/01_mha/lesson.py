@@ -500,7 +500,8 @@ class CachedAttention:
         Raises
         ------
         ValueError
-            The cache has no room for them: what `append` raises goes on to the caller.
+            The cache has no room for them: what `append` raises goes on to the caller, and the
+            cache is as it was before the call.
         """
         ### BEGIN SOLUTION
         q, k, v = ((x @ w.T).unflatten(-1, (-1, self.head_dim)) for w in (self.w_q, self.w_k, self.w_v))

@@ -72,6 +72,15 @@ RENAMED = {
     "mine": "part", "per": "group", "data": "both", "filled": "count", "room": "limit", "side": "which", "new": "add",
 }  # fmt: skip
 
+HEADS_FIRST = """
+def attention(q, k, v):
+    B, S, H, D = q.shape
+    q, k, v = ({heads} for x in (q, k, v))
+    scores = q @ k.mT / math.sqrt(D)
+    scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(scores.shape[-1] - S + 1).bool(), -math.inf)
+    return (scores.softmax(-1) @ v){out}, scores.logsumexp(-1){lse}
+"""
+
 
 def _renamed(source: str) -> str:
     for old, new in RENAMED.items():
@@ -626,6 +635,70 @@ class KVCache:
         "CachedAttention",
         {"append(k, v)": "append(v, k)"},
         "keys and values are exchanged",
+    ),
+    slip(
+        "jana",
+        "a sum without its logarithm",
+        "attention",
+        {"torch.logsumexp(scores, dim=-1)": "scores.exp().sum(-1)"},
+        "its natural logarithm is missing",
+    ),
+    *(
+        Submission(
+            student,
+            about,
+            (rewrite("attention", HEADS_FIRST.format(**parts)),),
+            {"attention": Expected(score, PARTIAL if score else Outcome.WRONG, words)},
+        )
+        for student, about, parts, words, score in (
+            (
+                "jens",
+                "reshapes out and lse where they are to be transposed back",
+                dict(heads="x.transpose(1, 2)", out=".reshape(B, S, H, D)", lse=".reshape(B, S, H)"),
+                "transpose(1, 2) it back",
+                2,
+            ),
+            (
+                "juri",
+                "reshapes lse alone",
+                dict(heads="x.transpose(1, 2)", out=".transpose(1, 2)", lse=".reshape(B, S, H)"),
+                "transpose(1, 2) it back",
+                2,
+            ),
+            (
+                "kai",
+                "views heads first, and back",
+                dict(heads="x.view(B, H, -1, D)", out=".view(B, S, H, D)", lse=".view(B, S, H)"),
+                "they lie as [B, S, H, Dh]",
+                0,
+            ),
+            (
+                "karl",
+                "views heads first, and transposes back",
+                dict(heads="x.view(B, H, -1, D)", out=".transpose(1, 2)", lse=".transpose(1, 2)"),
+                "they lie as [B, S, H, Dh]",
+                0,
+            ),
+        )
+    ),
+    slip(
+        "kim",
+        "a prompt of its own",
+        "CachedAttention",
+        {"        out, _ =": "        if x.shape[1] > 1:\n            k_all, v_all = k, v\n        out, _ ="},
+        "a call with several tokens sees these alone",
+        3,
+    ),
+    slip(
+        "kurt",
+        "appends one token after the other",
+        "CachedAttention",
+        {
+            "        k_all, v_all =": "        for t in range(x.shape[1]):\n            k_all, v_all =",
+            "append(k, v)": "append(k[:, t : t + 1], v[:, t : t + 1])",
+        },
+        "append all of a call at once",
+        3,
     ),
     Submission(
         "hana",
