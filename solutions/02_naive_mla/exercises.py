@@ -160,6 +160,17 @@ def _normal(x: Tensor, weight: Tensor, eps: float = EPS, *, mean: bool = False, 
 _norm_slips = norm_mistakes(_normal)
 
 
+def _variance(x: Tensor, weight: Tensor, eps: float = EPS, *, correction: int = 1, mean: bool = False) -> Tensor:
+    """Rows over the root of their variance; with `mean` its square is added back."""
+    middle = x.mean(-1, keepdim=True)
+    variance = (x - middle).square().sum(-1, keepdim=True) / (x.shape[-1] - correction)
+    return x / (variance + mean * middle.square() + eps).sqrt() * weight
+
+
+def _clamped(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
+    return x / x.square().mean(-1, keepdim=True).clamp(min=eps).sqrt() * weight
+
+
 def _half_squares(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
     x, weight = x.half(), weight.half()
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight
@@ -233,6 +244,20 @@ RMS = Exercise(
             "mean of all rows",
             "the mean runs over all of x, expected over the last axis: every row has a mean of its own",
             lambda x, weight, eps=EPS: x / (x.square().mean() + eps).sqrt() * weight,
+        ),
+        *(
+            Mistake(
+                "variance",
+                "the rows are divided by the root of a variance, expected of the mean of the squares: torch.var "
+                "subtracts the mean, and divides by one less than the width",
+                lambda wrong=wrong, **a: _variance(**a, **wrong),
+            )
+            for wrong in ({}, dict(correction=0), dict(mean=True))
+        ),
+        Mistake(
+            "eps as the least mean square",
+            "eps is taken for the least mean square, expected a term of the sum: √(mean square + eps)",
+            _clamped,
         ),
         Mistake(
             "no root",
@@ -477,11 +502,13 @@ def _expanded(
     hidden=None,
     crossed=None,
     unscaled=None,
+    apart=False,
     **mask,
 ):
     """Attention in float64. The keywords make the named mistakes. `width` is what the scale is the root of.
 
-    `crossed` is "query" or "key", of which the parts are joined the other way round. `unscaled` is "nope" or "rope".
+    `crossed` is "query" or "key", of which the parts are joined the other way round. `unscaled` is "nope" or "rope";
+    `apart`, each is divided by the root of its own width.
     """
     if (exchange or values_from_uk) and w_uk.shape != w_uv.shape:
         return NOTHING, NOTHING
@@ -489,6 +516,7 @@ def _expanded(
     root = math.sqrt(q_nope.shape[-1] + q_rope.shape[-1] if width is None else width)
     k_nope = torch.einsum("hdr,btr->bthd", w_uk, c_kv)
     queries = [q_nope * (root if unscaled == "nope" else 1), q_rope * rope * (root if unscaled == "rope" else 1)]
+    queries = [x * root / math.sqrt(x.shape[-1]) for x in queries] if apart else queries
     keys = [k_nope, k_rope[:, :, None].expand(*k_nope.shape[:3], -1)]
     queries, keys = queries[:: -1 if crossed == "query" else 1], keys[:: -1 if crossed == "key" else 1]
     scores = torch.einsum("bshd,bthd->bsht", torch.cat(queries, -1), torch.cat(keys, -1)) / root
@@ -576,6 +604,11 @@ ATTENTION = Exercise(
             )
             for part in ("nope", "rope")
         ),
+        _attention_slip(
+            "scaled apart",
+            "the two terms are scaled apart, by 1/√Dn and 1/√Dr: divide their sum by √(Dn+Dr)",
+            apart=True,
+        ),
         *mask_mistakes(_expanded, "q_nope", "c_kv"),
         *axis_mistakes(_expanded),
         _attention_slip("future scored −10000", NOT_HIDDEN, hidden=HIDDEN),
@@ -650,22 +683,23 @@ def _step(
     sin: Tensor,
     *,
     angle: int | None = None,
+    key_angle: int | None = None,
     again: bool = False,
     attend: int | None = None,
     write: bool = True,
     joined: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One decode step. The new token is rotated for position `angle`, and sees `attend` rows.
+    """One decode step. The new token is rotated for position `angle`, or its key for another, and sees `attend` rows.
 
     The heads are `joined` one after the other, or else each number with that of the other heads.
     """
     angle = min(position if angle is None else angle, len(cos) - 1) % len(cos)
     attend = position + 1 if attend is None else attend
-    here = cos[angle : angle + 1], sin[angle : angle + 1]
+    here, there = ((cos[[at]], sin[[at]]) for at in (angle, angle if key_angle is None else key_angle))
     q = torch.einsum("bsr,hdr->bshd", rms_norm(h @ weights["w_dq"].T, weights["q_norm"], EPS), weights["w_uq"])
     Dr = 2 * cos.shape[-1]
     q_nope, q_rope = q[..., :-Dr], apply_rope(q[..., -Dr:], *here)
-    c_new, k_new = _latent(h, weights["w_dkv"], weights["kv_norm"], *here)
+    c_new, k_new = _latent(h, weights["w_dkv"], weights["kv_norm"], *there)
     c, k = c_cache.clone(), k_cache.clone()
     c[:, position], k[:, position] = c_new[:, 0], k_new[:, 0]
     seen = apply_rope(k, cos, sin) if again else k
@@ -727,6 +761,17 @@ DECODE = Exercise(
         ),
         _step_slip(
             "rotated at 0", "the new token is rotated for position 0: take the row `position` of cos and sin", angle=0
+        ),
+        _step_slip(
+            "key rotated at 0",
+            "the new token's key is rotated for position 0: key and query take the same row of cos and sin, `position`",
+            key_angle=0,
+        ),
+        Mistake(
+            "query rotated at 0",
+            "the new token's query is rotated for position 0: key and query take the same row of cos and sin, "
+            "`position`",
+            lambda **a: _step(**a, angle=0, key_angle=a["position"]),
         ),
         Mistake(
             "rotated one early",

@@ -574,5 +574,51 @@ def rms_normalize(x, weight, eps=1e-6):
         {"softmax(scores, dim=-1)": "softmax(scores, dim=1)"},
         "runs over the queries",
     ),
+    slip(
+        "finn",
+        "the variance for the mean of the squares",
+        "rms_normalize",
+        {"y.square().mean(-1, keepdim=True)": "y.var(-1, keepdim=True)"},
+        "the root of a variance",
+    ),
+    slip(
+        "gerd",
+        "a variance and the mean's square",
+        "rms_normalize",
+        {"y.square().mean(-1, keepdim=True)": "(y.var(-1, keepdim=True) + y.mean(-1, keepdim=True) ** 2)"},
+        "the root of a variance",
+    ),
+    slip(
+        "greta",
+        "eps for the least mean square",
+        "rms_normalize",
+        {"keepdim=True) + eps)": "keepdim=True).clamp(min=eps))"},
+        "expected a term of the sum",
+        2,
+    ),
+    slip(
+        "hugo",
+        "a scale for each of the terms",
+        "naive_mla_attention",
+        {
+            "q_nope, k_nope)": "q_nope, k_nope) / math.sqrt(q_nope.shape[-1])",
+            f"q_rope, k_rope)\n    scores = scores / {SCALE}": "q_rope, k_rope) / math.sqrt(q_rope.shape[-1])",
+        },
+        "the two terms are scaled apart",
+    ),
+    slip(
+        "ida",
+        "row 0 for the key",
+        "mla_decode_step",
+        {'w["kv_norm"], *angle': 'w["kv_norm"], cos[:1], sin[:1]'},
+        "new token's key is rotated for position 0",
+    ),
+    slip(
+        "jana",
+        "row 0 for the query",
+        "mla_decode_step",
+        {'w["w_uq"], *angle': 'w["w_uq"], cos[:1], sin[:1]'},
+        "new token's query is rotated for position 0",
+    ),
 )
 DEMO = ("ada", "eli")
