@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from random import Random
 
 import torch
+from torch import Tensor
 
 from autograder.isolation.sandbox import Limits
 from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, randn
@@ -159,6 +161,18 @@ def _transposed(x, w):
     return _per_head(x, w.mT) if w.shape[1] == w.shape[2] else torch.zeros(())
 
 
+def _reshaped(batch_first: bool) -> Callable[[Tensor], Tensor]:
+    """Return what takes [B, S, H, ...] for what it should be where it lies as [H, B, S, ...], or as [B, H, S, ...]."""
+    order = (0, 2, 1, 3) if batch_first else (2, 0, 1, 3)
+    return lambda x: x.permute(order).reshape(x.shape)
+
+
+HEADS_FIRST = (
+    "the heads stand before the positions where the result is reshaped, which mixes the two: bring the axes into the "
+    "order [B, S, H, …] first"
+)
+
+
 def _projection_parts(width: str) -> tuple[Part, Part]:
     """Return the parts of a projection to or from the latent. `width` names the size of a head: "Dn" or "Dv"."""
 
@@ -218,6 +232,19 @@ ABSORB_QUERY = Exercise(
             "the result is [B, H, S, R]: transpose heads and positions back, to [B, S, H, R]",
             lambda q_nope, w_uk: _per_head(q_nope, w_uk).transpose(1, 2),
         ),
+        *(
+            Mistake(
+                "heads first",
+                HEADS_FIRST,
+                lambda q_nope, w_uk, change=change: change(_per_head(q_nope, w_uk)),
+            )
+            for change in (_reshaped(False), _reshaped(True))
+        ),
+        Mistake(
+            "all heads' weights",
+            "every head is multiplied by the weights of all heads, added up: h is one index of q_nope and of w_uk",
+            lambda q_nope, w_uk: q_nope @ w_uk.sum(0),
+        ),
     ),
 )
 
@@ -250,6 +277,24 @@ ABSORB_OUTPUT = Exercise(
             "not transposed back",
             "the result is [B, H, S, Dv]: transpose heads and positions back, to [B, S, H, Dv]",
             lambda out_latent, w_uv: _per_head(out_latent, w_uv.mT).transpose(1, 2),
+        ),
+        *(
+            Mistake(
+                "heads first",
+                HEADS_FIRST,
+                lambda out_latent, w_uv, change=change: change(_per_head(out_latent, w_uv.mT)),
+            )
+            for change in (_reshaped(False), _reshaped(True))
+        ),
+        Mistake(
+            "heads added up first",
+            "the heads of out_latent are added up before they are multiplied: each meets the weight of its own alone",
+            lambda out_latent, w_uv: _per_head(out_latent.sum(2, keepdim=True).expand_as(out_latent), w_uv.mT),
+        ),
+        Mistake(
+            "all heads' weights",
+            "every head is multiplied by the weights of all heads, added up: h is one index of out_latent and of w_uv",
+            lambda out_latent, w_uv: out_latent @ w_uv.sum(0).T,
         ),
         Mistake(
             "summed over heads",
@@ -296,11 +341,13 @@ def _latent(
     lse_scale=1.0,
     stable=True,
     hidden=-math.inf,
+    mixed=False,
     **mask,
 ):
     """Multi-query attention over keys of R+Dr in float64. The keywords make the named mistakes.
 
     `unscaled` is "latent" or "rope". `crossed` is "query" or "key", of which the parts are joined the other way round.
+    `mixed` scores lie as [B, H, S, T] and are taken for [B, S, H, T].
     """
     S = q_latent.shape[1]
     latent_scale, rope_scale = (1.0 if unscaled == part else scale for part in ("latent", "rope"))
@@ -308,7 +355,8 @@ def _latent(
     query = torch.cat(query[:: -1 if crossed == "query" else 1], -1)
     key = torch.cat((k_rope, c_kv) if crossed == "key" else (c_kv, k_rope), -1)
     scores = query.flatten(1, 2) @ key.mT  # [B, S*H, T]
-    scores = causal(scores.unflatten(1, (S, -1)), **mask)
+    scores = scores.unflatten(1, (S, -1))
+    scores = causal(_reshaped(batch_first=True)(scores) if mixed else scores, **mask)
     scores = scores.masked_fill(scores.isinf(), hidden)
     value = key if rope_value else c_kv
     if not stable:
@@ -318,6 +366,12 @@ def _latent(
         return out.unflatten(1, (S, -1)), total.squeeze(-1).log()
     out = scores.softmax(axis).flatten(1, 2) @ value
     return out.unflatten(1, (S, -1)), (scores * lse_scale).logsumexp(-1)
+
+
+def _key_columns(columns, given, rope_first=False):
+    """Some columns of the average key in place of c_kv's, and an lse that is right."""
+    out, lse = _latent(**given, rope_value=True)
+    return (out.roll(given["k_rope"].shape[-1], -1) if rope_first else out)[..., columns], lse
 
 
 def _latent_shape(r: Random, S: int) -> dict[str, int]:
@@ -392,6 +446,23 @@ LATENT_ATTENTION = Exercise(
             "value with k_rope",
             "out_latent is R+Dr wide, with the average of k_rope at its end: the value is c_kv alone, R wide",
             rope_value=True,
+        ),
+        *(
+            Mistake(
+                "value with columns of k_rope",
+                "R columns of the average key are taken, and some are those of k_rope: the value is c_kv alone",
+                oracle,
+            )
+            for oracle in (
+                lambda **a: _key_columns(slice(a["k_rope"].shape[-1], None), a),
+                lambda **a: _key_columns(slice(a["c_kv"].shape[-1]), a, rope_first=True),
+            )
+        ),
+        _latent_slip(
+            "tokens and heads mixed",
+            "the scores lie as [B, H, S, T] and are taken for [B, S, H, T], which mixes tokens and heads: split the "
+            "axis as it was flattened, transpose then",
+            mixed=True,
         ),
         *mask_mistakes(_latent, "q_latent", "c_kv"),
         *axis_mistakes(_latent),
@@ -642,6 +713,12 @@ ABSORB_COSTS = Exercise(
             "naive_flops expands the S new tokens only, in the stage expand: without a stored expansion all T "
             "are expanded at every step",
             lambda **a: _only(naive_flops=_cost_stages(**a)[1].flops + _weight_flops(a, a["S"])),
+        ),
+        Mistake(
+            "RoPE part expanded",
+            "naive_flops multiplies k_rope by weights, too, in the stage expand: it is copied to every head, and W_UK "
+            "makes Dn columns alone",
+            lambda **a: _only(naive_flops=_costs(**a)["naive_flops"] + 2 * a["B"] * a["T"] * a["H"] * a["R"] * a["Dr"]),
         ),
         Mistake(
             "projections left out",

@@ -529,6 +529,61 @@ def latent_attention(q_latent, q_rope, c_kv, k_rope, scale):
         "runs over the queries",
     ),
     Submission(
+        "finn",
+        "heads first, and reshaped",
+        patches=(
+            replace(
+                "absorb_query", '"bshd,hdr->bshr", q_nope, w_uk)', '"bshd,hdr->hbsr", q_nope, w_uk).reshape(SHAPE)'
+            ),
+            replace("absorb_query", "SHAPE", "(*q_nope.shape[:3], -1)"),
+            replace("absorb_output", '>bshv", out_latent, w_uv)', '>bhsv", out_latent, w_uv).reshape(SHAPE)'),
+            replace("absorb_output", "SHAPE", "(*out_latent.shape[:3], -1)"),
+            replace(
+                "latent_attention",
+                "    future =",
+                "    scores = scores.transpose(1, 2).reshape(scores.shape)\n    future =",
+            ),
+            replace("absorb_costs", "naive_macs = B * T * weights", "naive_macs = B * T * (weights + H * R * Dr)"),
+        ),
+        expect={
+            "absorb_query": Expected(0, says="bring the axes into the order"),
+            "absorb_output": Expected(0, says="bring the axes into the order"),
+            "latent_attention": Expected(2, Outcome.PARTIAL, "split the axis as it was flattened"),
+            "absorb_costs": Expected(0, says="makes Dn columns alone"),
+        },
+    ),
+    Submission(
+        "greta",
+        "two indices for the heads, the last columns of the average key",
+        patches=(
+            replace("absorb_query", "bshd,hdr", "bshd,gdr"),
+            replace("absorb_output", "bshr,hvr->bshv", "bsgr,hvr->bshv"),
+            replace(
+                "latent_attention",
+                "weights, c_kv), lse",
+                "weights, torch.cat((c_kv, k_rope), -1))[..., k_rope.shape[-1] :], lse",
+            ),
+        ),
+        expect={
+            "absorb_query": Expected(0, says="added up: h is one index of q_nope"),
+            "absorb_output": Expected(0, says="before they are multiplied"),
+            "latent_attention": Expected(0, says="some are those of k_rope"),
+        },
+    ),
+    Submission(
+        "hugo",
+        "other indices for the heads, the first columns of the average key",
+        patches=(
+            replace("absorb_output", "bshr,hvr->bshv", "bshr,gvr->bshv"),
+            replace("latent_attention", "weights, c_kv), lse", "weights, torch.cat((k_rope, c_kv), -1))[..., :R], lse"),
+            replace("latent_attention", "    S, T =", "    R = c_kv.shape[-1]\n    S, T ="),
+        ),
+        expect={
+            "absorb_output": Expected(0, says="added up: h is one index of out_latent"),
+            "latent_attention": Expected(0, says="some are those of k_rope"),
+        },
+    ),
+    Submission(
         "xaver",
         "a finite number for −inf",
         patches=(replace("latent_attention", "-math.inf", "-1e4"),),
