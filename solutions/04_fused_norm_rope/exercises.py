@@ -186,6 +186,17 @@ def _wide_mean(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
     return x[:, : len(weight)] / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
 
 
+def _neighbours_too(block: bool) -> Callable[..., Tensor]:
+    """Return the oracle of a sum over all W columns, or over those of them that a block of D takes in."""
+
+    def oracle(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
+        D = len(weight)
+        total = x[:, : _power_of_two(D) if block else None].square().sum(-1, keepdim=True)
+        return x[:, :D] / (total / D + eps).sqrt() * weight
+
+    return oracle
+
+
 def _packed_rows(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
     """What reading rows that are D apart gives, where they are W apart."""
     return _norm(x.flatten()[: len(x) * len(weight)].view(len(x), -1), weight, eps)
@@ -276,6 +287,19 @@ RMS = Exercise(
             "the squares are summed, expected their mean: divide by D",
             lambda x, weight, eps=EPS: _norm(x, weight, eps, divisor=1),
         ),
+        *(
+            Mistake(
+                "columns beside the row",
+                "the sum takes in columns of x that are not the row's: its mask is offs_d < D, not offs_d < W",
+                _neighbours_too(block),
+            )
+            for block in (True, False)
+        ),
+        Mistake(
+            "eps in the sum",
+            "eps is added to the sum of the squares, expected to their mean: tl.sum(x * x) / D + eps",
+            lambda x, weight, eps=EPS: _norm(x, weight, eps / len(weight)),
+        ),
         _norm_slips["mean subtracted"],
         _norm_slips["no weight"],
         _norm_slips["no eps"],
@@ -336,6 +360,17 @@ def _angle_by_row(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     rows = x.reshape(B * S, H, -1).transpose(0, 1)
     turned = [rotated(rows[h][None, :, None], cos[position[:, h]], sin[position[:, h]]) for h in range(H)]
     return torch.cat(turned, 2).reshape(x.shape)
+
+
+def _angle_by_division(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The position taken as the token's number over B."""
+    B, S, _, _ = x.shape
+    position = torch.arange(B * S) // B
+    return rotated(x.flatten(0, 1)[None], cos[position], sin[position]).view(x.shape)
+
+
+def _elements_exchanged(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return rotated(x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2), cos, sin)
 
 
 def _eager_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -411,6 +446,16 @@ ROPE = Exercise(
             "row (b·S + s)·H + h turns by the angle of its number modulo S: divide by H first",
             _angle_by_row,
         ),
+        Mistake(
+            "angle by division",
+            "token b·S + s turns by the angle of row (b·S + s) // B: its position is its number modulo S, s",
+            _angle_by_division,
+        ),
+        Mistake(
+            "a and b exchanged",
+            "a and b are exchanged: tl.split gives the first elements of the pairs, a, and then the second, b",
+            _elements_exchanged,
+        ),
     ),
     kernel=True,
     speed=Speed(
@@ -457,6 +502,16 @@ def _as_it_is(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x
 
 
+def _key_of_sequence_0(others: float | None) -> Callable[..., Tensor]:
+    """Return what turns the keys of sequence 0; the other sequences get `others`, or where that is None the same."""
+
+    def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        first = rotated(x[:1], cos, sin)
+        return torch.cat((first, first.expand_as(x[1:]) if others is None else torch.full_like(x[1:], others)))
+
+    return turn
+
+
 QUERY_KEY = Exercise(
     name="rope_query_key",
     title="RoPE of query and shared key in one launch",
@@ -501,6 +556,15 @@ QUERY_KEY = Exercise(
             "key by token 0",
             "every key turns by the angle of token 0: row s of cos and sin belongs to token s, of query and key",
             _both(rotated, _first_angle),
+        ),
+        *(
+            Mistake(
+                "key of sequence 0",
+                "the key of token b·S + s is read or written at row s: k_rope is [B, S, Dr], so its row is b·S + s",
+                _both(rotated, _key_of_sequence_0(others)),
+                unwritten=others is not None,
+            )
+            for others in (None, 0.0, torch.nan)
         ),
         *(replace(each, oracle=_both(each.oracle)) for each in TURN_MISTAKES),
     ),

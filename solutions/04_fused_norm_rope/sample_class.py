@@ -308,6 +308,35 @@ def rope_query_key(q_rope, k_rope, cos, sin):
             ("dana", "a minus for a plus", "sin + b", "sin - b", "the second of each pair is"),
         )
     ),
+    Submission(
+        "fred",
+        "a mask of W columns; a position by division; the key's row modulo S, in zeros",
+        patches=(
+            replace("rms_norm", "x_ptr + row * W + offs_d, mask=mask", "x_ptr + row * W + offs_d, mask=offs_d < W"),
+            replace("apply_rope", "(token % S) * P", "(token // (tl.num_programs(0) // S)) * P"),
+            replace("rope_query_key", KEY, KEY.replace("token *", "token % S *")),
+            replace("rope_query_key", "torch.empty_like(k_rope)", "torch.zeros_like(k_rope)"),
+        ),
+        expect={
+            **not_right("rms_norm", "columns of x that are not the row's", 3),
+            **not_right("apply_rope", "its position is its number modulo S", 1),
+            **not_right("rope_query_key", "is read or written at row s"),
+        },
+    ),
+    Submission(
+        "gil",
+        "eps in the sum; a and b exchanged; the key's row modulo S",
+        patches=(
+            replace("rms_norm", "tl.sum(x * x) / D + eps", "(tl.sum(x * x) + eps) / D"),
+            replace("apply_rope", "a, b = tl.split", "b, a = tl.split"),
+            replace("rope_query_key", KEY, KEY.replace("token *", "token % S *")),
+        ),
+        expect={
+            **not_right("rms_norm", "expected to their mean", 3),
+            **not_right("apply_rope", "a and b are exchanged"),
+            **not_right("rope_query_key", "is read or written at row s"),
+        },
+    ),
     slip("egon", "sqrt for rsqrt", "rms_norm", {"tl.rsqrt": "tl.sqrt"}, "rsqrt is 1 / sqrt", told=not_right),
     slip("finn", "an eps of his own", "rms_norm", {"+ eps": "+ 1e-6"}, "take the argument", 3, told=not_right),
     Submission(
