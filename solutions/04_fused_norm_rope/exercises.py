@@ -333,7 +333,9 @@ RMS = Exercise(
         case=dict(rows=16384, width=7168, beside=512, dtype=BF16),
         small=dict(rows=8),
         axes=dict(x="n", out="n"),
-        floor=lambda rows, width, beside, dtype: Cost(bytes=(2 * rows + 1) * width * dtype.itemsize, flops=4 * rows * width),
+        floor=lambda rows, width, beside, dtype: Cost(
+            bytes=(2 * rows + 1) * width * dtype.itemsize, flops=4 * rows * width
+        ),
         bars=((0.4, 0.5), (0.7, 1.0)),
         baseline=_eager_norm,
         ratio=4.0,

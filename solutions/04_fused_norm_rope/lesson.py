@@ -520,9 +520,9 @@ check_speed("scale_add")
 # | `x[2:5]` | no slices: load with other offsets |
 # | `if` on values of a block | a mask, or `tl.where(condition, a, b)` |
 #
-# The case for speed is the one that you predicted: 16384 rows of 7168, the first columns of an `x` with 512 more. It has
-# the same bars as above, but all points take 4 times eager PyTorch's speed. Its floor is the 140 µs of "fused". To read
-# `x` from memory a second time would take half as much again.
+# The case for speed is the one that you predicted: 16384 rows of 7168, the first columns of an `x` with 512 more. It
+# has the same bars as above, but all points take 4 times eager PyTorch's speed. Its floor is the 140 µs of "fused". To
+# read `x` from memory a second time would take half as much again.
 #
 # <details><summary>Hint 1</summary>
 #
