@@ -284,6 +284,7 @@ class Sandbox:
             "PYTHONPATH": str(stage),
             "PYTHONDONTWRITEBYTECODE": "1",
             "LANG": "C.UTF-8",
+            "LOGNAME": "student",  # else torch looks up a name for the number of the user, which may have none
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
             **self.kind.environment,

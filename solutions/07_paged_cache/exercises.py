@@ -1311,7 +1311,7 @@ DECODE = Exercise(
                     H=r.choice([18, 20]), lens=(32,), page_size=32, max_pages=2, R=64, Dr=r.choice([32, 64]), scale=0.15
                 ),
                 dict(H=r.randint(130, 140), lens=(16,), page_size=16, max_pages=1),
-                dict(H=r.randint(114, 127), lens=(16, 9), page_size=16, max_pages=1),
+                dict(H=r.randint(114, 127), lens=(16, 16), page_size=16, max_pages=1),
             ],
         ),
         Part(
@@ -1320,7 +1320,8 @@ DECODE = Exercise(
             visible=[
                 dict(H=3, lens=(96, 64), page_size=16, max_pages=6),
                 dict(H=120, lens=(16, 32), page_size=16, max_pages=2),
-                dict(H=3, lens=(128, 200), page_size=128, Dr=32, max_pages=2, scale=0.1),
+                dict(H=3, lens=(128,), page_size=128, Dr=32, max_pages=2, scale=0.1),
+                dict(H=3, lens=(256, 128), page_size=128, Dr=32, max_pages=2, scale=0.1),
             ],
             hidden=lambda r: [
                 dict(

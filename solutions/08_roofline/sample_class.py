@@ -478,6 +478,23 @@ def predict_crossovers():
         "times per work",
     ),
     Submission(
+        "zack",
+        "the bytes of a word in the arithmetic, the break-even for every number of heads",
+        patches=(
+            replace("step_time", "compute = 2 *", "compute = itemsize *"),
+            replace(
+                "choose_forms",
+                "form = min(times, key=times.get)",
+                "point = break_even(S, **sizes, itemsize=itemsize, rate=rate, bandwidth=bandwidth)\n"
+                '        form = "naive" if point < (B if prefix else 1) else "absorb"',
+            ),
+        ),
+        expect={
+            "step_time": Expected(1, Outcome.PARTIAL, "however many bytes a word has"),
+            "choose_forms": Expected(3, Outcome.PARTIAL, "the form follows the break-even"),
+        },
+    ),
+    Submission(
         "hana",
         "stops half way",
         patches=(unfinished("step_time"), unfinished("choose_forms"), unfinished("read_measurements")),
