@@ -520,7 +520,8 @@ CHOOSE = Exercise(
             1,
             visible=[
                 dict(B=128, S=1, L=26472, sizes=V3, **_on("h200")),
-                dict(B=80, S=1, L=4759, sizes=V3 | dict(H=1), **_on("h200") | dict(itemsize=1)),
+                dict(B=80, S=1, L=4759, sizes=V3 | dict(H=1), **_on("h200")),
+                dict(B=90, S=1, L=4759, sizes=V3, **_on("h200") | dict(itemsize=1)),
                 AT_THE_POINT,
             ],
             hidden=lambda r: [_drawn_form(r, "naive", S=1, itemsize=2), _drawn_form(r, "naive", S=1)],

@@ -294,7 +294,7 @@ OF_KERNELS = (
         "a method is named and not called: it lacks its parentheses",
     ),
     (r"cannot convert .* of type <class 'str'> to tensor", "a string stands where a number belongs"),
-    (r"'function' object has no attribute 'arg_names'", "this takes a function with @triton.jit"),
+    (r"'function' object has no attribute '(arg_names|fn)'", "this takes a function with @triton.jit"),
     (r"unsupported AST node type: (?!Raise)", "Triton's kernels have no such statement: use masks, tl.where, `while`"),
     (
         r"Cannot access global variable",
