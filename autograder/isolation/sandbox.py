@@ -27,6 +27,7 @@ from autograder.isolation.worker import wire
 
 STAGE = "mla-stage-"
 START_SECONDS = 120.0
+MOST_SAID = 1000  # characters of what a server that does not start says
 GRACE_SECONDS = 5.0
 PATIENCE = 4.0  # times the seconds of a limit, by the clock: a busy machine gives a process a share of itself
 MAX_TEXT = 4 << 20  # bytes of JSON in all messages of a reply
@@ -318,7 +319,8 @@ class Sandbox:
             self._process.kill()
             message = self._process.stderr.read().decode(errors="replace").strip()
             self.close()
-            raise SandboxError(f"the worker's server did not start: {message or 'no message'}")
+            said = message if len(message) < MOST_SAID else f"… {message[-MOST_SAID:]}"  # the end says what it was
+            raise SandboxError(f"the worker's server did not start: {said or 'no message'}")
         if self.isolation == "bubblewrap" and not ready["filtered"]:
             warnings.warn(UNFILTERED, stacklevel=2)
 

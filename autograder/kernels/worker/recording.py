@@ -188,7 +188,7 @@ class Recorder:
             return {k: self._pack(v) for k, v in value.items() if k not in ("device", "layout", "pin_memory")}
         if isinstance(value, torch.dtype | torch.memory_format):
             return {"torch": str(value).removeprefix("torch.")}
-        if value is None or isinstance(value, bool | int | float):
+        if value is None or isinstance(value, bool | int | float | str):
             return value
         raise CannotRecord(f"a {type(value).__name__}")
 
