@@ -219,11 +219,13 @@ MATMUL = Exercise(
                 dict(M=17, N=20, K=48, scale=0.01, large=True, dtype=HALF),
                 dict(M=17, N=20, K=48, dtype=BF16),
                 dict(M=3, N=5, K=1100),
+                dict(M=255, N=250, K=16),  # even numbers of tiles on both sides
             ],
             hidden=lambda r: [
                 dict(M=r.randint(1, 40), N=r.randint(100, 300), K=r.randint(65, 200), scale=r.uniform(-2, 2)),
                 dict(M=r.randint(129, 200), N=r.randint(1, 40), K=r.randint(1, 70), dtype=HALF),
                 dict(M=r.randint(260, 300), N=r.randint(260, 300), K=r.randint(17, 40)),
+                dict(M=r.randint(241, 255), N=r.randint(241, 255), K=20),
                 dict(M=r.randint(2, 9), N=r.randint(2, 9), K=r.randint(129, 200), scale=0.01, large=True, dtype=HALF),
             ],
         ),

@@ -1058,6 +1058,7 @@ FOLDED = Exercise(
                 dict(B=2, S=1, H=5, T=40, lens=(40, 17)),
                 dict(B=2, S=1, H=5, T=40, lens=(37, 17), nan_beyond=True),
                 dict(B=1, S=1, H=3, T=300, R=64, Dr=64, scale=0.1, dtype=BF16),
+                dict(B=2, S=1, H=4, T=150, lens=(121, 7)),
                 dict(B=1, S=1, H=3, T=270, level=250.0),
                 dict(B=133, S=1, H=1, T=4),
             ],
@@ -1082,6 +1083,7 @@ FOLDED = Exercise(
                 dict(B=1, S=3, H=4, T=24),
                 dict(B=2, S=4, H=2, T=150, Dr=32, lens=(150, 38), scale=0.1),
                 dict(B=2, S=2, H=60, T=32),
+                dict(B=1, S=2, H=60, T=500),  # blocks of rows beside splits
                 dict(B=2, S=2, H=70, T=32),
             ],
             hidden=lambda r: [

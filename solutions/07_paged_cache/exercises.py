@@ -263,7 +263,7 @@ def _pages_named(results: list[Any], init: list[int], steps: list[Any]) -> str |
     named: dict[int, list[int]] = {}
     count = 0
     for (method, arguments), result in zip(steps, results, strict=True):
-        if method == "free" and result is None:
+        if method == "free" and not (isinstance(result, str) and result.startswith("ValueError")):
             named.pop(arguments[0], None)
         if method != "table":
             continue
@@ -686,6 +686,7 @@ OFFSETS = Exercise(
                 dict(starts=(1, 7), lengths=(5, 5), S=5, page_size=4, width=6, layers_in_pool=3),
                 dict(starts=(80, 15), lengths=(70, 2), S=70, page_size=1, width=6, max_pages=150),
                 dict(starts=(11,), lengths=(5000,), S=5000, page_size=48, width=2, max_pages=105),
+                dict(starts=(0, 3), lengths=(255, 250), S=255, page_size=16, width=2, max_pages=17),
                 # The padding of the last sequence lies behind the table.
                 dict(starts=(3, 7), lengths=(2, 0), S=2, page_size=4, width=6, max_pages=2, rubbish_behind=True),
             ],
@@ -923,6 +924,7 @@ UPDATE = Exercise(
                 dict(S=6, page_size=4, starts=(2, 4, 12), lengths=(0, 4, 3), rubbish_behind=True),
                 dict(S=9, page_size=6, starts=(4, 11), lengths=(9, 7), Dr=32, max_pages=4),
                 dict(S=40, page_size=1, starts=(20, 0), lengths=(33, 0), max_pages=80, rubbish_behind=True),
+                dict(S=255, page_size=16, starts=(0, 9), lengths=(255, 240), max_pages=17),
             ],
             hidden=lambda r: [
                 dict(
@@ -1096,6 +1098,7 @@ GATHER = Exercise(
                 dict(lengths=(9, 4, 0, 1), T=11, page_size=6),
                 dict(lengths=(3, 8, 0), T=18, page_size=4, max_pages=3, rubbish_behind=True),
                 dict(lengths=(70, 50), T=75, page_size=50, Dr=32, max_pages=2, rubbish_behind=True),
+                dict(lengths=(255, 130), T=255, page_size=16, max_pages=16),
             ],
             hidden=lambda r: [
                 dict(

@@ -111,16 +111,17 @@ def entry_of(request: dict[str, Any], send: Callable[[bytes], None]) -> Callable
 
 
 def case(request: dict[str, Any], message: dict[str, Any], entry: Callable, arguments: dict[str, Any]) -> bytes:
-    """Call the entry; return the message of the case: its result and what changed, or what was raised."""
+    """Call the entry; return the message of the case: its result or what was raised, and what changed."""
     given = copied(arguments)
     try:
         with forbidding(request["forbidden"]):
             result = DRIVERS[request["driver"]](entry, arguments)
         return wire.encode({**message, "result": result, "changed": changed(given, arguments)})
     except wire.WireError as error:
-        return wire.encode({**message, "unsupported": str(error)})
+        found = {"unsupported": str(error)}
     except BaseException as error:
-        return wire.encode({**message, "error": describe_error(error)})
+        found = {"error": describe_error(error)}
+    return wire.encode({**message, **found, "changed": changed(given, arguments)})
 
 
 class ForbiddenCall(RuntimeError):
