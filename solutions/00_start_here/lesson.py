@@ -388,8 +388,8 @@ plots.bars(
 )
 
 # %% [markdown]
-# - **Fixed cost.** Copying 1 KiB takes hardly longer than copying 1 byte. Nearly all of that time is the fixed cost of
-#   a call; on a GPU that is the launch.
+# - **Fixed cost.** Copying 1 KiB usually takes hardly longer than copying 1 byte. Nearly all of that time is the fixed
+#   cost of a call; on a GPU that is the launch.
 # - **Caches.** On a CPU, the sizes in the middle usually run above the rate of 128 MiB: they stay in a cache, close to
 #   the cores, and hardly touch DRAM. In a model, other layers run between two calls of a kernel, and replace what the
 #   cache held. So a benchmark must **flush the caches** between calls. On a GPU `bench` does: it

@@ -1124,7 +1124,7 @@ print(f"\nattention scores: {scores / 1e9:.2f} G numbers; "
 # %% [markdown]
 # ## What you have now
 #
-# - Four kernels. Memory bounds three of them at full size, the launch bounds the fourth.
+# - Four kernels. Three of them wait for memory at full size; the fourth takes less time than launching it.
 # - A way to know a kernel's speed without the GPU: count what it must move, count what it does move, and look at what
 #   the compiler made of it.
 # - The rule of the next lessons: find the largest tensor that is written and read again, and do not write it. For

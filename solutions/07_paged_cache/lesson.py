@@ -386,8 +386,8 @@ else:
 # What a row of the table holds behind the pages in use has no meaning: −1, old pages, pages of others. It must
 # never lead to an access.
 #
-# One line of this arithmetic has a trap. How many tokens of 512 words does a pool have when an offset no longer
-# fits into an int32, which has 31 bits and a sign? Say a number before you run the cell.
+# One line of this arithmetic has a trap. How many tokens of 512 words can a pool have, with every offset still in an
+# int32, which has 31 bits and a sign? Say a number before you run the cell.
 
 # %%
 print(f"{2**31 // 512:,} tokens, {2**31 * 2 / 1e9:.1f} GB in 16 bits")

@@ -204,7 +204,7 @@ check("break_even")
 #
 # | device | rate | bandwidth | where the figures come from |
 # |---|---|---|---|
-# | Ascend NPU | 376 TOPS/s in FP16 | 1.8 TB/s | TyphoonMLA, section 4 |
+# | Ascend NPU | 376 TOPS/s in FP16 | 1.8 TB/s | TyphoonMLA, sections 3.2 and 4 |
 # | H100 SXM, **data sheet** | 1,979 TFLOP/s in bfloat16, "with sparsity" | 3.35 TB/s | NVIDIA |
 # | H100 SXM, **measured** | {{rate}} TFLOP/s, 8192³ product | {{copy}} GB/s, copy, read + written | `mla_ref.DEVICES` |
 #
@@ -875,7 +875,7 @@ plots.curves({title: lines}, xlabel="batch B", ylabel="microseconds", dotted=["a
 # An H20 has 4 TB/s and 148 TFLOP/s (figures from Dao-AILab/flash-attention#1310). By your model the step is bound
 # by arithmetic and takes {{h20_ms}} ms at best, which would be {{h20_gb}} GB/s. The user's 3.407 ms are
 # {{h20_share}} % of that speed. Moving fewer bytes would not have made it faster. On a chip with such a low ridge
-# a shared prefix pays from a batch of {{h20_batch}} on.
+# a shared prefix pays from a batch of {{h20_batch}} on, with one new token each.
 #
 # **Heads that are not there.** With tensor parallelism a GPU has few heads, and many absorbed kernels are written
 # for 64 heads or more. One serving engine padded 32 heads to 128 (sgl-project/sglang#27954), another 8 to 64
