@@ -2,8 +2,9 @@
 
     PYTHONPATH=. .venv/bin/python benchmarks/promises.py [NAME ...] [--quick]
 
-Runs all promises, or those that are named, and writes the record after each. `--quick` runs a tenth of each and writes
-nothing. The attacks and their honest twins are the files in `tests/attacks`. Linux with bubblewrap only.
+Runs all promises, or those that are named, and writes the record after each, with its own date, device and versions.
+`--quick` runs a tenth of each and writes nothing. The attacks and their honest twins are the files in `tests/attacks`.
+Linux with bubblewrap only.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import copy
 import functools
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -68,11 +70,12 @@ def main(arguments: list[str]) -> None:
             print(f"{each} …", flush=True)
             figures = PROMISES[each](pool, 0.1 if quick else 1.0)
             figures["seconds"] = round(time.monotonic() - started, 1)
+            figures = {**record.origin(("triton",)), "workers": WORKERS, **figures}
             print(json.dumps(figures, indent=1), flush=True)
             found[each] = figures
             if not quick:
                 kept = {promise: found[promise] for promise in PROMISES if promise in found}
-                record.write("promises", {"workers": WORKERS, "promises": kept}, ("triton",))
+                record.write("promises", {"promises": kept}, ("triton",))
 
 
 def some(items: Sequence[Any], share: float) -> list[Any]:
@@ -292,7 +295,7 @@ def _processes() -> dict[int, tuple[str, int, int]]:
 
 def kills(pool: Pool, share: float) -> dict[str, Any]:
     """Kill `mla-course grade` at 200 random points, each run going on where the killed one was, until all is graded."""
-    count = round(200 * share / WORKERS)
+    count = math.ceil(200 * share / WORKERS)
     parts = list(pool.map(killed, [count] * WORKERS, range(WORKERS)))
     keys = ("kills", "before_a_verdict", "before_a_record", "later", "submissions", "differing_grades")
     return {key: sum(part[key] for part in parts) for key in keys}

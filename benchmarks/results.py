@@ -507,11 +507,14 @@ def demo() -> list[Row]:
 
 def promises() -> list[Row]:
     """Return what the grader promises, and the figure that shows it."""
-    rows = []
-    for name, found in load("promises")["promises"].items():
+    rows, record = [], load("promises")
+    for name, found in record["promises"].items():
         figures = {key: len(each) if isinstance(each, list) else each for key, each in found.items()}
         promise, *texts = PROMISED[name]
-        rows.append((f"promise: {promise}", *(text.format(**figures) for text in texts)))
+        ours, beside = (text.format(**figures) for text in texts)
+        if any(found[key] != record[key] for key in ("date", "device")):
+            beside = "; ".join(filter(None, (beside, f"on an {found['device']}, {found['date']}")))
+        rows.append((f"promise: {promise}", ours, beside))
     return rows
 
 
