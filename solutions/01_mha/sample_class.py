@@ -75,10 +75,21 @@ RENAMED = {
 HEADS_FIRST = """
 def attention(q, k, v):
     B, S, H, D = q.shape
-    q, k, v = ({heads} for x in (q, k, v))
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     scores = q @ k.mT / math.sqrt(D)
     scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(scores.shape[-1] - S + 1).bool(), -math.inf)
-    return (scores.softmax(-1) @ v){out}, scores.logsumexp(-1){lse}
+    return (scores.softmax(-1) @ v).reshape(B, S, H, D), scores.logsumexp(-1).reshape(B, S, H)
+"""
+
+HEAD_BY_HEAD = """
+def attention(q, k, v):
+    outs, sums = [], []
+    for mine, keys, values in zip(*(x.view(len(x), x.shape[2], -1, x.shape[3]).unbind(1) for x in (q, k, v))):
+        seen = torch.ones(mine.shape[1], keys.shape[1]).tril(keys.shape[1] - mine.shape[1]).bool()
+        logits = (mine @ keys.mT * mine.shape[-1] ** -0.5).where(seen, -math.inf)
+        sums.append(logits.logsumexp(-1))
+        outs.append(logits.softmax(-1) @ values)
+    return torch.stack(outs, 2), torch.stack(sums, 2)
 """
 
 
@@ -643,43 +654,45 @@ class KVCache:
         {"torch.logsumexp(scores, dim=-1)": "scores.exp().sum(-1)"},
         "its natural logarithm is missing",
     ),
-    *(
-        Submission(
-            student,
-            about,
-            (rewrite("attention", HEADS_FIRST.format(**parts)),),
-            {"attention": Expected(score, PARTIAL if score else Outcome.WRONG, words)},
-        )
-        for student, about, parts, words, score in (
-            (
-                "jens",
-                "reshapes out and lse where they are to be transposed back",
-                dict(heads="x.transpose(1, 2)", out=".reshape(B, S, H, D)", lse=".reshape(B, S, H)"),
-                "transpose(1, 2) it back",
-                2,
-            ),
-            (
-                "juri",
-                "reshapes lse alone",
-                dict(heads="x.transpose(1, 2)", out=".transpose(1, 2)", lse=".reshape(B, S, H)"),
-                "transpose(1, 2) it back",
-                2,
-            ),
-            (
-                "kai",
-                "views heads first, and back",
-                dict(heads="x.view(B, H, -1, D)", out=".view(B, S, H, D)", lse=".view(B, S, H)"),
-                "they lie as [B, S, H, Dh]",
-                0,
-            ),
-            (
-                "karl",
-                "views heads first, and transposes back",
-                dict(heads="x.view(B, H, -1, D)", out=".transpose(1, 2)", lse=".transpose(1, 2)"),
-                "they lie as [B, S, H, Dh]",
-                0,
-            ),
-        )
+    Submission(
+        "jens",
+        "reshapes out and lse where they are to be transposed back",
+        (rewrite("attention", HEADS_FIRST),),
+        {"attention": Expected(2, PARTIAL, "transpose(1, 2) it back")},
+    ),
+    slip(
+        "kai",
+        "views heads first, and back",
+        "attention",
+        {
+            "    S, T =": "    B, _, H, D = q.shape\n"
+            "    q, k, v = (x.view(B, H, -1, D) for x in (q, k, v))\n    S, T =",
+            "q.shape[1], k.shape[1]": "q.shape[2], k.shape[2]",
+            "bshd,bthd->bsht": "bhsd,bhtd->bhst",
+            "future[:, None, :]": "future",
+            "bsht,bthd->bshd": "bhst,bhtd->bhsd",
+            "return out, lse": "return out.view(B, -1, H, D), lse.view(B, -1, H)",
+        },
+        "they lie as [B, S, H, Dh]",
+    ),
+    Submission(
+        "karl",
+        "views heads first, and puts them together in the middle",
+        (rewrite("attention", HEAD_BY_HEAD),),
+        {"attention": Expected(0, says="they lie as [B, S, H, Dh]")},
+    ),
+    slip(
+        "juri",
+        "reshapes lse alone",
+        "attention",
+        {
+            "->bsht": "->bhst",
+            "future[:, None, :]": "future",
+            "bsht,": "bhst,",
+            "logsumexp(scores, dim=-1)": "logsumexp(scores, dim=-1).reshape(q.shape[:3])",
+        },
+        "transpose(1, 2) it back",
+        2,
     ),
     slip(
         "kim",

@@ -156,7 +156,8 @@ def test_honest_students_of_the_real_course_are_not_accused_and_a_copy_among_the
 
 @pytest.mark.parametrize("telling", [True, False])
 def test_of_the_sample_class_the_copied_pair_is_told_and_nobody_else(telling, tmp_path):
-    """In the demo's class, and in the whole one. Their answers come from the lessons' solutions, but for a few."""
+    """In the demo's class, and in the whole one. Their answers come from the lessons' solutions, but for a few: in the
+    whole class many differ in a line from each other, so that a shared shape says less."""
     verdict = {"verdicts": [Verdict("x", 1, 1.0, Outcome.PASSED).to_json()]}
     for lesson in sample_lessons(COURSE):
         for each in submissions(COURSE, lesson, telling):
@@ -169,7 +170,8 @@ def test_of_the_sample_class_the_copied_pair_is_told_and_nobody_else(telling, tm
                 book.write_bytes(content)
     shapes = snapshot.read_shapes(tmp_path, COURSE)
     (found,) = integrity.alike(figures.gather(snapshot.read(tmp_path)), shapes)
-    assert (sorted(found.students), found.sure) == (["kira", "milo"], "almost certain")
+    assert sorted(found.students) == ["kira", "milo"]
+    assert found.sure == "almost certain" or (not telling and found.sure == "very likely")
     assert {exercise for _, exercise, _ in found.exercises} == {"attention", "grouped_attention", "KVCache"}
 
 
