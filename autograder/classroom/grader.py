@@ -10,7 +10,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,16 +21,18 @@ from nbformat import NotebookNode
 from autograder.classroom.restore import REMARKS, code_cells
 from autograder.classroom.scale import Cluster, Here, Task, rules_of
 from autograder.course.course import Course
-from autograder.course.lesson import Lesson, without_marks
+from autograder.course.lesson import Lesson, is_unwritten, without_marks
 from autograder.files import write_whole
 from autograder.isolation import sandbox
 from autograder.judging import judge
 from autograder.judging.exercise import Exercise
-from autograder.judging.program import Cell, build_program
+from autograder.judging.program import Cell, build_program, defining
 from autograder.judging.verdict import Outcome, Verdict, VerdictStore
 from autograder.kernels import measure
+from autograder.text import listed
 
 EMULATED = 10  # times the limit that the caller sets, for kernels, which run emulated
+OTHERS = 3  # cells that define an exercise's function beside the one in its place, and may count in its stead
 PENDING = "counts once the answer is right"  # what is said of the speed of an answer that is not
 NOTHING = Outcome.ABSENT, Outcome.UNREADABLE, Outcome.OTHER  # of the whole notebook: no exercise of it can be judged
 FAULT_SECONDS = 60.0  # for which a grader fault stands; a later look tries again
@@ -40,7 +42,8 @@ FAULT_SECONDS = 60.0  # for which a grader fault stands; a later look tries agai
 class Job:
     """One exercise of one notebook, or the speed of one: what to run, or the verdict that needs no run.
 
-    A job on speed has the job on the answers that come first, as `answers`.
+    A job on speed has the job on the answers that come first, as `answers`. Where several cells define the exercise's
+    function, `choices` holds a job for each, with the name of its `cell`, and the best of their verdicts counts.
     """
 
     exercise: Exercise
@@ -48,6 +51,8 @@ class Job:
     key: str
     settled: Verdict | None = None
     answers: Job | None = None
+    choices: tuple[Job, ...] = ()
+    cell: str = ""
 
     @property
     def name(self) -> str:
@@ -118,6 +123,8 @@ class Grader:
         return found
 
     def _speed_job(self, answers: Job) -> Job:
+        if answers.choices:
+            return replace(_best_of([self._speed_job(each) for each in answers.choices]), answers=answers)
         each, settled = answers.exercise, answers.settled
         if settled:
             settled = _speed_after(each, settled)
@@ -157,7 +164,18 @@ class Grader:
         source = next(cell.source for cell in cells if cell.name == each.name)
         if source.strip() == lesson.starter(each.name).strip():
             return Job(each, (), "", judge.zero(each, Outcome.UNFINISHED, "the cell is as it was handed out"))
-        solution = Cell(each.name, source)
+        given = {cell["id"]: cell.source for cell in lesson.notebook.cells}
+        others = [c for c in defining(each.name, cells) if c.name != each.name and c.source != given.get(c.name)]
+        choices = [cell for cell in others if not is_unwritten(cell.source)][-OTHERS:]
+        found = [self._cut(lesson, each, cells, Cell(each.name, source))]
+        for cell in choices:
+            changed = {each.name: f"{each.name} in its place", cell.name: each.name}
+            renamed = [replace(one, name=changed.get(one.name, one.name)) for one in cells]
+            cut = self._cut(lesson, each, renamed, Cell(each.name, cell.source))
+            found.append(replace(cut, cell=cell.name))
+        return _best_of(found)
+
+    def _cut(self, lesson: Lesson, each: Exercise, cells: Sequence[Cell], solution: Cell) -> Job:
         cut = tuple(build_program(lesson.setup, lesson.references(each.needs), cells, solution))
         words = (
             [[c.name, c.source] for c in cut],
@@ -191,6 +209,11 @@ class Grader:
         return under_way.result()
 
     def _reach(self, lesson: Lesson, job: Job) -> Verdict:
+        if job.choices:
+            best = self.verdict(lesson, self.chosen(lesson, job))
+            if best.outcome is Outcome.FAULT:
+                return best
+            return self._keep(job, replace(best, notes=(*best.notes, self._which(lesson, job))))
         if job.answers:
             answers = self.verdict(lesson, job.answers)
             if answers.outcome is not Outcome.PASSED:
@@ -207,6 +230,23 @@ class Grader:
         if verdict.outcome is Outcome.FAULT:
             self._faults[job.key] = time.monotonic(), verdict
             return verdict
+        return self._keep(job, verdict)
+
+    def chosen(self, lesson: Lesson, job: Job) -> Job:
+        """Return the job whose verdict counts: of several the best, but a fault of the grader before all."""
+
+        def points(each: Job) -> float:
+            score = self.verdict(lesson, each).score
+            return math.inf if score is None else score
+
+        return max(job.choices, key=points) if job.choices else job
+
+    def _which(self, lesson: Lesson, job: Job) -> str:
+        name, counts = job.exercise.name, self.chosen(lesson, job).cell
+        others = listed([each.cell for each in job.choices if each.cell])
+        return f"{name} is defined in its own cell and in {others}: all were judged, and {counts or 'its own'} counts"
+
+    def _keep(self, job: Job, verdict: Verdict) -> Verdict:
         self._memory[job.key] = verdict
         if self.store:
             self.store.put(job.key, verdict)
@@ -281,6 +321,15 @@ class Grader:
                 raise
         self.place.rest()
         return faults
+
+
+def _best_of(choices: Sequence[Job]) -> Job:
+    """Return the job of which the best verdict of these counts; of one, that."""
+    choices = list({each.key: each for each in reversed(choices)}.values())[::-1]
+    if len(choices) == 1:
+        return choices[0]
+    key = hashlib.sha256(" ".join(["best of", *(each.key for each in choices)]).encode()).hexdigest()
+    return replace(choices[0], key=key, choices=tuple(choices))
 
 
 def _settled(waiting: set[Future[None]]) -> set[Future[None]]:

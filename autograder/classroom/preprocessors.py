@@ -67,19 +67,17 @@ class Judge(OfCourse):
             Records(Course.at(self.course), room).note(*pair, Recorded(verdicts=tuple(verdicts.values())))
         for cell in nb.cells:
             if name := lesson.graded.get(cell["id"]):
-                fill(cell, verdicts[name], nb.metadata.get(REMARKS, {}))
+                fill(cell, verdicts[name])
         return nb, resources
 
 
-def fill(cell: NotebookNode, verdict: Verdict, remarks: dict) -> None:
+def fill(cell: NotebookNode, verdict: Verdict) -> None:
     """Write a verdict into a check cell such that nbgrader's own reading of it gives the score.
 
     nbgrader takes an error for zero and a number for that many points; for anything else it gives full marks.
     """
-    html = report.as_html(verdict)
-    if verdict.exercise in remarks.get("copied", []):
-        html += "<p>The notebook had several copies of this cell; the last one was graded.</p>"
-    shown = nbformat.v4.new_output("display_data", {"text/html": html, "text/plain": report.as_text(verdict)})
+    said = {"text/html": report.as_html(verdict), "text/plain": report.as_text(verdict)}
+    shown = nbformat.v4.new_output("display_data", said)
     cell.metadata[FAULT] = verdict.outcome is Outcome.FAULT
     cell.metadata[VERDICT] = {"outcome": str(verdict.outcome), "reason": verdict.reason, "score": verdict.score}
     if verdict.score:

@@ -108,7 +108,8 @@ class Entry:
         if reason := self.notebook.metadata.get(REMARKS, {}).get("reason"):
             return digest_of([("", str(reason))])  # there was no notebook to read
         own = {cell.name: cell.source for cell in code_cells(self.notebook, self.lesson)}
-        ran = {each.name for job in self.jobs for each in job.program}
+        jobs = [each for job in self.jobs for each in (job, *job.choices)]
+        ran = {each.cell for each in jobs} | {each.name for job in jobs for each in job.program}
         solutions = [(name, own.get(name, "")) for name in self.lesson.solutions]
         return digest_of([*solutions, *(("", own[name]) for name in own if name in ran - set(self.lesson.solutions))])
 

@@ -18,7 +18,15 @@ from nbformat import NotebookNode
 from autograder.course.colab import INSTALL
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson, clear_solution, is_unwritten
-from autograder.judging.program import MAX_CODE, Cell, is_broken, names_bound, statements_beside, without_magics
+from autograder.judging.program import (
+    MAX_CODE,
+    Cell,
+    is_broken,
+    names_bound,
+    names_defined,
+    statements_beside,
+    without_magics,
+)
 from autograder.judging.verdict import Outcome
 from autograder.text import UNSEEN, one_line
 
@@ -162,7 +170,7 @@ def restore(lesson: Lesson, cells: Sequence[StudentCell], remarks: dict[str, Any
 
     A solution cell is found by its id or its nbgrader name, wherever it stands; where that one is untouched, absent, or
     defines something else, by the name that a cell defines. Of several, the last one that is not the untouched starter
-    counts; those of them that define something else are the student's own, as the parts of a cell that was split. Where
+    stands in its place; the others are the student's own, copies as well as parts of a cell that was split. Where
     tools have taken the ids away, the lesson's cells are found by their nbgrader names and by their text. What was
     added to a cell that the lesson restores and defines names, an import say, is the student's own cell below it.
     What was repaired is listed in the notebook's metadata under "mla_course". The student's own text is in the result
@@ -172,25 +180,23 @@ def restore(lesson: Lesson, cells: Sequence[StudentCell], remarks: dict[str, Any
     known = {cell["id"]: cell for cell in notebook.cells}
     given = set().union(*(names_bound(cell.source) for cell in lesson.setup))
     cells = list(_with_added(cells, known, given))
-    bound = {n: names_bound(without_magics(c.source)) for n, c in enumerate(cells) if _is_students(c, known)}
+    defined = {n: names_defined(c.source) for n, c in enumerate(cells) if _is_students(c, known)}
     sources: dict[str, str] = {}
-    repaired: dict[str, list[str]] = {"missing": [], "copied": [], "text": []}
+    repaired: dict[str, list[str]] = {"missing": [], "text": []}
     taken: set[int] = set()
     parts: set[int] = set()
     for exercise, solution in lesson.solutions.items():
         starter = clear_solution(solution)
         marked = [n for n, c in enumerate(cells) if c.kind == "code" and exercise in (c.id, c.grade_id)]
         edited = [n for n in marked if cells[n].source.strip() != starter.strip()]
-        fitting = [n for n in edited if exercise in bound.get(n, ()) or is_broken(cells[n].source)]
-        elsewhere = [n for n, names in bound.items() if exercise in names and n not in marked]
+        fitting = [n for n in edited if exercise in defined.get(n, ()) or is_broken(cells[n].source)]
+        elsewhere = [n for n, names in defined.items() if exercise in names and n not in marked]
         if elsewhere:  # not a starter to which something was added
             fitting = [n for n in fitting if not is_unwritten(cells[n].source)]
         found = fitting or elsewhere or edited or marked
         taken.update(marked, found[-1:])
-        parts.update(n for n in edited if n not in fitting and found is not edited)
         sources[exercise] = cells[found[-1]].source if found else starter
-        if len(set(edited) - parts) > 1:
-            repaired["copied"].append(exercise)
+        parts.update(n for n in edited if cells[n].source != sources[exercise])
         if not found:
             is_text = any(exercise in (c.id, c.grade_id) for c in cells)
             repaired["text" if is_text else "missing"].append(exercise)

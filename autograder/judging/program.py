@@ -13,6 +13,7 @@ import ast
 import builtins
 import functools
 import re
+import sys
 import threading
 import warnings
 from collections import defaultdict
@@ -24,7 +25,8 @@ MAX_CODE = 1 << 17  # characters of a cell; what is longer is not parsed, and co
 DEFINING = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 BINDING = (
     *DEFINING,
-    *(ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.Try, ast.For, ast.While, ast.With, ast.Match),
+    *(ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.Try, ast.TryStar, ast.For, ast.While, ast.With, ast.Match),
+    *([ast.TypeAlias] if sys.version_info >= (3, 12) else []),
 )
 # Methods that change what they are called on; `register` is singledispatch's
 CHANGING = frozenset(["add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem"])
@@ -66,6 +68,7 @@ class _Statement:
     first: int
     last: int
     bound: frozenset[str]
+    defined: frozenset[str]  # bound, by what does not read the name itself, as `f = faster(f)` does
     binds: frozenset[str]  # bound, or an item or attribute of it set; none if the statements are not kept
     reads: frozenset[str]
     star: bool
@@ -143,6 +146,18 @@ def _keep(source: str, statements: Iterable[_Statement]) -> str:
 def names_bound(source: str) -> set[str]:
     """Return the names that a cell binds at its top level; none if it does not parse."""
     return _bound(_Code(source, _statements(source)))
+
+
+def names_defined(source: str) -> set[str]:
+    """Return the names that a cell binds, magics or not, but for those bound anew to what is made of them."""
+    return {name for statement in _code(source).statements or () for name in statement.defined}
+
+
+def defining(name: str, cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells of a notebook that define a name, and so may hold the answer to the exercise of that name."""
+    codes = _codes(tuple(cell.source for cell in cells))
+    found = (any(name in statement.defined for statement in code.statements or ()) for code in codes)
+    return [cell for cell, defines in zip(cells, found, strict=True) if defines]
 
 
 def statements_beside(names: set[str], source: str) -> str:
@@ -234,7 +249,9 @@ def _statement(first: int, last: int, nodes: Sequence[ast.stmt]) -> _Statement:
     binds = top.bound | changed if any(isinstance(node, BINDING) for node in nodes) else changed
     if not any(isinstance(node, DEFINING) for node in nodes):
         binds = binds - BUILTINS  # `sum = 0` in an exploring cell, not `def sum` in a helper's
-    return _Statement(first, last, frozenset(top.bound), frozenset(binds), frozenset(_global_reads(top)), star)
+    bound, reads = frozenset(top.bound), frozenset(_global_reads(top))
+    named = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    return _Statement(first, last, bound, (bound - reads) | named, frozenset(binds), reads, star)
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import re
 import shutil
 import time
 import types
@@ -184,7 +185,7 @@ def test_a_student_makes_no_remarks_on_their_own_notebook(tiny, tmp_path):
     hand_in(tmp_path, eve=plain)
     where = {"nbgrader": {"assignment": NAME}, "metadata": {"path": str(tmp_path / "submitted" / "eve" / NAME)}}
     once, _ = Restore(course=str(tiny.root)).preprocess(plain, where)
-    assert once.metadata[REMARKS] == {"others": [], "missing": [], "copied": [], "text": []}
+    assert once.metadata[REMARKS] == {"others": [], "missing": [], "text": []}
     with Grader(tiny, tmp_path) as grader:
         assert grader.verdicts(LESSON, once)["double"].outcome is Outcome.WRONG
 
@@ -500,3 +501,37 @@ def test_a_fault_that_needed_no_run_is_no_other_jobs(tiny, tmp_path):
         work = [(LESSON, grading.Job(DOUBLE, (), "", verdict)) for verdict in settled]
         assert grader.judge_all(work, lambda done: None) == {}
         assert [grader.verdict(*each) for each in work] == settled
+
+
+SEVERAL = {  # what several cells define: the cell of the exercise, those below it; points, and the cell that counts
+    "a draft in its place": ("def double(x): return x / 2", [RIGHT["double"]], 3, "own-"),
+    "an old attempt below": (RIGHT["double"], ["def double(x): return x / 2"], 3, "its own"),
+    "the best of three": (
+        "def double(x): return x",
+        ["def double(x): return x", RIGHT["double"], "double = abs"],
+        3,
+        "",
+    ),
+    "none is right": ("def double(x): return x / 2", ["def double(x): return x / 3"], 0, "its own"),
+    "made faster below": (RIGHT["double"], ["double = torch.no_grad()(double)"], 3, None),
+    "a helper in its place": ("def two(): return 2", ["def double(x): return two() * x"], 3, None),
+    "the same again": (RIGHT["double"], [RIGHT["double"]], 3, None),
+    "a starter below": (RIGHT["double"], [LESSON.starter("double")], 3, None),
+    "in another exercise's cell": ("def double(x): return x", [], 3, "quad"),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_where_several_cells_define_a_function_the_best_counts_and_it_is_said(tiny, tmp_path, name):
+    """Whatever a student's session ran last, and so checked, is among them."""
+    own, below, points, counts = SEVERAL[name]
+    both = f"{RIGHT['double']}\n{RIGHT['quad']}" if counts == "quad" else RIGHT["quad"]
+    plain = notebook(double=own, quad=both)
+    plain["cells"] += map(own_cell, below)
+    with Grader(tiny, tmp_path) as grader:
+        found = grader.verdicts(LESSON, restored(plain))
+    assert (found["double"].score, found["quad"].score) == (points, 2)
+    said = " ".join(found["double"].notes)
+    assert ("all were judged" in said) == (counts is not None), said
+    if counts:
+        assert re.search(rf"and {counts}\S* counts", said), said
