@@ -1,11 +1,13 @@
 """`check(name)`, `check_speed(name)` and `progress()` in a notebook.
 
-`check` compares as the judge does, in this process, on the visible cases. `check_speed` times the kernels as the judge
-would. Neither gives points: those come from the judge, on data of its own. `progress` shows what both said last.
+`check` compares as the judge does, in this process, on the visible cases; what is right runs once more, as the judge
+runs it, in a process of its own. `check_speed` times the kernels as the judge would. Neither gives points: those come
+from the judge, on data of its own. `progress` shows what both said last.
 """
 
 from __future__ import annotations
 
+import ast
 import atexit
 import functools
 import inspect
@@ -13,9 +15,10 @@ import linecache
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from dataclasses import replace
+from importlib import metadata
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -25,32 +28,36 @@ import torch
 
 from autograder import progress as notes
 from autograder.classroom import report
-from autograder.course.course import Course, find_course
+from autograder.course.course import PROJECT, Course, find_course
+from autograder.course.lesson import LessonError
+from autograder.isolation.sandbox import Sandbox
 from autograder.isolation.worker import layout, running, wire
 from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for, without_bfloat16
 from autograder.judging.exercise import Arguments, Exercise, upcast
 from autograder.judging.judge import Failure, broken_terms, calls_of, judge, read_case, verdict_from
-from autograder.judging.program import Cell, build_program, names_bound, without_magics
+from autograder.judging.program import Cell, build_program, defining, parsed
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.kernels import measure
 from autograder.kernels.answers import Answers
 from autograder.kernels.explain import Explained, Forbidden, data_of, explained, torch_alone
 from autograder.kernels.measure import GpuWorker
-from autograder.kernels.record import Recording, checked, kernels_of
+from autograder.kernels.record import Recording, checked
 from autograder.kernels.speed import judge_speed
 from autograder.kernels.worker.recording import recording
-from autograder.kernels.workers import KernelFailure, KernelWorkers
+from autograder.kernels.workers import KernelWorkers
 from mla_ref.hardware import emulator
 from mla_ref.hardware.emulator.memory import Fills
 
 VISIBLE_SEED = "visible"
 SMALLEST_PICTURE = 64  # elements; fewer say nothing
 ALONE = (
-    "right here, but not where it is graded: there, of your other cells only the statements run that define what this "
-    "one needs. Put all that it needs into its own cell. The grader would say"
+    "right here, but not where it is graded: there its own cell runs whole, and of your other cells only the "
+    "statements run that define what it needs. Put all that it needs into its own cell, and nothing else"
 )
-ITSELF = "right here, but not where it is graded: there its own cell fails when it is run"
+ALIEN = "{} is imported, which the grader may not have: use PyTorch, or put what you need of it into the notebook"
+UNCONFIRMED = "it was not run as it is graded, in a process of its own: "
+PREINSTALLED = frozenset(["torch", "triton", "numpy", "mla_ref", "autograder"])
 
 
 class CheckFailed(AssertionError):
@@ -149,19 +156,75 @@ def _keep(verdict: Verdict, namespace: dict[str, Any]) -> None:
 def session_program(namespace: dict[str, Any], course: Course, lesson: str, exercise: Exercise) -> list[Cell]:
     """Return the program that the judge would run, from the cells that this session has run.
 
-    Where the lessons' scripts are not installed, the session's own set-up and predecessors stand in for the right ones.
+    The lesson's set-up is the lesson's own. Where its script is not installed, the session's own predecessors stand in
+    for the right ones, called as those are.
 
     Raises CheckFailed if none of them defines the exercise's function.
     """
-    history = list(enumerate(namespace.get("In", ())))
-    last = max((n for n, source in history if exercise.name in names_bound(without_magics(source))), default=None)
-    if last is None:
+    own = [Cell(f"cell {n}", source) for n, source in enumerate(namespace.get("In", ()))]
+    found = defining(exercise.name, own)
+    if not found:
         raise CheckFailed(f"there is no function {exercise.name} yet: run the cell above that defines it")
-    own = [Cell(exercise.name if n == last else f"cell {n}", source) for n, source in history]
-    if not course.has(lesson, "lesson"):
-        return build_program((), (), own, own[last])
-    plan = course.lesson(lesson)
-    return build_program(plan.setup, plan.references(exercise.needs), own, own[last])
+    solution = replace(found[-1], name=exercise.name)
+    own[own.index(found[-1])] = solution
+    try:
+        plan = course.lesson(lesson)
+    except LessonError:  # no more of it is installed than its exercises
+        return build_program((), (), own, solution)
+    for name in exercise.needs if plan.handed_out else ():
+        mine, asked = defining(name, own), as_asked(name, plan.solutions[name])
+        if mine and mine[-1] is not solution and asked:
+            own[own.index(mine[-1])] = replace(mine[-1], source=f"{mine[-1].source}\n{asked}")
+    return build_program(plan.setup, plan.references(exercise.needs), own, solution)
+
+
+def as_asked(name: str, starter: str) -> str:
+    """Return a statement that has a function of the student's take what its starter takes, as the right one does.
+
+    Empty for a kernel or a class.
+    """
+    for node in getattr(parsed(starter), "body", []):
+        if isinstance(node, ast.FunctionDef) and node.name == name and not node.decorator_list:
+            given = node.args
+            for arg in (*given.posonlyargs, *given.args, *given.kwonlyargs):
+                arg.annotation = None
+            names = [arg.arg for arg in (*given.posonlyargs, *given.args)]
+            names += [f"{arg.arg}={arg.arg}" for arg in given.kwonlyargs]
+            return f"{name} = (lambda own: lambda {ast.unparse(given)}: own({', '.join(names)}))({name})"
+    return ""
+
+
+def foreign(cells: Sequence[Cell]) -> str | None:
+    """Return a module that a program imports and that comes with no package of the course's, or None.
+
+    What is imported in a `try` may be missing.
+    """
+    waiting = [node for cell in cells for node in getattr(parsed(cell.source), "body", [])]
+    while waiting:
+        node = waiting.pop(0)
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+        for name in names:
+            top = name.split(".")[0]
+            if top not in sys.stdlib_module_names | PREINSTALLED and top not in _packages() and find_spec(top):
+                return top
+        waiting += [] if isinstance(node, ast.Try) else ast.iter_child_nodes(node)
+    return None
+
+
+@functools.cache
+def _packages() -> frozenset[str]:
+    """Return the modules of all distributions that the course's installation brings."""
+    found, waiting = set(), [PROJECT]
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        if name not in found:
+            found.add(name)
+            with suppress(metadata.PackageNotFoundError):
+                needs = (each for each in metadata.requires(name) or () if "extra ==" not in each)
+                waiting += [re.match(r"[\w.-]+", each)[0] for each in needs]
+    every = metadata.packages_distributions().items()
+    return frozenset(m for m, given in every if any(re.sub(r"[-_.]+", "-", d).lower() in found for d in given))
 
 
 def _worker(course: Course, exercise: Exercise) -> KernelWorkers | GpuWorker:
@@ -182,55 +245,31 @@ def _confirmed(
     calls: list[Explained | None],
     program: Callable[[], list[Cell]],
 ) -> Verdict | None:
-    """Return the verdict where the judge may not believe every call though each result is right; else None.
+    """Return the judge's verdict where each result is right here; None where no cells are known that it could run.
 
-    A call of None does other things on other data, or ran on a GPU. Of it, and of one that does not count by its
-    `reason`, the judge is asked, in a process of its own: it alone can tell whether the result depends on that. Of
-    others the program that the judge would run is run here, on the first case.
+    The judge runs the program that it cuts from the session's cells, in a process of its own. A call of None does
+    other things on other data, or ran on a GPU; one with a `reason` does not count. Of these the judge's words are
+    enough; where it finds what none of the calls shows, it is told that the program is not the session.
     """
     reason = next((each.reason for each in calls if each and each.reason), None)
     try:
-        if reason or None in calls:
-            workers, cells = _started(course, KernelWorkers), program()
-            settle = Answers(exercise, cells, workers)
-            return judge(exercise, cells, VISIBLE_SEED, workers.sandbox, settle, hidden=False)
         cells = program()
-        if exercise.kernel:
-            kernels_of(cells, *(each.recording for each in calls))
-        if failure := _alone(exercise, cells, cases[0]):
-            return verdict_from(exercise, cases, {0: failure})
-    except KernelFailure as error:
-        reason = str(error)
+        said = (module := foreign(cells)) and ALIEN.format(module)
     except CheckFailed:  # run as a script, say
-        pass
-    return verdict_from(exercise, cases, {0: Failure(Outcome.WRONG, reason, case=str(cases[0]))}) if reason else None
-
-
-def _alone(exercise: Exercise, program: list[Cell], case: Case) -> Failure | None:
-    """Return how the program that the judge would run fails on a case, here, or None if it does not."""
-    said: list[bytes] = []
-    request = {"program": [asdict(cell) for cell in program], "entry": exercise.name}
-    with _unseen(), torch.random.fork_rng(devices=[]), running.stopped_after(exercise.limits.seconds):
-        entry = running.entry_of(request, said.append)
-    if entry is None:
-        failure = read_case(exercise, case, {"error": wire.decode(said[-1]).get("error") or _described(NameError())})
+        cells, said = [], reason
+    if said or not cells:
+        failed = Failure(Outcome.WRONG, said or "", case=str(cases[0]))
+        return verdict_from(exercise, cases, {0: failed}) if said else None
+    if exercise.replayed:
+        workers = _started(course, KernelWorkers)
+        found = judge(exercise, cells, VISIBLE_SEED, workers.sandbox, Answers(exercise, cells, workers), hidden=False)
     else:
-        with _unseen():
-            failure = read_case(exercise, case, run_case(exercise, entry, case)[0])
-    return replace(failure, reason=f"{ALONE if entry else ITSELF}: {failure.reason}") if failure else None
-
-
-@contextmanager
-def _unseen() -> Iterator[None]:
-    """Show nothing of what is printed, displayed or drawn meanwhile."""
-    from IPython.utils.capture import capture_output
-
-    pyplot = sys.modules.get("matplotlib.pyplot")
-    before = set(pyplot.get_fignums()) if pyplot else set()
-    with capture_output():
-        yield
-    for each in set(pyplot.get_fignums()) - before if pyplot else ():
-        pyplot.close(each)
+        found = judge(exercise, cells, VISIBLE_SEED, _started(course, Sandbox), hidden=False)
+    if found.outcome is Outcome.FAULT:
+        return replace(verdict_from(exercise, cases, {}), notes=(f"{UNCONFIRMED}{found.reason}",))
+    if found.outcome is Outcome.PASSED or reason or None in calls:
+        return found
+    return replace(found, reason=f"{ALONE}. The grader would say: {found.reason}", notes=(*found.notes, ALONE))
 
 
 def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[dict[str, Any], Any, Explained | None]:

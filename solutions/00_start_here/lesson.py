@@ -136,10 +136,10 @@ except CheckFailed as error:
 #
 # **What the judge runs.** It runs your solution cell in a process of its own. Functions, classes, imports and
 # assignments that the solution uses from your other cells come along; plots, measurements and experiments do not.
-# `check` runs that program, too, on the first case, and says so if it fails where your notebook does not. It does so in
-# your notebook's process: files and packages that the grader lacks are there, so keep all that you need in the
-# notebook. Define each answer once, in its own cell. A broken cell costs only the exercises that need it. Where an
-# exercise builds on an earlier one, the grader supplies the right earlier answer, so one mistake is counted once.
+# `check` runs that program, too, in a process of its own, and says so if it fails where your notebook does not. Files
+# of yours and packages that the course does not install are not there. If several cells define an answer, the best of
+# them counts. A broken cell costs only the exercises that need it. Where an exercise builds on an earlier one, the
+# grader supplies the right earlier answer, so one mistake is counted once.
 #
 # From lesson 01 on, compute with torch's operations. In most exercises a result does not count that Python or NumPy has
 # computed from the numbers in a tensor. The check says so.

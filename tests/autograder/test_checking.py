@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -12,12 +12,13 @@ import torch
 from autograder import checking
 from autograder.checking import CheckFailed, check
 from autograder.classroom import report
+from autograder.classroom.build import release
 from autograder.course.course import UnknownExercise
 from autograder.judging.judge import draw_cases, fault, judge
 from autograder.judging.program import Cell, build_program
 from autograder.judging.verdict import Outcome
 
-from .tiny_course import DOUBLE, verdict
+from .tiny_course import DOUBLE, NAME, verdict, write
 
 
 @pytest.fixture(autouse=True)
@@ -182,7 +183,8 @@ def test_a_cell_that_failed_when_it_was_run_last_is_not_checked_as_it_was_before
     said = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True).stdout
     assert said.count("double: passed") == 2, said
     assert said.count("failed when it was run last") == 1, said
-    assert "its own cell fails when it is run: NameError in line 2 (`double(nowhere)`)" in said, said
+    assert "right here, but not where it is graded: there its own cell runs whole" in said, said
+    assert "The grader would say: NameError in line 2 (`double(nowhere)`)" in said, said
 
 
 ELSEWHERE = {  # in other cells: what they do, and whether the judge sees it
@@ -192,22 +194,96 @@ ELSEWHERE = {  # in other cells: what they do, and whether the judge sees it
         ["factors = []\ndef register(f):\n    factors.append(f())\n    return f", "@register\ndef two(): return 2"],
         False,
     ),
-    "a magic": (["get_ipython().run_cell('factors = [2]')"], False),
-    "a cell that fails after it": (["factors = [2]\nraise ValueError"], True),
+    "a name that only the session has": (["globals()['factors'] = [2]"], False),
+    "a cell that fails after it": (["factors = [2]", "raise ValueError"], True),
+    "a module in the folder": (["open('of_mine.py', 'w').write('factors = [2]')\nfrom of_mine import factors"], False),
+    "a hidden builtin": (["factors = [2]\nprint = sum = lambda *_: None"], True),
+    "a package that the course brings": (["import nbformat\nfactors = [2] if nbformat else []"], True),
+    "an operation put on torch": (["factors = [2]\ntorch.Tensor.twice = lambda x: 2 * x"], True),
 }
 
 
+def in_session(cells, name):
+    """Run cells as a notebook does, then `check(name)`; return what that said where it failed."""
+    namespace = {"check": check, "In": ["", *cells]}
+    for source in cells:
+        with suppress(ValueError):
+            exec(source, namespace)
+    try:
+        exec(f"check({name!r})", namespace)
+    except CheckFailed as failed:
+        return str(failed)
+    return None
+
+
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_what_other_cells_do_counts_in_a_check_as_it_does_for_the_judge(tiny, bubble, name):
+def test_what_other_cells_do_counts_in_a_check_as_it_does_for_the_judge(tiny, bubble, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     before, right = ELSEWHERE[name]
-    solution = "print('loud')\ndef double(x): return factors[-1] * x"
-    cells = ["import torch\nfrom autograder import check", *before, solution, 'check("double")']
-    command = [sys.executable, "-c", SHELL.format(cells=cells)]
-    said = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True).stdout
-    assert said.count("loud") == 1, said
-    assert ("double: passed" in said) == right, said
-    own = [Cell(f"cell {n}", source) for n, source in enumerate([*before, solution])]
+    cells = ["import torch", *before, "def double(x): return factors[-1] * x"]
+    said = in_session(cells, "double")
+    sys.modules.pop("of_mine", None)
+    assert (said is None) == right, said
+    assert (
+        right or "right here, but not where it is graded" in said or "put what you need of it into the notebook" in said
+    )
+    own = [Cell(f"cell {n}", source) for n, source in enumerate(cells)]
     program = build_program((), (), own, own[-1])
     assert (judge(DOUBLE, program, "seed", bubble).outcome is Outcome.PASSED) == right
-    if not right:
-        assert "right here, but not where it is graded" in said
+
+
+def test_what_the_session_shows_is_shown_once(capsys):
+    in_session(["import torch", "print('loud')\ndef double(x): return 2 * x"], "double")
+    said = capsys.readouterr().out
+    assert (said.count("loud"), said.count("double: passed")) == (1, 1)
+
+
+def test_an_import_that_the_grader_may_lack_is_refused_before_it_is_handed_in(tmp_path, monkeypatch):
+    (tmp_path / "einopsy.py").write_text("def twice(x): return 2 * x")
+    monkeypatch.syspath_prepend(tmp_path)
+    used = "def double(x):\n    from einopsy import twice\n    return twice(x)"
+    assert "einopsy is imported, which the grader may not have" in in_session(["import torch", used], "double")
+    perhaps = "try:\n    import einopsy\nexcept ImportError:\n    pass\ndef double(x): return 2 * x"
+    assert in_session(["import torch", perhaps], "double") is None
+    sys.modules.pop("einopsy")
+
+
+def test_of_several_definitions_the_one_that_ran_last_is_checked():
+    """It is among those that the judge looks at, of which the best counts."""
+    right, wrong, faster = "def double(x): return 2 * x", "def double(x): return x", "double = torch.no_grad()(double)"
+    assert in_session(["import torch", wrong, right], "double") is None
+    assert in_session(["import torch", right, faster], "double") is None
+    assert "expected" in in_session(["import torch", right, wrong], "double")
+
+
+HANDED_OUT = {  # where no lesson's script is: the student's cells, and whether the check of quad passes
+    "right": (["def double(x): return 2 * x", "def quad(x): return double(double(x))"], True),
+    "a function called like one of the set-up": (
+        ["def shift(x): return x", "def double(x): return 2 * x", "def quad(x): return shift(double(double(x)))"],
+        False,
+    ),
+    "more of an earlier exercise than it has": (
+        ["def double(x, times=1): return 2**times * x", "def quad(x): return double(x, times=2)"],
+        False,
+    ),
+    "as much of it": (["def double(x, times=1): return 2**times * x", "def quad(x): return double(double(x))"], True),
+    "an earlier exercise that ran later": (
+        ["def quad(x): return double(double(x))", "def double(x): return 2 * x"],
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HANDED_OUT)
+def test_without_the_lessons_scripts_a_check_knows_set_up_and_starters(tmp_path, monkeypatch, name):
+    course = write(tmp_path, "lesson", {"import math\n": "import math\n\ndef shift(x): return x + 1\n"})
+    lesson = course.lesson(NAME)
+    script = course.folder(NAME) / "lesson.py"
+    (script.parent / "handed_out.ipynb").write_bytes(release(course, NAME, tmp_path).read_bytes())
+    script.unlink()
+    monkeypatch.setenv("MLA_COURSE", str(course.root))
+    cells, right = HANDED_OUT[name]
+    said = in_session([lesson.setup[0].source, *cells], "quad")
+    assert (said is None) == right, said
+    assert right or "right here, but not where it is graded" in said
