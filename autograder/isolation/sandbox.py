@@ -69,13 +69,16 @@ class Limits:
 
 @dataclass
 class Reply:
-    """How a child ended ("exit", "time", "flood", "crowd", "memory"; a signal that killed it, or 0); what it sent."""
+    """How a child ended ("exit", "time", "flood", "crowd", "memory"; a signal that killed it, or 0), and what it sent.
+
+    `changed` are the arguments that changed in its memory, as the server saw: [case, name], or `shelf.EVERY`.
+    """
 
     ended: str
     signal: int
     messages: list[dict[str, Any]] = field(default_factory=list)
     malformed: str | None = None
-    changed: bool = False
+    changed: list[list[Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -260,7 +263,7 @@ class Sandbox:
         except OSError:
             if ended == "exit":  # perhaps not of the program's making
                 raise
-            answer = {"signal": 0, "over": "", "clean": False, "changed": False, "begun": True}
+            answer = {"signal": 0, "over": "", "clean": False, "changed": [], "begun": True}
         if not answer["clean"]:
             self.close()
         if not answer["begun"]:

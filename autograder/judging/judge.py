@@ -14,6 +14,7 @@ from typing import Any
 from autograder.isolation.sandbox import Reply, Sandbox, SandboxError, ServerLost
 from autograder.isolation.worker.layout import packed
 from autograder.isolation.worker.running import TIME_IS_UP, in_words
+from autograder.isolation.worker.shelf import EVERY
 from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for
 from autograder.judging.compare import Calls, Difference, assess
@@ -155,7 +156,8 @@ def read_reply(
     stop: Failure | None = None
     calls = calls_of(exercise, cases, answers)
     for index, message in answers.items():
-        if failure := read_case(exercise, cases[index], message, calls):
+        hidden = {"hidden": hidden_changes(reply, index, cases[index], message)}
+        if failure := read_case(exercise, cases[index], message | hidden, calls):
             failures[index] = failure
     for message in reply.messages:
         if message.get("event") == "missing":
@@ -168,14 +170,18 @@ def read_reply(
                 reason = _read_error(exercise, message.get("error")).reason
                 notes[name] = f"a cell that {exercise.name} needs failed: {reason}"
     stop = stop or _how_it_ended(exercise, reply)
-    silent = len(answers) == len(cases) and not any(message.get("changed") for message in answers.values())
-    if reply.changed and not exercise.may_change and silent:  # one that was cut off had no time to say so
-        told = Failure(Outcome.WRONG, "it changed an argument in place, and that was not said")
-        failures = dict.fromkeys(range(len(cases)), told) | failures
     for index in range(len(cases)):
         if index not in answers and index not in failures:
             failures[index] = stop
     return failures, list(notes.values())
+
+
+def hidden_changes(reply: Reply, index: int, case: Case, message: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of a case that changed, as the server saw, and of which the process said nothing."""
+    seen = {name for number, name in reply.changed if number == index}
+    if EVERY in reply.changed:
+        seen.update(case.arguments)
+    return sorted(seen.difference(message.get("changed", [])))
 
 
 def first_answers(cases: Sequence[Case], reply: Reply) -> Messages:
@@ -230,9 +236,12 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any], calls: Ca
         wanted += " and nothing else" if found.startswith("a value of type") else ""
         reason = f"it returns {found}, expected {'tensors and numbers' if 'the result' in wanted else wanted}"
         return Failure(Outcome.WRONG, reason, case=str(case))
-    touched = sorted(set(message.get("changed", [])).intersection(case.arguments).difference(exercise.may_change))
-    if touched:
-        return Failure(Outcome.WRONG, f"it changed its argument {', '.join(touched)} in place", case=str(case))
+    for key, more in ("changed", ""), ("hidden", ", and that was not said"):
+        touched = sorted(set(message.get(key, [])).intersection(case.arguments).difference(exercise.may_change))
+        if touched:
+            return Failure(
+                Outcome.WRONG, f"it changed its argument {', '.join(touched)} in place{more}", case=str(case)
+            )
     found = assess(exercise, case.arguments, message.get("result"), calls)
     terms = message.get("terms")
     if not found and not exercise.replayed:

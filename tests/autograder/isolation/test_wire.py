@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from autograder.isolation.sandbox import _read_reply
 from autograder.isolation.worker import wire
+from autograder.isolation.worker.shelf import EVERY
 from autograder.judging.judge import draw_cases, read_reply, verdict_from
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome, Verdict
@@ -222,7 +223,7 @@ def test_what_the_judge_alone_says_is_not_taken_from_a_reply(key, value):
     cases = draw_cases(DOUBLE, "seed")
     told = {"event": "case", "index": 0, "result": torch.zeros(3, 4), "changed": [], key: value}
     reply = _read_reply(wire.encode(told), "exit", 0)
-    reply.changed = True
+    reply.changed = [EVERY]
     failures, notes = read_reply(DOUBLE, cases, reply)
     found = verdict_from(DOUBLE, cases, failures, notes)
     assert (found.score, found.outcome) in ((0, Outcome.WRONG), (0, Outcome.ENDED))

@@ -174,6 +174,51 @@ def test_nan_in_an_argument_is_not_taken_for_a_change(box):
     assert "argument pool" in verdict(box, "def double(x, pool):\n    pool[0] = 1\n    return 2 * x", poisoned).reason
 
 
+HIDDEN = {  # what a call that looks after nothing does to its arguments, and what is said; x may change
+    "nothing": ("pass", ""),
+    "what it may": ("x.mul_(2)", ""),
+    "what it may not": ("y.mul_(2)", "changed its argument y in place, and that was not said"),
+    "what it may not, in one case": (
+        "y.mul_(2 if len(x) == 3 else 1)",
+        "argument y in place, and that was not said (at",
+    ),
+    "the next one's": (
+        "torch.cat(others).zero_() if False else [each.mul_(3) for each in others]",
+        "argument y in place",
+    ),
+    "the list of what lies there": ("overwrite()", "changed its argument y in place, and that was not said"),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_change_that_a_program_hides_is_seen_in_its_case(box, name):
+    twofold = Exercise(
+        "double",
+        "",
+        (Part("all", 1, [dict(n=2), dict(n=3), dict(n=4)]),),
+        lambda g, n: {"x": torch.rand(n, generator=g), "y": torch.rand(n, generator=g)},
+        lambda x, y: x.new_ones(len(x)),
+        may_change=("x",),
+    )
+    does, said = HIDDEN[name]
+    source = f"""
+        import gc, sys
+        from autograder.isolation.worker import running
+        running.changed = lambda *_: []
+        others = [each for each in gc.get_objects() if type(each) is dict and each.keys() == {{"x", "y"}}]
+        others = [each["y"] for each in others if isinstance(each["y"], torch.Tensor)][-1:]
+        def overwrite():
+            for each in gc.get_objects():
+                if type(each).__name__ == "Shelf": each.memory[each.used : each.used + 2] = b"[]"
+        def double(x, y):
+            out = torch.ones(len(x))
+            {does}
+            return out"""
+    found = verdict(box, source, twofold)
+    assert (found.outcome is Outcome.PASSED) == (not said), found.reason
+    assert said in found.reason
+
+
 def test_a_change_inside_a_nested_argument_is_seen(box):
     nested = Exercise(
         "double",
