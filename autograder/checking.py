@@ -96,7 +96,7 @@ def check(name: str) -> None:
     verdict = verdict_from(exercise, cases, failures)
     if not failures:
         program = functools.partial(session_program, namespace, course, lesson, exercise)
-        verdict = _confirmed(course, exercise, cases, [call for _, _, call in results], program) or verdict
+        verdict = _confirmed(course, lesson, exercise, cases, [call for _, _, call in results], program) or verdict
     if exercise.needs and verdict.outcome is not Outcome.PASSED and not course.has(lesson, "lesson"):
         which = f"your own {', '.join(exercise.needs)}: where one of them is wrong, this may be right"
         verdict = replace(verdict, notes=(*verdict.notes, f"it was checked with {which}; the grader has right ones"))
@@ -240,6 +240,7 @@ def _started(course: Course, kind: type[Any]) -> Any:
 
 def _confirmed(
     course: Course,
+    lesson: str,
     exercise: Exercise,
     cases: list[Case],
     calls: list[Explained | None],
@@ -260,9 +261,10 @@ def _confirmed(
     if said or not cells:
         failed = Failure(Outcome.WRONG, said or "", case=str(cases[0]))
         return verdict_from(exercise, cases, {0: failed}) if said else None
-    if exercise.replayed:
+    if find_spec("triton") and any(each.replayed for each in course.exercises(lesson)):
         workers = _started(course, KernelWorkers)
-        found = judge(exercise, cells, VISIBLE_SEED, workers.sandbox, Answers(exercise, cells, workers), hidden=False)
+        settle = Answers(exercise, cells, workers) if exercise.replayed else None
+        found = judge(exercise, cells, VISIBLE_SEED, workers.sandbox, settle, hidden=False)
     else:
         found = judge(exercise, cells, VISIBLE_SEED, _started(course, Sandbox), hidden=False)
     if found.outcome is Outcome.FAULT:
