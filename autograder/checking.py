@@ -15,7 +15,7 @@ import linecache
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import replace
 from importlib import metadata
@@ -95,11 +95,13 @@ def check(name: str) -> None:
     failures = {n: failure for n, failure in read.items() if failure}
     verdict = verdict_from(exercise, cases, failures)
     if not failures:
-        program = functools.partial(session_program, namespace, course, lesson, exercise)
-        verdict = _confirmed(course, lesson, exercise, cases, [call for _, _, call in results], program) or verdict
-    if exercise.needs and verdict.outcome is not Outcome.PASSED and not course.has(lesson, "lesson"):
-        which = f"your own {', '.join(exercise.needs)}: where one of them is wrong, this may be right"
-        verdict = replace(verdict, notes=(*verdict.notes, f"it was checked with {which}; the grader has right ones"))
+        calls = [call for _, _, call in results]
+        verdict = _confirmed(namespace, course, lesson, exercise, cases, calls) or verdict
+    if exercise.needs and not course.has(lesson, "lesson"):
+        said = f"it was checked with your own {', '.join(exercise.needs)}, and the grader has right ones"
+        right = verdict.outcome is Outcome.PASSED
+        more = "use of them only what their tasks ask" if right else "where one of yours is wrong, this may be right"
+        verdict = replace(verdict, notes=(*verdict.notes, f"{said}: {more}"))
     first = min(failures, default=None)
     picture = "" if first is None else _picture(exercise, cases[first], results[first][1])
     show(verdict, picture)
@@ -117,7 +119,8 @@ def _failed_since(name: str, entry: Any) -> bool:
         return False
     functions = (each for each in (entry, *vars(entry).values()) if hasattr(each, "__code__"))
     code = next((each.__code__ for each in functions), None)
-    return code is None or "".join(linecache.getlines(code.co_filename)).strip() != last.info.raw_cell.strip()
+    ran = get_ipython().transform_cell(last.info.raw_cell)
+    return code is None or "".join(linecache.getlines(code.co_filename)).strip() != ran.strip()
 
 
 def check_speed(name: str) -> None:
@@ -146,11 +149,16 @@ def progress() -> None:
 
 def _keep(verdict: Verdict, namespace: dict[str, Any]) -> None:
     """Note a verdict on what the notebook itself defines, not on what a script or a cell's own `exec` does."""
+    if _shell_of(namespace):
+        notes.note(verdict, Path.cwd())
+
+
+def _shell_of(namespace: dict[str, Any]) -> Any:
+    """Return the shell of a notebook whose namespace this is; None of a script's, or of what an `exec` has."""
     from IPython import get_ipython
 
     shell = get_ipython()
-    if shell is not None and shell.user_ns is namespace:
-        notes.note(verdict, Path.cwd())
+    return shell if shell is not None and shell.user_ns is namespace else None
 
 
 def session_program(namespace: dict[str, Any], course: Course, lesson: str, exercise: Exercise) -> list[Cell]:
@@ -161,10 +169,12 @@ def session_program(namespace: dict[str, Any], course: Course, lesson: str, exer
 
     Raises CheckFailed if none of them defines the exercise's function.
     """
-    own = [Cell(f"cell {n}", source) for n, source in enumerate(namespace.get("In", ()))]
+    shell = _shell_of(namespace)
+    history = shell.history_manager.input_hist_raw if shell else namespace.get("In", ())  # `In` has no magics any more
+    own = [Cell(f"cell {n}", source) for n, source in enumerate(history)]
     found = defining(exercise.name, own)
     if not found:
-        raise CheckFailed(f"there is no function {exercise.name} yet: run the cell above that defines it")
+        raise CheckFailed(f"no cell that was run defines {exercise.name}: write it in its own cell, and run that")
     solution = replace(found[-1], name=exercise.name)
     own[own.index(found[-1])] = solution
     try:
@@ -197,7 +207,7 @@ def as_asked(name: str, starter: str) -> str:
 def foreign(cells: Sequence[Cell]) -> str | None:
     """Return a module that a program imports and that comes with no package of the course's, or None.
 
-    What is imported in a `try` may be missing.
+    What is imported under a condition, or in a `try`, may be missing.
     """
     waiting = [node for cell in cells for node in getattr(parsed(cell.source), "body", [])]
     while waiting:
@@ -206,10 +216,19 @@ def foreign(cells: Sequence[Cell]) -> str | None:
         names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
         for name in names:
             top = name.split(".")[0]
-            if top not in sys.stdlib_module_names | PREINSTALLED and top not in _packages() and find_spec(top):
+            if top not in sys.stdlib_module_names | PREINSTALLED and top not in _packages() and _is_there(top):
                 return top
-        waiting += [] if isinstance(node, ast.Try) else ast.iter_child_nodes(node)
+        if isinstance(node, ast.Try):
+            waiting += [*node.handlers, *node.finalbody]
+        elif not isinstance(node, ast.If | ast.With):
+            waiting += ast.iter_child_nodes(node)
     return None
+
+
+def _is_there(module: str) -> bool:
+    with suppress(ValueError, ImportError):  # of `__main__`, or of one that is made at run time, there is none
+        return find_spec(module) is not None
+    return False
 
 
 @functools.cache
@@ -239,12 +258,12 @@ def _started(course: Course, kind: type[Any]) -> Any:
 
 
 def _confirmed(
+    namespace: dict[str, Any],
     course: Course,
     lesson: str,
     exercise: Exercise,
     cases: list[Case],
     calls: list[Explained | None],
-    program: Callable[[], list[Cell]],
 ) -> Verdict | None:
     """Return the judge's verdict where each result is right here; None where no cells are known that it could run.
 
@@ -254,10 +273,10 @@ def _confirmed(
     """
     reason = next((each.reason for each in calls if each and each.reason), None)
     try:
-        cells = program()
+        cells = session_program(namespace, course, lesson, exercise)
         said = (module := foreign(cells)) and ALIEN.format(module)
-    except CheckFailed:  # run as a script, say
-        cells, said = [], reason
+    except CheckFailed as error:
+        cells, said = [], str(error) if _shell_of(namespace) else reason
     if said or not cells:
         failed = Failure(Outcome.WRONG, said or "", case=str(cases[0]))
         return verdict_from(exercise, cases, {0: failed}) if said else None

@@ -21,7 +21,7 @@ from nbformat import NotebookNode
 from autograder.classroom.restore import REMARKS, code_cells
 from autograder.classroom.scale import Cluster, Here, Task, rules_of
 from autograder.course.course import Course
-from autograder.course.lesson import Lesson, is_unwritten, without_marks
+from autograder.course.lesson import Lesson, without_marks
 from autograder.files import write_whole
 from autograder.isolation import sandbox
 from autograder.judging import judge
@@ -29,10 +29,10 @@ from autograder.judging.exercise import Exercise
 from autograder.judging.program import Cell, build_program, defining
 from autograder.judging.verdict import Outcome, Verdict, VerdictStore
 from autograder.kernels import measure
-from autograder.text import listed
+from autograder.text import one_line
 
 EMULATED = 10  # times the limit that the caller sets, for kernels, which run emulated
-OTHERS = 3  # cells that define an exercise's function beside the one in its place, and may count in its stead
+OTHERS = 4  # cells that define an exercise's function beside the one in its place, and may count in its stead
 PENDING = "counts once the answer is right"  # what is said of the speed of an answer that is not
 NOTHING = Outcome.ABSENT, Outcome.UNREADABLE, Outcome.OTHER  # of the whole notebook: no exercise of it can be judged
 FAULT_SECONDS = 60.0  # for which a grader fault stands; a later look tries again
@@ -131,7 +131,7 @@ class Grader:
         gpu = measure.timing(each, self.place.gpu)
         where = f"measured on {gpu}" if gpu else f"modelled on {each.speed.device}"
         key = hashlib.sha256(f"speed {answers.key} {where}".encode()).hexdigest() if answers.key else ""
-        return Job(each, answers.program, key, settled, answers)
+        return Job(each, answers.program, key, settled, answers, cell=answers.cell)
 
     def _safe_job(self, lesson: Lesson, each: Exercise, cells: list[Cell], remarks: dict) -> Job:
         try:
@@ -142,14 +142,19 @@ class Grader:
     def reference_job(self, lesson: Lesson, name: str) -> Job:
         """Return the job for the verdict `name` on the lesson's own solution."""
         exercise_name, _, of_speed = name.partition(":")
-        each = lesson.exercise(exercise_name)
-        job = self._job(lesson, each, [Cell(n, without_marks(s)) for n, s in lesson.solutions.items()], {})
+        each = self._limited(lesson.exercise(exercise_name))
+        cells = [Cell(n, without_marks(s)) for n, s in lesson.solutions.items()]
+        job = self._cut(lesson, each, cells, next(cell for cell in cells if cell.name == each.name))[0]
         return self._speed_job(job) if of_speed else job
 
+    def _limited(self, each: Exercise) -> Exercise:
+        if self.seconds is None:
+            return each
+        seconds = self.seconds * (EMULATED if each.kernel else 1)
+        return replace(each, limits=replace(each.limits, seconds=seconds))
+
     def _job(self, lesson: Lesson, each: Exercise, cells: list[Cell], remarks: dict) -> Job:
-        if self.seconds is not None:
-            seconds = self.seconds * (EMULATED if each.kernel else 1)
-            each = replace(each, limits=replace(each.limits, seconds=seconds))
+        each = self._limited(each)
         if remarks.get("outcome") in NOTHING:
             return Job(each, (), "", judge.zero(each, Outcome(remarks["outcome"]), str(remarks.get("reason", ""))))
         if remarks.get("outcome") == Outcome.FAULT:
@@ -165,27 +170,36 @@ class Grader:
         if source.strip() == lesson.starter(each.name).strip():
             return Job(each, (), "", judge.zero(each, Outcome.UNFINISHED, "the cell is as it was handed out"))
         given = {cell["id"]: cell.source for cell in lesson.notebook.cells}
-        others = [c for c in defining(each.name, cells) if c.name != each.name and c.source != given.get(c.name)]
-        choices = [cell for cell in others if not is_unwritten(cell.source)][-OTHERS:]
-        found = [self._cut(lesson, each, cells, Cell(each.name, source))]
-        for cell in choices:
+        others = {}  # by source, the last cell that has it
+        for cell in defining(each.name, cells):
+            handed_out = given.get(cell.name), lesson.starter(each.name)
+            if cell.name != each.name and cell.source not in (source, *handed_out):
+                others.pop(cell.source, None)
+                others[cell.source] = cell
+        found = self._cut(lesson, each, cells, Cell(each.name, source))
+        for cell in list(others.values())[-OTHERS:]:
             changed = {each.name: f"{each.name} in its place", cell.name: each.name}
             renamed = [replace(one, name=changed.get(one.name, one.name)) for one in cells]
             cut = self._cut(lesson, each, renamed, Cell(each.name, cell.source))
-            found.append(replace(cut, cell=cell.name))
+            found += [replace(job, cell=cell.name) for job in cut]
         return _best_of(found)
 
-    def _cut(self, lesson: Lesson, each: Exercise, cells: Sequence[Cell], solution: Cell) -> Job:
-        cut = tuple(build_program(lesson.setup, lesson.references(each.needs), cells, solution))
-        words = (
-            [[c.name, c.source] for c in cut],
-            each.name,
-            rules_of(self.course, lesson.name, cut),
-            self.seed,
-            self.isolation,
-            str(each.limits),
-        )
-        return Job(each, cut, hashlib.sha256(json.dumps(words).encode()).hexdigest())
+    def _cut(self, lesson: Lesson, each: Exercise, cells: Sequence[Cell], solution: Cell) -> list[Job]:
+        """Return the jobs for an exercise with this cell as its solution: two where what it needs is defined twice."""
+        found = []
+        for last in (False, True):
+            trusted = lesson.setup, lesson.references(each.needs)
+            cut = tuple(build_program(*trusted, cells, solution, last))
+            words = (
+                [[c.name, c.source] for c in cut],
+                each.name,
+                rules_of(self.course, lesson.name, cut),
+                self.seed,
+                self.isolation,
+                str(each.limits),
+            )
+            found.append(Job(each, cut, hashlib.sha256(json.dumps(words).encode()).hexdigest()))
+        return found
 
     def verdict(self, lesson: Lesson, job: Job) -> Verdict:
         """Return the verdict of a job: known, or reached now. Threads that ask for the same one wait for one of them.
@@ -233,18 +247,22 @@ class Grader:
         return self._keep(job, verdict)
 
     def chosen(self, lesson: Lesson, job: Job) -> Job:
-        """Return the job whose verdict counts: of several the best, but a fault of the grader before all."""
+        """Return the job whose verdict counts: the first of the best. A fault of the grader counts less than a pass."""
 
-        def points(each: Job) -> float:
-            score = self.verdict(lesson, each).score
-            return math.inf if score is None else score
+        def points(each: Job) -> tuple[bool, ...]:
+            verdict, answers = self.verdict(lesson, each), each.answers and self.verdict(lesson, each.answers)
+            passed, right = (it is not None and it.outcome is Outcome.PASSED for it in (verdict, answers))
+            return passed, verdict.outcome is Outcome.FAULT, right, verdict.score or 0.0
 
         return max(job.choices, key=points) if job.choices else job
 
     def _which(self, lesson: Lesson, job: Job) -> str:
-        name, counts = job.exercise.name, self.chosen(lesson, job).cell
-        others = listed([each.cell for each in job.choices if each.cell])
-        return f"{name} is defined in its own cell and in {others}: all were judged, and {counts or 'its own'} counts"
+        name, chosen = job.exercise.name, self.chosen(lesson, job)
+        source = next((cell.source for cell in chosen.program if cell.name == name), "")
+        line = next((line for line in source.split("\n") if line.strip()), "")
+        which = f"the cell that begins with `{one_line(line.strip(), 60)}`" if chosen.cell else "its own cell"
+        ways = f"{len(job.choices)} ways were judged, and {which} counts"
+        return f"{name}, or what it needs, is defined more than once: {ways}"
 
     def _keep(self, job: Job, verdict: Verdict) -> Verdict:
         self._memory[job.key] = verdict
@@ -328,7 +346,8 @@ def _best_of(choices: Sequence[Job]) -> Job:
     choices = list({each.key: each for each in reversed(choices)}.values())[::-1]
     if len(choices) == 1:
         return choices[0]
-    key = hashlib.sha256(" ".join(["best of", *(each.key for each in choices)]).encode()).hexdigest()
+    words = ["best of", *(f"{each.key} {each.cell}" for each in choices)]
+    key = hashlib.sha256(" ".join(words).encode()).hexdigest()
     return replace(choices[0], key=key, choices=tuple(choices))
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from autograder.course.colab import INSTALL
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson, clear_solution, is_unwritten
 from autograder.judging.program import (
@@ -231,10 +230,10 @@ def _with_added(cells: Sequence[StudentCell], known: dict[str, NotebookNode], gi
     for cell in cells:
         yield cell
         original = known.get(cell.id) or known.get(cell.grade_id)
-        if cell.kind != "code" or original is None or original["id"] == INSTALL or cell.source == original.source:
+        if cell.kind != "code" or original is None or cell.source == original.source:
             continue
         restored = original.metadata.get("nbgrader", {}).get("locked", False) or original.cell_type != "code"
-        if restored and (more := statements_beside(given, cell.source)):
+        if restored and (more := statements_beside(given | names_bound(without_magics(original.source)), cell.source)):
             yield StudentCell("", "", "code", more)
 
 

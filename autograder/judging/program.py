@@ -17,7 +17,7 @@ import sys
 import threading
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -33,7 +33,7 @@ CHANGING = frozenset(["add", "append", "appendleft", "clear", "discard", "extend
 CHANGING |= {"register", "remove", "reverse", "setdefault", "sort", "update"}
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 BUILTINS = frozenset(dir(builtins))
-RUNS_ITS_BODY = ("time", "timeit", "capture", "prun")
+RUNS_ITS_BODY = ("time", "capture", "prun")  # in the notebook's namespace; `timeit` has one of its own
 # What opens, closes or hides code in a line; an escaped character is one mark.
 MARKS = re.compile(r"""\\.|'''|\"\"\"|['"#()\[\]{}]""")
 PROMPT = re.compile(r"(?:>>>|\.\.\.)(?: |$)|In \[\d+\]: |\s+\.{3,}: ?")  # IPython takes them off pasted code
@@ -81,8 +81,12 @@ class _Code(NamedTuple):
     statements: tuple[_Statement, ...] | None
 
 
-def build_program(setup: Sequence[Cell], references: Sequence[Cell], own: Sequence[Cell], solution: Cell) -> list[Cell]:
-    """Return the cells to run, in order: set-up, references, then the student's in the order of the notebook.
+def build_program(
+    setup: Sequence[Cell], references: Sequence[Cell], own: Sequence[Cell], solution: Cell, last: bool = False
+) -> list[Cell]:
+    """Return the cells to run: set-up, references, and the student's: the solution, after all that needs nothing of it.
+
+    What stands below the solution ran before it, or is read later.
 
     Parameters
     ----------
@@ -90,6 +94,8 @@ def build_program(setup: Sequence[Cell], references: Sequence[Cell], own: Sequen
         Trusted cells: the lesson's set-up, and solutions of the exercises that this one needs.
     own
         The student's code cells in order, `solution` among them: cells of one name are the same cell.
+    last
+        Of a name that cells above and below bind, those below count, too: where they have run, theirs is the last.
     """
     trusted = [*setup, *references]
     given = {name for cell in trusted for name in ([cell.gives] if cell.gives else names_bound(cell.source))}
@@ -101,15 +107,18 @@ def build_program(setup: Sequence[Cell], references: Sequence[Cell], own: Sequen
         if cell.name != solution.name
     ]
     names = [cell.name for cell in own]
-    before = names.index(solution.name) if solution.name in names else len(names)
+    before = len(names) if last else names.index(solution.name)
     picked = _pick([code for _, code in helpers], reads - _bound(main) - given, given, before)
-    kept = {
-        cell.name: Cell(cell.name, _keep(code.source, statements), cell.required)
-        for (cell, code), statements in zip(helpers, picked, strict=True)
-        if statements
-    }
-    kept[solution.name] = Cell(solution.name, main.source, required=True)
-    return [*trusted, *(kept[cell.name] for cell in own if cell.name in kept)]
+    front: list[Cell] = []
+    behind: list[Cell] = []
+    late = _bound(main)  # names that are there only behind the solution
+    for n, ((cell, code), statements) in enumerate(zip(helpers, picked, strict=True)):
+        if not statements:
+            continue
+        waits = n >= names.index(solution.name) and any(s.reads & late for s in statements)
+        late |= {name for s in statements for name in s.bound if waits}
+        (behind if waits else front).append(Cell(cell.name, _keep(code.source, statements), cell.required))
+    return [*trusted, *front, Cell(solution.name, main.source, required=True), *behind]
 
 
 def _pick(codes: Sequence[_Code], needed: set[str], given: set[str], before: int) -> list[set[_Statement]]:
@@ -161,24 +170,26 @@ def defining(name: str, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def statements_beside(names: set[str], source: str) -> str:
-    """Return the statements of a cell that bind names, none of which is one of these; of imports, those of others."""
+    """Return the statements of a cell that bind or change other names than these, and of imports those of others."""
     code = _code(source)
-    found = [s for s in code.statements or () if s.bound - names]
+    found = [s for s in code.statements or () if (s.bound | s.binds) - names]
     lines = _keep(code.source, [s for s in found if not s.bound & names]).split("\n")
     for each in found:
         if each.bound & names:
-            lines[each.first - 1] = _imports_beside(names, code.source.split("\n")[each.first - 1 : each.last])
+            lines[each.first - 1] = _line_beside(names, code.source.split("\n")[each.first - 1 : each.last])
     return "\n".join(lines).strip("\n")
 
 
-def _imports_beside(names: set[str], lines: Sequence[str]) -> str:
-    """Return lines of imports without those that bind one of these names; nothing of other lines."""
-    nodes = getattr(parsed("\n".join(lines)), "body", [])
-    for node in nodes:
-        if not isinstance(node, ast.Import | ast.ImportFrom):
-            return ""
-        node.names = [each for each in node.names if (each.asname or each.name).split(".")[0] not in names]
-    return "; ".join(ast.unparse(node) for node in nodes if node.names)
+def _line_beside(names: set[str], lines: Sequence[str]) -> str:
+    """Return the statements of a line that bind none of these names, and the rest of imports that do."""
+    kept = []
+    for node in getattr(parsed("\n".join(lines)), "body", []):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            node.names = [each for each in node.names if (each.asname or each.name).split(".")[0] not in names]
+            kept += [node] if node.names else []
+        elif not _statement(0, 0, [node]).bound & names:
+            kept.append(node)
+    return "; ".join(ast.unparse(node) for node in kept)
 
 
 def is_broken(source: str) -> bool:
@@ -195,6 +206,7 @@ def _codes(sources: tuple[str, ...]) -> list[_Code]:
     return [_code(source) for source in sources]
 
 
+@functools.lru_cache(maxsize=1024)
 def _code(source: str) -> _Code:
     plain = without_magics(source)
     return _Code(plain, _statements(plain))
@@ -250,8 +262,28 @@ def _statement(first: int, last: int, nodes: Sequence[ast.stmt]) -> _Statement:
     if not any(isinstance(node, DEFINING) for node in nodes):
         binds = binds - BUILTINS  # `sum = 0` in an exploring cell, not `def sum` in a helper's
     bound, reads = frozenset(top.bound), frozenset(_global_reads(top))
-    named = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
-    return _Statement(first, last, bound, (bound - reads) | named, frozenset(binds), reads, star)
+    defined = frozenset(name for node in nodes for name in _defined(node, nodes, bound - reads))
+    return _Statement(first, last, bound, defined, frozenset(binds), reads, star)
+
+
+def _defined(node: ast.AST, nodes: Sequence[ast.AST], alone: Set[str]) -> Iterator[str]:
+    """Yield the names that a statement binds without reading them, and of functions and classes in any case.
+
+    `alone` are the former where it is the only one of its line.
+    """
+    if len(nodes) == 1:
+        yield from alone
+    else:
+        scope = _Scope()
+        _walk([node], scope)
+        yield from scope.bound - _global_reads(scope)
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield each.name
+        elif isinstance(each, (*BINDING, ast.ExceptHandler, ast.match_case)):
+            waiting += ast.iter_child_nodes(each)
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """`check(name)` in a notebook: at once, specific, and of one mind with the judge."""
 
 import os
+import re
 import subprocess
 import sys
 from contextlib import nullcontext, suppress
@@ -233,6 +234,32 @@ def test_what_other_cells_do_counts_in_a_check_as_it_does_for_the_judge(tiny, bu
     assert (judge(DOUBLE, program, "seed", bubble).outcome is Outcome.PASSED) == right
 
 
+MAGICS = (  # cells that a notebook runs; whether the check of double passes
+    (["%%time\ndef double(x): return 2 * x"], True),
+    (["!true\ndef double(x): return 2 * x"], True),
+    (["%%time\ndef two(): return 2", "def double(x): return two() * x"], True),
+    (["def double(x): return x", "%%capture\ndef double(x): return 2 * x"], True),
+    (["globals()['k'] = 2", "%%time\ndef double(x): return k * x"], False),
+    (["k = 2", "%%timeit -n1 -r1\nk = 3", "def double(x): return k * x"], True),
+    (["exec('def double(x): return 2 * x')"], False),
+    (["import __main__\ndef double(x): return 2 * x"], True),
+    (["%time y = 3\ndef double(x): return 2 * x\ndouble(nowhere)"], False),
+)
+
+
+def test_a_check_reads_cells_as_they_were_typed(tiny):
+    """One session for all: what `In` holds has no magics any more."""
+    cells = ["import torch\nfrom autograder import check"]
+    for number, (each, _) in enumerate(MAGICS):
+        cells += [*each, f"print('case {number}')\ncheck('double')", "del double"]
+    command = [sys.executable, "-c", SHELL.format(cells=cells)]
+    said = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True).stdout
+    parts = re.split(r"case \d+\n", said)[1:]
+    assert [("double: passed" in part) for part in parts] == [right for _, right in MAGICS], said
+    assert "no cell that was run defines double" not in parts[4]
+    assert "its own cell runs whole" in parts[-1], said
+
+
 def test_what_the_session_shows_is_shown_once(capsys):
     in_session(["import torch", "print('loud')\ndef double(x): return 2 * x"], "double")
     said = capsys.readouterr().out
@@ -244,8 +271,14 @@ def test_an_import_that_the_grader_may_lack_is_refused_before_it_is_handed_in(tm
     monkeypatch.syspath_prepend(tmp_path)
     used = "def double(x):\n    from einopsy import twice\n    return twice(x)"
     assert "einopsy is imported, which the grader may not have" in in_session(["import torch", used], "double")
-    perhaps = "try:\n    import einopsy\nexcept ImportError:\n    pass\ndef double(x): return 2 * x"
-    assert in_session(["import torch", perhaps], "double") is None
+    for perhaps in (
+        "try:\n    import einopsy\nexcept ImportError:\n    pass",
+        "from contextlib import suppress\nwith suppress(ImportError): import einopsy",
+        "if torch is None: import einopsy",
+    ):
+        assert in_session(["import torch", f"{perhaps}\ndef double(x): return 2 * x"], "double") is None
+    fetched = "try:\n    import einopsy\nexcept ImportError:\n    import einopsy as other\n"
+    assert "einopsy" in in_session(["import torch", f"{fetched}def double(x): return 2 * x"], "double")
     sys.modules.pop("einopsy")
 
 

@@ -238,7 +238,7 @@ def _same(before: Any, after: Any) -> bool:
     if isinstance(before, torch.Tensor):
         if before.shape != after.shape or before.dtype != after.dtype:
             return False
-        return bool(((before == after) | (before != before) & (after != after)).all())  # NaN is the same as NaN
+        return torch.equal(*(x.reshape(-1).view(torch.uint8) for x in (before, after)))  # bits: NaN is the same as NaN
     if isinstance(before, dict):
         return before.keys() == after.keys() and all(_same(v, after[k]) for k, v in before.items())
     if isinstance(before, list | tuple):

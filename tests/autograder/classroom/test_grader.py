@@ -141,10 +141,10 @@ def test_a_sandbox_that_does_not_start_is_nobodys_zero_and_is_tried_again(tiny, 
 def test_one_notebook_that_the_grader_trips_over_does_not_stop_the_class(tiny, tmp_path, monkeypatch):
     real = grading.build_program
 
-    def trip(setup, references, own, solution):
+    def trip(setup, references, own, solution, *rest):
         if "trip()" in solution.source:
             raise RuntimeError("a bug of ours")
-        return real(setup, references, own, solution)
+        return real(setup, references, own, solution, *rest)
 
     monkeypatch.setattr(grading, "build_program", trip)
     with Grader(tiny, tmp_path) as grader:
@@ -503,35 +503,82 @@ def test_a_fault_that_needed_no_run_is_no_other_jobs(tiny, tmp_path):
         assert [grader.verdict(*each) for each in work] == settled
 
 
-SEVERAL = {  # what several cells define: the cell of the exercise, those below it; points, and the cell that counts
-    "a draft in its place": ("def double(x): return x / 2", [RIGHT["double"]], 3, "own-"),
-    "an old attempt below": (RIGHT["double"], ["def double(x): return x / 2"], 3, "its own"),
-    "the best of three": (
-        "def double(x): return x",
-        ["def double(x): return x", RIGHT["double"], "double = abs"],
+STARTER = LESSON.starter("double")
+LINE = "double = lambda x: 2 * x; y = double(torch.ones(2))"
+RECURSIVE = "if True:\n    def double(x): return 2 * x if len(x) else double(x)"
+STUB = 'raise NotImplementedError("write your code here")'
+DRAFT = "def double(x): return x / 2"
+TWO = "def two(): return {}"
+BY_TWO = "def double(x): return two() * x"
+SEVERAL = {  # the cell of the exercise, cells above and below it; points, and the cell that counts
+    "a draft in its place": (DRAFT, [], [RIGHT["double"]], 3, "`def double"),
+    "an old attempt below": (RIGHT["double"], [], [DRAFT], 3, "its own cell"),
+    "old attempts below, in many words": (
+        RIGHT["double"],
+        [],
+        [f"{DRAFT}  # {n}" for n in range(9)],
         3,
-        "",
+        "its own cell",
     ),
-    "none is right": ("def double(x): return x / 2", ["def double(x): return x / 3"], 0, "its own"),
-    "made faster below": (RIGHT["double"], ["double = torch.no_grad()(double)"], 3, None),
-    "a helper in its place": ("def two(): return 2", ["def double(x): return two() * x"], 3, None),
-    "the same again": (RIGHT["double"], [RIGHT["double"]], 3, None),
-    "a starter below": (RIGHT["double"], [LESSON.starter("double")], 3, None),
-    "in another exercise's cell": ("def double(x): return x", [], 3, "quad"),
+    "the same attempt many times": (DRAFT, [RIGHT["double"]], [DRAFT, f"{DRAFT} ", *[DRAFT] * 5], 3, "`def double"),
+    "the best of three": ("def double(x): return x", [], [RIGHT["double"], "double = abs"], 3, "`def double"),
+    "none is right": (DRAFT, [], ["def double(x): return x / 3"], 0, "its own cell"),
+    "made faster below": (RIGHT["double"], [], ["double = torch.no_grad()(double)"], 3, None),
+    "a helper in its place": ("def two(): return 2", [], [BY_TWO], 3, None),
+    "the same again": (RIGHT["double"], [], [RIGHT["double"]], 3, None),
+    "a starter below": (RIGHT["double"], [], [STARTER], 3, None),
+    "a right one that has the starter's line": (f"{DRAFT}\ndef other(x): {STUB}", [DRAFT + " "], [], 0, "its own cell"),
+    "the starter's line in another": (f"{RIGHT['double']}\ndef other(x): {STUB}", [DRAFT], [], 3, "`def double"),
+    "in another exercise's cell": (DRAFT, [], [], 3, "`def double"),
+    "two of a helper, the later one right": (BY_TWO, [TWO.format(3)], [TWO.format(2)], 3, "its own cell"),
+    "two of a helper, the earlier one right": (BY_TWO, [TWO.format(2)], [TWO.format(3)], 3, "its own cell"),
+    "what its cell needs when it runs, below": ("def double(x, k=K): return k * x", [], ["K = 2"], 3, None),
+    "below, made of it": (f"{RIGHT['double']}\nK = 2", [], ["twofold = lambda x: K * double(x)"], 3, None),
+    "defined under a condition": (
+        "",
+        ["if True:\n    def double(x): return 2 * x if len(x) else double(x)"],
+        [],
+        3,
+        None,
+    ),
+    "defined on a line with its use": (STARTER, [LINE], [], 3, None),
 }
 
 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_where_several_cells_define_a_function_the_best_counts_and_it_is_said(tiny, tmp_path, name):
     """Whatever a student's session ran last, and so checked, is among them."""
-    own, below, points, counts = SEVERAL[name]
-    both = f"{RIGHT['double']}\n{RIGHT['quad']}" if counts == "quad" else RIGHT["quad"]
+    own, above, below, points, counts = SEVERAL[name]
+    both = f"{RIGHT['double']}\n{RIGHT['quad']}" if name == "in another exercise's cell" else RIGHT["quad"]
     plain = notebook(double=own, quad=both)
-    plain["cells"] += map(own_cell, below)
+    plain["cells"] = [*plain["cells"][:1], *map(own_cell, above), *plain["cells"][1:], *map(own_cell, below)]
     with Grader(tiny, tmp_path) as grader:
         found = grader.verdicts(LESSON, restored(plain))
     assert (found["double"].score, found["quad"].score) == (points, 2)
     said = " ".join(found["double"].notes)
-    assert ("all were judged" in said) == (counts is not None), said
-    if counts:
-        assert re.search(rf"and {counts}\S* counts", said), said
+    assert ("ways were judged" in said) == (counts is not None), said
+    assert counts is None or re.search(rf"and (the cell that begins with )?{counts}.* counts", said), said
+
+
+def test_a_solution_that_defines_another_exercises_function_is_judged_like_any(tmp_path):
+    both = {"    return double(double(x))": "    return double(double(x))\ndef double(x):\n    return 2 * x"}
+    course = tiny_course.write(tmp_path, "lesson", both)
+    with Grader(course, tmp_path / "class") as grader:
+        found = grader.verdicts(course.lesson(NAME), restored(notebook(**RIGHT)))
+    assert [each.score for each in found.values()] == [3, 2]
+
+
+ADDED = {  # to a cell of the lesson: what is written into its place, and of which an answer makes use
+    "an import and a number on one line": ("imports", "from autograder import check; k = 2", "k * x"),
+    "a table that is filled": ("imports", "import math\ntable = {}\ntable['two'] = 2", "table['two'] * x"),
+    "a list that grows": ("check-quad", "check('quad')\nsizes = []\nsizes.append(2)", "sizes[0] * x"),
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_what_was_added_to_a_locked_cell_is_there_with_all_that_was_done_to_it(tiny, tmp_path, name):
+    place, text, value = ADDED[name]
+    plain = notebook(double=f"def double(x): return {value}", quad=RIGHT["quad"])
+    next(each for each in plain["cells"] if each["id"] in (place, f"setup-{place}"))["source"] = text
+    with Grader(tiny, tmp_path) as grader:
+        assert grader.verdicts(LESSON, restored(plain))["double"].score == 3
