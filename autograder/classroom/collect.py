@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import os
 import re
 import unicodedata
 import zipfile
@@ -107,16 +109,45 @@ class Candidate:
         return self.own == self.lesson, int(attempt[1]) if attempt else 0, self.upload, stem == self.lesson
 
 
+class Collected:
+    """The platform's number that each student's submission came under, in the classroom's `collected.json`.
+
+    Raises CollectError if the file is damaged.
+    """
+
+    def __init__(self, folder: Path):
+        self.path, self.numbers = folder / "collected.json", {}
+        try:
+            found = json.loads(self.path.read_text())
+            self.numbers = {(n, s): str(number) for n, by_student in found.items() for s, number in by_student.items()}
+        except FileNotFoundError:
+            pass
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise CollectError(f"{self.path} is damaged ({one_line(error, 200)}): mend or remove it") from None
+
+    def note(self, candidates: Iterable[Candidate]) -> None:
+        """Note the numbers of these."""
+        new = {(c.lesson, c.student): c.owner.number for c in candidates if c.owner and c.owner.number}
+        if new.items() <= self.numbers.items():
+            return
+        self.numbers |= new
+        plain: dict[str, dict[str, str]] = defaultdict(dict)
+        for (lesson, student), number in sorted(self.numbers.items()):
+            plain[lesson][student] = number
+        write_whole(self.path, json.dumps(plain, indent=1) + "\n")
+
+
 class Students:
     """Who is who: by a file of the instructor's, else by the gradebook, else by a name made of what the platform says.
 
     The file is a CSV with a column `student_id` and one of `number` and `name`. The grading worksheet of Moodle and the
     grades that Canvas exports are such files too.
 
-    Raises CollectError for a file that is none.
+    Raises CollectError for a file that is none, and for a damaged one of what was collected before.
     """
 
     def __init__(self, room: Classroom, mapping: Path | None):
+        self.submitted, self.collected = room.submitted, Collected(room.folder)
         self.known, self.named = _Names(), _Names()
         self.numbers: dict[str, set[str]] = defaultdict(set)
         self.given: dict[str, set[str]] = defaultdict(set)
@@ -141,7 +172,10 @@ class Students:
         return bool(self.given.get(number) or self.numbers.get(number))
 
     def find(self, owner: Owner) -> tuple[str, bool]:
-        """Return the student's name in the class, and whether the mapping has it. Raises CollectError where two fit."""
+        """Return the student's name in the class, and whether the mapping has the number, or the name of who has none.
+
+        Raises CollectError where two fit.
+        """
         given = self.given.get(owner.number, set()) or self.named.find(owner.name)
         found = given or (self.numbers.get(owner.number, set()) if owner.steady else set())
         found = found or self.known.find(owner.name)
@@ -157,7 +191,19 @@ class Students:
             raise CollectError(f"{who} cannot be a student's name: letters, digits, _ @ + - .")
         if owner.steady and not given and student != made and student.endswith(f"_{owner.number}"):
             raise CollectError(f"{one_line(owner.name, 100)} has the number of {student}: say who it is by --mapping")
-        return student, bool(given)
+        return student, bool(self.given.get(owner.number)) or (bool(given) and not owner.number)
+
+    def refuse_namesake(self, student: str, owner: Owner, lesson: str) -> None:
+        """Raise CollectError where the submission that is there came from another of the platform's students."""
+        number, there = owner.number, self.submitted / student / lesson / f"{lesson}.ipynb"
+        before = self.collected.numbers.get((lesson, student), number)
+        known = self.given.get(number, set()) | (self.numbers.get(number, set()) if owner.steady else set())
+        if number and before != number and student not in known and os.path.lexists(there):
+            raise CollectError(
+                f"{one_line(owner.name, 100)} with the number {number} may be another than the one with the number "
+                f"{one_line(before, 20)}, whose {lesson} is there as {student}: say by --mapping which student each "
+                "number is"
+            )
 
 
 def collect(
@@ -209,7 +255,10 @@ def collect(
                     candidates = [_untimed(each) for each in candidates]
                 told += _name(students, candidates)
                 _remember(room, [each for each in candidates if each.student and not dry])
-                told += _place(room, [each for each in candidates if each.student], timestamps, dry)
+                placed = _place(room, [each for each in candidates if each.student], timestamps, dry)
+                good = {(each.student, each.lesson) for each in placed if each.what != "refused" and not dry}
+                students.collected.note(each for each in candidates if (each.student, each.lesson) in good)
+                told += placed
                 taken += _fewer(sorted(told, key=lambda each: each.file))
     return taken
 
@@ -387,7 +436,9 @@ def _name(students: Students, candidates: Iterable[Candidate]) -> list[Taken]:
                 raise CollectError(
                     f"one student's work alone, of {names}: unpack it, and collect the folder around the student's"
                 )
-            each.student, given = students.find(each.owner)
+            student, given = students.find(each.owner)
+            students.refuse_namesake(student, each.owner, each.lesson)
+            each.student = student
             if not given:
                 owners[each.student].add(each.owner)
         except CollectError as error:

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from datetime import UTC, tzinfo
 from itertools import islice
 from pathlib import Path
 
@@ -48,9 +49,11 @@ PATTERN = "STUDENT/LESSON/LESSON.ipynb"
 MOST = 1000  # entries of a student's folder, or of a lesson's in it, that are looked at
 # Date and time, then nothing, an offset or a time zone's name: of another the parser would open any file.
 TIME = re.compile(
-    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z| ?[+-]\d\d:?\d\d| [A-Z][\w+-]*(/[A-Z][\w+-]*)*)?",
+    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)"
+    r"(?:(Z| ?[+-]\d\d:?\d\d)| ?([A-Z][\w+-]*(?:/[A-Z][\w+-]*)*))?",
     re.ASCII | re.IGNORECASE,
 )
+UTC_NAMES = ("", "UTC", "GMT", "Z")
 SECRET = "submission_secret.txt"  # of nbgrader's exchange: names the feedback page that the student may fetch
 YEARS = 1970, 2999  # of a submission's time; a time zone takes one at the very end of the calendar off it
 SEED = "the same cases in every run"  # of the sample class: no secret, as its students are made up
@@ -182,15 +185,14 @@ class Classroom:
             faults = grader.judge_all(work(), lambda done: progress("judging", done, total), jobs)
             if faults:
                 require_space(Path(tempfile.gettempdir()))
-            chosen, less = {}, records.late_penalty()
+            less = records.late_penalty()
             for pair in several:
-                found = entries(pair)
-                chosen[pair] = _best([(entry, judged(entry)) for entry in found], less)
-                todo[pair] = found[chosen[pair]].timestamp
+                found = [(entry, judged(entry)) for entry in entries(pair)]
+                todo[pair] = found[_best(found, less)][0].timestamp
             with records.staged(todo) as recorder:
                 for done, pair in enumerate(todo, start=1):
                     attempts = [(entry, judged(entry)) for entry in entries(pair)]
-                    results[pair] = records.enter(recorder, *attempts[chosen.get(pair, 0)], attempts)
+                    results[pair] = records.enter(recorder, *attempts[_best(attempts, less)], attempts)
                     progress("recording", done, len(todo))
             for name in lessons or self.course.lesson_names():
                 gone = records.withdrawn(name, {student for student, lesson in wanted if lesson == name})
@@ -253,6 +255,8 @@ def _best(attempts: Sequence[tuple[Entry, list[Verdict]]], less: Callable[[Entry
 
     A fault of the grader is no score: such an attempt counts where all have one.
     """
+    if len(attempts) == 1:
+        return 0
     scores = [[verdict.score for verdict in verdicts] for _, verdicts in attempts]
     sums = [-1.0 if None in each else float(sum(each)) for each in scores]
     left = [
@@ -356,19 +360,33 @@ def read_time(folder: Path) -> tuple[str | None, str | None]:
     """Return the time of a submission that its file holds, in UTC, and what is wrong with that file."""
     from nbgrader.utils import parse_utc
 
+    where = f"submitted/{folder.parent.name}/{folder.name}/timestamp.txt"
     try:
         text = read_file(folder / "timestamp.txt", 101).decode().strip()
-        if len(text) > 100 or not TIME.fullmatch(text):
+        if len(text) > 100 or not (found := TIME.fullmatch(text)):
             raise ValueError
-        time = parse_utc(re.sub(" (?=[+-])", "", text))  # takes an offset that stands alone for seconds
+        clock, offset, zone = found.groups(default="")
+        if (place := _place(zone)) is None:
+            what = f'the time zone "{zone}", which may be several or none: write UTC, +02:00 or Europe/Berlin'
+            return None, f"{where} has {what}; until then the submission counts as in time"
+        time = parse_utc(parse_utc(clock + offset.strip()).replace(tzinfo=place))
         if not YEARS[0] <= time.year <= YEARS[1]:
             raise ValueError
         return f"{time} UTC", None
     except FileNotFoundError:
         return None, None
     except Exception:  # the parser has many ways to fail
-        where = f"submitted/{folder.parent.name}/{folder.name}/timestamp.txt"
         return None, f"{where} holds no time such as 2026-12-25 10:00:00 UTC, so the submission counts as in time"
+
+
+def _place(zone: str) -> tzinfo | None:
+    """Return the time zone of this name, UTC for none; None for one that is of several, as CST is, or of none."""
+    from dateutil.tz import gettz, tzfile
+
+    if zone.upper() in UTC_NAMES:
+        return UTC
+    place = gettz(zone) if "/" in zone else None
+    return place if isinstance(place, tzfile) else None  # else it takes X/Y5 for a rule
 
 
 def read_secret(folder: Path) -> str | None:

@@ -7,8 +7,9 @@ held against what honest pairs get by chance and against the number of pairs the
 
 from __future__ import annotations
 
+import functools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -17,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from autograder.dashboard.figures import Group
-from autograder.dashboard.snapshot import OUTCOME, WHY, Row, Shapes, seconds_of
+from autograder.dashboard.shapes import shape_of_source
+from autograder.dashboard.snapshot import OUTCOME, WHY, Row, Shapes, attempted, graded_notebook, source_in
 from autograder.judging.verdict import Outcome
 
 BITS = 0.1  # a token of an answer; measured on right answers that differ, see tests/autograder/dashboard
@@ -37,7 +39,7 @@ class Alike:
     Attributes
     ----------
     students
-        Those who handed in first come first, as far as times are known.
+        Those who handed in what is shared first come first, as far as times are known.
     exercises
         [lesson, exercise, what is the same] of those that two or more share, "text" or "shape".
     bits
@@ -185,29 +187,50 @@ def _joined(links: np.ndarray, beyond: np.ndarray) -> list[list[int]]:
 
 def _group(group: Group, shapes: Shapes, members: list[int], beyond: np.ndarray) -> Alike:
     names = [group.students[n] for n in members]
-    shared = []
+    shared, times = [], defaultdict(list)
     for (lesson, exercise), answers in shapes.answers.items():
         near = shapes.family.get((lesson, exercise), {})
-        found = [(near.get(answers[s][0], answers[s][0]), answers[s][1]) for s in names if s in answers]
-        families = {family for family, _ in found if sum(each[0] == family for each in found) > 1}
-        families.discard(shapes.own[lesson, exercise])
+        found = {s: (near.get(answers[s][0], answers[s][0]), answers[s][1]) for s in names if s in answers}
+        count = Counter(family for family, _ in found.values())
         least = shapes.starter[lesson, exercise] + TELLING / BITS
-        families = {family for family in families if shapes.tokens.get(family, 0) >= least}
+        families = {family for family in count if count[family] > 1 and shapes.tokens.get(family, 0) >= least}
+        families.discard(shapes.own[lesson, exercise])
         if families:
-            texts = [text for family, text in found if family in families]
-            shared.append((lesson, exercise, "text" if len(set(texts)) < len(texts) else "shape"))
-    when = {name: _first_time(group, name, {lesson for lesson, _, _ in shared}) for name in names}
+            texts = {student: text for student, (family, text) in found.items() if family in families}
+            shared.append((lesson, exercise, "text" if len(set(texts.values())) < len(texts) else "shape"))
+            for student, time in _first_times(group, lesson, exercise, list(texts)).items():
+                times[student].append(time)
+    when = {name: None if None in times[name] else min(times[name], default=None) for name in names}
     names.sort(key=lambda name: (when[name] is None, when[name] or 0, name))
-    times = [when[name] for name in names]
-    known = None not in times and len(set(times[:2])) == 2
+    first = [when[name] for name in names]
+    known = None not in first and len(set(first[:2])) == 2
     inside = beyond[np.ix_(members, members)].copy()
     np.fill_diagonal(inside, -np.inf)
     return Alike(tuple(names), tuple(shared), round(float(inside.max(axis=1).min()), 1), names[0] if known else None)
 
 
-def _first_time(group: Group, student: str, lessons: set[str]) -> float | None:
-    times = [seconds_of(group.snapshot.book.handed_in.get((lesson, student))) for lesson in lessons]
-    return min((time for time in times if time is not None), default=None)
+def _first_times(group: Group, lesson: str, exercise: str, students: list[str]) -> dict[str, float | None]:
+    """Return when students who share an answer first handed one of its shapes in; None where that is not known.
+
+    Of whom no attempt is kept that has it, that is the first attempt.
+    """
+    folder, sheet = group.snapshot.folder, group.snapshot.lessons.get(lesson)
+    graded = (source_in(graded_notebook(folder, lesson, student), exercise) for student in students)
+    shared = {_shape(source, exercise) for source in graded if source} - {None}
+    found = dict(zip(sheet.students, sheet.first, strict=True)) if sheet else {}  # graded since they were read
+    when = {student: found.get(student) for student in students}
+    for student in students:
+        tries = attempted(folder, lesson, student, exercise)
+        if times := [time for time, source in tries if source and _shape(source, exercise) in shared]:
+            when[student] = None if None in times else min(times)
+    return when
+
+
+@functools.lru_cache(2000)
+def _shape(source: str, exercise: str) -> str | None:
+    """Return the shape of an answer's cell alone."""
+    made = shape_of_source(source, exercise)
+    return made.shape if made else None
 
 
 @dataclass(frozen=True)

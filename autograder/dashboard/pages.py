@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -16,7 +15,17 @@ from autograder.dashboard import figures
 from autograder.dashboard.figures import FAULT, NOTHING, UNTRIED, Figures, Group
 from autograder.dashboard.flags import Flag
 from autograder.dashboard.integrity import Alike, AsOwn, Refused
-from autograder.dashboard.snapshot import MISTAKE, NAME, OUTCOME, POINTS, SCORE, WHY, history
+from autograder.dashboard.snapshot import (
+    MISTAKE,
+    NAME,
+    OUTCOME,
+    POINTS,
+    SCORE,
+    WHY,
+    graded_notebook,
+    history,
+    source_in,
+)
 from autograder.judging.verdict import Outcome
 from autograder.text import one_line
 
@@ -358,7 +367,8 @@ def integrity_page(
     parts = [
         "<h2>Integrity</h2><p>These are grounds to ask, not findings. Names, comments and layout are taken out before "
         "answers are compared; what the lesson hands out and what its own solution has in common with many says "
-        "nothing. A group with b bits comes up by chance in one of 2<sup>b</sup> classes like this one.</p>",
+        "nothing. A group with b bits comes up by chance in one of 2<sup>b</sup> classes like this one. Who handed in "
+        "first is by the first graded attempt that has the answer they share.</p>",
         table(head, rows, "answers alike beyond chance"),
     ]
     if len(groups) > most:
@@ -393,13 +403,8 @@ def side_by_side(look: Look, group: Alike) -> str:
 
 def source_of(folder: Path, lesson: str, student: str, exercise: str) -> str:
     """Return a student's solution cell as it was graded, or why there is none."""
-    path = folder / "autograded" / student / lesson / f"{lesson}.ipynb"
-    try:
-        cells = json.loads(path.read_bytes())["cells"]
-        source = next(cell["source"] for cell in cells if cell.get("id") == exercise)
-        return source if isinstance(source, str) else "".join(map(str, source))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, StopIteration):
-        return "the graded notebook is not here"
+    source = source_in(graded_notebook(folder, lesson, student), exercise)
+    return "the graded notebook is not here" if source is None else source
 
 
 # Operations

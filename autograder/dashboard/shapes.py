@@ -61,6 +61,7 @@ def shape_of_source(source: str, keep: str = "") -> Shape | None:
     tree = parsed(without_magics(source), len(source))
     if tree is None:
         return None
+    _strip(tree)
     tokens = list(_tokens(tree, keep))
     nameless = ["name" if token.startswith("\0") else token for token in tokens]
     plain = "\n".join(stripped for line in source.splitlines() if (stripped := line.rstrip()))
@@ -69,6 +70,16 @@ def shape_of_source(source: str, keep: str = "") -> Shape | None:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
+
+
+def _strip(tree: ast.Module) -> None:
+    """Take out of a tree what does nothing: annotations of types, `pass`, and values that stand alone."""
+    for node in ast.walk(tree):
+        for field, value in ast.iter_fields(node):
+            if field in ("returns", "type_comment", "type_params") or (field == "annotation" and _is_type(value)):
+                setattr(node, field, None)
+            elif isinstance(value, list):
+                value[:] = [each for each in value if not _is_idle(each)]
 
 
 def _tokens(tree: ast.Module, keep: str) -> Iterator[str]:
@@ -96,7 +107,7 @@ def _tokens(tree: ast.Module, keep: str) -> Iterator[str]:
         if isinstance(node, SKIPPED):
             continue
         count += 1
-        yield type(node).__name__
+        yield "Assign" if isinstance(node, ast.AnnAssign) else type(node).__name__
         for name in _names_in(node):
             yield named(name)
         if isinstance(node, ast.Constant):
@@ -106,7 +117,7 @@ def _tokens(tree: ast.Module, keep: str) -> Iterator[str]:
             yield numbers.setdefault(f".{node.attr}", f"\0{len(numbers)}") if node.attr in fields else node.attr
         elif isinstance(node, ast.keyword) and node.arg:
             yield named(node.arg) if node.arg in own else node.arg
-        stack.extend(reversed(list(_children(node))))
+        stack.extend(reversed(list(ast.iter_child_nodes(node))))
 
 
 def _names_in(node: ast.AST) -> Iterator[str]:
@@ -122,23 +133,16 @@ def _names_in(node: ast.AST) -> Iterator[str]:
         yield node.name
 
 
-def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what a node holds, without annotations of types, and texts that stand alone, such as docstrings."""
-    for field, value in ast.iter_fields(node):
-        if field in ("returns", "type_comment", "type_params") or (field == "annotation" and _is_type(value)):
-            continue
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, ast.AST) and not _is_text(each):
-                yield each
-
-
 def _is_type(value: object) -> bool:
     """Return whether an annotation says nothing to Triton, for which `tl.constexpr` does."""
     return not (isinstance(value, ast.Attribute) and value.attr == "constexpr")
 
 
-def _is_text(node: object) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+def _is_idle(node: object) -> bool:
+    """Return whether a statement does nothing, such as a docstring or the declaration of a type."""
+    alone = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    declared = isinstance(node, ast.AnnAssign) and node.value is None
+    return alone or declared or isinstance(node, ast.Pass)
 
 
 def _bound(tree: ast.AST) -> set[str]:

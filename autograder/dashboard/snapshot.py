@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from autograder.course.course import Course
 
 CACHE = ".dashboard"
-VERSION = [5, *map(str, Outcome)]  # of what the cache holds: outcomes are kept as places in their list
+VERSION = [6, *map(str, Outcome)]  # of what the cache holds: outcomes are kept as places in their list
 LESSON = re.compile(r"\d\d_.+")
 REASON = 600  # characters of a reason that are kept
 SPEED = ("how", "device", "seconds", "floor", "baseline", "bytes", "flops", "bandwidth", "rate", "fraction", "ratio")
@@ -289,6 +289,22 @@ def history(folder: Path, lesson: str, student: str) -> list[dict[str, Any]]:
     return found
 
 
+def attempted(folder: Path, lesson: str, student: str, exercise: str) -> list[tuple[float | None, str | None]]:
+    """Return when each graded attempt was handed in, and the source of its cell for an exercise; None where unknown."""
+    cells = folder / "history" / lesson / ".cells" / student
+    attempts = history(folder, lesson, student)
+    return [(seconds_of(a.get("submitted")), source_in(cells / f"{a.get('digest')}.ipynb", exercise)) for a in attempts]
+
+
+def source_in(notebook: Path, exercise: str) -> str | None:
+    """Return the source of an exercise's cell in a notebook that was kept or graded; None where there is none."""
+    try:
+        cells = json.loads(notebook.read_bytes())["cells"]
+        return _text(next(cell["source"] for cell in cells if cell.get("id") == exercise))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, StopIteration):
+        return None
+
+
 def load(path: Path) -> dict[str, Any]:
     """Return what a file of the cache holds; nothing if it is absent, damaged or of another version."""
     try:
@@ -506,11 +522,16 @@ def _compared(folder: Path, course: Course, name: str, data: dict[str, Any], pro
     return data
 
 
+def graded_notebook(folder: Path, lesson: str, student: str) -> Path:
+    """Return where a submission's notebook lies as it was graded."""
+    return folder / "autograded" / student / lesson / f"{lesson}.ipynb"
+
+
 def _notebook(folder: Path, lesson: str, student: str) -> Any:
     """Return the graded notebook of a submission; one without cells if it cannot be read."""
     from nbformat import NotebookNode, from_dict
 
-    path = folder / "autograded" / student / lesson / f"{lesson}.ipynb"
+    path = graded_notebook(folder, lesson, student)
     try:
         notebook = json.loads(path.read_bytes())
         cells = [{**cell, "id": str(cell.get("id")), "source": _text(cell["source"])} for cell in notebook["cells"]]

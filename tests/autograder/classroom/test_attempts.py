@@ -9,6 +9,7 @@ import pytest
 from autograder.classroom import extension
 from autograder.classroom.export import rows
 from autograder.classroom.extension import ExtensionError, grant
+from autograder.classroom.record import Records
 from autograder.classroom.scoreboard import remarks
 from autograder.judging import judge
 
@@ -80,6 +81,20 @@ def test_the_best_attempt_counts_where_that_is_asked_for(room):
     assert (graded / "submission_secret.txt").read_text() == "first"
     assert not _graded(room, best=True).fresh
     assert _graded(room).counts == 2
+
+
+def test_who_hands_in_an_earlier_attempt_again_while_the_class_is_graded_stops_nobody(room, monkeypatch):
+    _hand_in(room, "right")
+    room.grade()
+    _hand_in(room, "wrong")
+    staged = Records.staged
+
+    def later(self, todo):
+        _hand_in(room, "right")
+        return staged(self, todo)
+
+    monkeypatch.setattr(Records, "staged", later)
+    assert _graded(room, best=True).counts == 5
 
 
 def test_lateness_is_taken_off_before_the_best_is_chosen(room):

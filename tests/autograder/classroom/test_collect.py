@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import stat
 import zipfile
 
@@ -326,6 +327,88 @@ def test_two_who_bear_the_name_of_one_in_the_gradebook_are_told_apart_by_a_perso
     taken = collect(tiny_room, [_zip(tmp_path / "in.zip", members)])
     assert not _there(tiny_room)
     assert all("several of the platform's students would be ben" in why for why in _refused(taken).values())
+
+
+def _of_moodle(target, name, number, content):
+    """Make a download with a student's notebook, and that of another student."""
+    members = {name: content, "Cleo": RIGHT_BOOK}
+    numbers = {name: number, "Cleo": 900}
+    return _zip(target, {f"{n}_{numbers[n]}_assignsubmission_file_/{BOOK}": book for n, book in members.items()})
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("together", [True, False])
+def test_a_namesake_in_a_second_archive_replaces_nobody(tiny_room, tmp_path, known, together):
+    if known:
+        _enrol(tiny_room, Ann_Li={"first_name": "Ann", "last_name": "Li"})
+    first = _of_moodle(tmp_path / "group 1.zip", "Ann Li", 101, RIGHT_BOOK)
+    second = _of_moodle(tmp_path / "group 2.zip", "Ann Li", 102, WRONG_BOOK)
+    for sources in [[first, second]] if together else [[first], [second]]:
+        taken = collect(tiny_room, sources)
+    (why,) = _refused(taken).values()
+    assert "Ann Li with the number 102 may be another than the one with the number 101" in why
+    assert "--mapping" in why
+    assert _there(tiny_room) == {"Ann_Li": RIGHT_BOOK, "Cleo": RIGHT_BOOK}
+    assert not list((tiny_room.submitted / "Ann_Li" / NAME).glob(".*"))
+
+
+def test_who_hands_in_again_replaces_their_own(tiny_room, tmp_path):
+    for content in (WRONG_BOOK, RIGHT_BOOK):
+        taken = collect(tiny_room, [_of_moodle(tmp_path / "moodle.zip", "Ann Li", 101, content)])
+        assert not _refused(taken)
+    assert _there(tiny_room)["Ann_Li"] == RIGHT_BOOK
+
+
+def test_a_mapping_by_number_keeps_namesakes_of_two_archives_apart_or_says_they_are_one(tiny_room, tmp_path):
+    collect(tiny_room, [_of_moodle(tmp_path / "1.zip", "Ann Li", 101, RIGHT_BOOK)])
+    second = _of_moodle(tmp_path / "2.zip", "Ann Li", 102, WRONG_BOOK)
+    (tmp_path / "by name.csv").write_text("student_id,name\nAnn_Li,Ann Li\n")
+    assert _refused(collect(tiny_room, [second], mapping=tmp_path / "by name.csv"))
+    (tmp_path / "who.csv").write_text("student_id,number\nann2,102\n")
+    collect(tiny_room, [second], mapping=tmp_path / "who.csv")
+    assert _there(tiny_room) == {"Ann_Li": RIGHT_BOOK, "ann2": WRONG_BOOK, "Cleo": RIGHT_BOOK}
+    (tmp_path / "who.csv").write_text("student_id,number\nAnn_Li,102\n")
+    collect(tiny_room, [second], mapping=tmp_path / "who.csv")
+    assert _there(tiny_room)["Ann_Li"] == WRONG_BOOK
+    assert not _refused(collect(tiny_room, [second])), "which number is Ann_Li's is known from then on"
+
+
+def test_a_submission_that_was_removed_is_in_no_namesakes_way(tiny_room, tmp_path):
+    collect(tiny_room, [_of_moodle(tmp_path / "1.zip", "Ann Li", 101, RIGHT_BOOK)])
+    shutil.rmtree(tiny_room.submitted / "Ann_Li")
+    assert not _refused(collect(tiny_room, [_of_moodle(tmp_path / "2.zip", "Ann Li", 102, WRONG_BOOK)]))
+    assert _there(tiny_room)["Ann_Li"] == WRONG_BOOK
+
+
+def test_a_namesake_in_canvas_replaces_nobody(tiny_room, tmp_path):
+    _enrol(tiny_room, al1={"first_name": "Ann", "last_name": "Li"})
+    for number, content in ((5, RIGHT_BOOK), (6, WRONG_BOOK)):
+        members = {f"liann_{number}_90_{BOOK}": content, f"pocleo_7_91_{BOOK}": RIGHT_BOOK}
+        taken = collect(tiny_room, [_zip(tmp_path / f"{number}.zip", members)])
+    assert _there(tiny_room)["al1"] == RIGHT_BOOK
+    assert "liann with the number 6" in "".join(_refused(taken).values())
+
+
+def test_a_namesake_is_handed_nobody_elses_feedback(tiny_room, tmp_path):
+    collect(tiny_room, [_of_moodle(tmp_path / "1.zip", "Ann Li", 101, RIGHT_BOOK)])
+    tiny_room.grade()
+    write_feedback(tiny_room)
+    second = _of_moodle(tmp_path / "2.zip", "Ann Li", 102, WRONG_BOOK)
+    told = hand_back(tiny_room, second, tmp_path / "back.zip")
+    assert len(_refused(told)) == 1
+    assert [name.split("_")[0] for name in zipfile.ZipFile(tmp_path / "back.zip").namelist()] == ["Cleo"]
+
+
+def test_a_dry_run_remembers_nobodys_number(tiny_room, tmp_path):
+    collect(tiny_room, [_of_moodle(tmp_path / "1.zip", "Ann Li", 101, RIGHT_BOOK)], dry=True)
+    assert not _refused(collect(tiny_room, [_of_moodle(tmp_path / "2.zip", "Ann Li", 102, WRONG_BOOK)]))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"90_tiny": 3}'])
+def test_a_damaged_file_of_what_was_collected_is_told(tiny_room, tmp_path, content):
+    (tiny_room.folder / "collected.json").write_text(content)
+    with pytest.raises(CollectError, match=r"collected\.json is damaged .*: mend or remove it"):
+        collect(tiny_room, [_of_moodle(tmp_path / "1.zip", "Ann Li", 101, RIGHT_BOOK)])
 
 
 def test_collecting_again_changes_nothing_and_what_is_replaced_is_kept(tiny_room, tmp_path):

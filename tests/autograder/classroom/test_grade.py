@@ -142,6 +142,11 @@ def test_a_time_that_cannot_be_read_is_reported_and_costs_no_grade(room):
         ("2026-12-25 10:00:00 Europe/Berlin", 9),
         ("2026-12-25 10:00:00 America/Port-au-Prince", 15),
         ("2026-12-25 10:00:00 Etc/GMT+5", 15),
+        ("2026-12-25 10:00:00 GMT", 10),
+        ("2026-12-25 10:00:00 Z", 10),
+        ("2026-12-25 10:00:00 utc", 10),
+        ("2026-12-25T10:00:00.123456 +02:00", 8),
+        ("2026-12-25T10:00:00 Europe/Berlin", 9),
     ],
 )
 def test_a_time_may_have_an_offset_or_a_time_zone(tmp_path, text, hour):
@@ -149,6 +154,24 @@ def test_a_time_may_have_an_offset_or_a_time_zone(tmp_path, text, hour):
     found, wrong = read_time(tmp_path)
     assert wrong is None
     assert found.startswith(f"2026-12-25 {hour:02}:00:00")
+
+
+@pytest.mark.parametrize(
+    "zone", ["CEST", "PDT", "EST", "CET", "IST", "UTC+2", "Europe/Atlantis", "europe/berlin", "EST5EDT", "X/Y5Z"]
+)
+def test_a_time_in_a_zone_that_is_of_several_or_of_none_is_refused_with_what_to_write(tmp_path, zone):
+    (tmp_path / "timestamp.txt").write_text(f"2026-11-27 23:59:59 {zone}")
+    found, wrong = read_time(tmp_path)
+    assert found is None
+    assert f'the time zone "{zone}", which may be several or none: write UTC, +02:00 or Europe/Berlin' in wrong
+
+
+def test_the_class_is_told_of_a_time_zone_before_anything_is_graded(tmp_path):
+    room = Classroom(COURSE, tmp_path)
+    (room.submitted / "ada" / NAME).mkdir(parents=True)
+    (room.submitted / "ada" / NAME / "timestamp.txt").write_text("2026-11-27 23:59:59 CEST\n")
+    (line,) = room.found()[1]
+    assert line.startswith(f'submitted/ada/{NAME}/timestamp.txt has the time zone "CEST"')
 
 
 def test_a_fault_of_the_grader_is_not_a_zero(room, monkeypatch, tmp_path):

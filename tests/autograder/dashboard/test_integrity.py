@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,32 @@ def test_names_comments_and_layout_are_no_difference():
     assert shape_of_source(LONG.replace("tril", "triu"), "attention").shape != one.shape
     assert shape_of_source("def attention(:", "attention") is None
     assert shape_of_source(f"{LONG}\nBIG = 0x{'f' * 5000}\n", "attention")  # too long to be written in decimal
+
+
+@pytest.mark.parametrize(
+    ("was", "disguised"),
+    [
+        ("    rows,", "    pass\n    rows,"),
+        ("    rows,", "    ...\n    rows,"),
+        ("    scores = (", "    scores: torch.Tensor = ("),
+        ("    scores = (", "    scores: Tensor\n    scores = ("),
+        ("attention(q, k, v):", "attention(q: Tensor, k: 'Tensor', v: Tensor | None) -> tuple[Tensor, Tensor]:"),
+        ("\ndef", "\ntorch: Any\nmath: Any\ndef"),
+        ("    rows,", "    scores.shape: tuple\n    rows,"),
+        ("    rows,", '    """Attention."""\n    rows,'),
+        ("\ndef", '\n"""By me."""\ndef'),
+    ],
+)
+def test_statements_that_do_nothing_and_types_make_no_other_answer_of_a_copy(was, disguised):
+    assert was in LONG
+    one, other = (shape_of_source(source, "attention") for source in (LONG, LONG.replace(was, disguised)))
+    assert (one.shape, one.passages) == (other.shape, other.passages)
+
+
+def test_what_an_annotation_says_to_triton_is_part_of_an_answer():
+    plain = "@triton.jit\ndef kernel(x, BLOCK):\n    tl.store(x, BLOCK)\n"
+    constant = plain.replace("BLOCK):", "BLOCK: tl.constexpr):")
+    assert shape_of_source(plain).shape != shape_of_source(constant).shape
 
 
 def test_attributes_and_methods_of_the_students_own_are_names_too():
@@ -88,7 +115,7 @@ def test_a_copied_pair_and_a_ring_are_found_and_who_was_first(students, seed):
     assert set(sure) == set(map(tuple, made.copied))
     for each in sure.values():
         lessons = {lesson for lesson, _, _ in each.exercises}
-        times = {s: min(group.snapshot.book.handed_in[x, s] for x in lessons) for s in each.students}
+        times = {s: min(made.attempts[x, s][0]["submitted"] for x in lessons) for s in each.students}
         assert each.first == min(times, key=times.get)
 
 
@@ -152,6 +179,79 @@ def test_honest_students_of_the_real_course_are_not_accused_and_a_copy_among_the
             answers["s07"] = ["of his own", "as s07 wrote it"]
             answers["s23"] = ["of his own", "renamed by s23"]
     assert [sorted(each.students) for each in integrity.alike(group, shapes)] == [["s07", "s23"]]
+
+
+EARLY = LONG.replace("    peak =", "    scores = scores.float()\n    peak =")
+
+
+def _cells(source):
+    return json.dumps({"cells": [{"cell_type": "code", "id": "attention", "metadata": {}, "source": source}]})
+
+
+def _handed_in(folder, student, *attempts):
+    """Write a student's graded attempts at a lesson, as (time, source); the last one counts."""
+    verdicts = [Verdict("attention", 1, 1.0, Outcome.PASSED).to_json()]
+    kept = folder / "history" / "02_x"
+    book = folder / "autograded" / student / "02_x" / "02_x.ipynb"
+    files = {folder / "graded" / "02_x" / f"{student}.json": json.dumps({"verdicts": verdicts})}
+    lines = []
+    for n, (time, source) in enumerate(attempts):
+        lines.append(json.dumps({"submitted": time, "graded": "", "digest": str(n), "verdicts": verdicts}) + "\n")
+        files[kept / ".cells" / student / f"{n}.ipynb"] = files[book] = _cells(source)
+    for path, text in {**files, kept / f"{student}.jsonl": "".join(lines)}.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def _told(folder):
+    """Return what is said of a class in which ada and ben share an answer that is long, and eighteen have their own."""
+    names = ["ada", "ben", *(f"s{n:02d}" for n in range(18))]
+    for name in names[2:]:
+        _handed_in(folder, name, ("2026-09-01 10:00:00 UTC", "x = 1"))
+    shapes, key = snapshot.Shapes(), ("02_x", "attention")
+    shapes.starter[key], shapes.own[key] = 10, "own"
+    shapes.answers[key] = {name: ["shared" if name in ("ada", "ben") else name, f"by {name}"] for name in names}
+    shapes.tokens = dict.fromkeys([*names, "shared"], 300)
+    read = snapshot.read(folder)
+    read.book.handed_in = {("02_x", "ada"): "2026-09-30 10:00:00", ("02_x", "ben"): "2026-09-20 10:00:00"}
+    (found,) = integrity.alike(figures.gather(read), shapes)
+    assert sorted(found.students) == ["ada", "ben"]
+    return found
+
+
+def test_who_hands_in_another_exercise_later_is_still_who_had_the_shared_answer_first(tmp_path):
+    _handed_in(tmp_path, "ada", ("2026-09-10 10:00:00 UTC", LONG), ("2026-09-30 10:00:00 UTC", LONG))
+    _handed_in(tmp_path, "ben", ("2026-09-20 10:00:00 UTC", LONG.replace("peak", "most")))
+    found = _told(tmp_path)
+    assert (found.first, found.students) == ("ada", ("ada", "ben"))
+
+
+def test_an_early_attempt_without_the_shared_answer_makes_nobody_the_first(tmp_path):
+    _handed_in(tmp_path, "ada", ("2026-09-10 10:00:00 UTC", LONG))
+    _handed_in(tmp_path, "ben", ("2026-09-01 10:00:00 UTC", "attention = None"), ("2026-09-20 10:00:00 UTC", LONG))
+    assert _told(tmp_path).first == "ada"
+
+
+def test_who_improves_the_answer_after_it_was_copied_is_still_the_first(tmp_path):
+    _handed_in(tmp_path, "ada", ("2026-09-10 10:00:00 UTC", EARLY), ("2026-09-30 10:00:00 UTC", LONG))
+    _handed_in(tmp_path, "ben", ("2026-09-20 10:00:00 UTC", EARLY))
+    assert _told(tmp_path).first == "ada"
+
+
+def test_without_the_code_of_attempts_the_first_attempt_says_who_was_first(tmp_path):
+    _handed_in(tmp_path, "ada", ("2026-09-10 10:00:00 UTC", LONG), ("2026-09-30 10:00:00 UTC", LONG))
+    _handed_in(tmp_path, "ben", ("2026-09-20 10:00:00 UTC", LONG))
+    shutil.rmtree(tmp_path / "history" / "02_x" / ".cells")
+    assert _told(tmp_path).first == "ada"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_where_no_time_of_a_students_attempts_is_known_nobody_is_the_first(tmp_path, kept):
+    _handed_in(tmp_path, "ada", (None, LONG), ("2026-09-30 10:00:00 UTC", LONG) if kept else (None, LONG))
+    _handed_in(tmp_path, "ben", ("2026-09-20 10:00:00 UTC", LONG))
+    if not kept:
+        shutil.rmtree(tmp_path / "history")
+    assert _told(tmp_path).first is None
 
 
 @pytest.mark.parametrize("telling", [True, False])
