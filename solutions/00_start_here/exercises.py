@@ -197,8 +197,11 @@ ROOFLINE_TIME = Exercise(
                 dict(flops=2000, nbytes=1000, peak_flops=100, bandwidth=10),
                 dict(flops=50, nbytes=25, peak_flops=100, bandwidth=10),
                 dict(flops=2 * 10**9, nbytes=3 * 10**9, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),
+                dict(flops=2950, nbytes=300, peak_flops=100, bandwidth=10),  # just below the ridge
             ],
-            hidden=lambda r: [_work(r, r.uniform(0.1, 0.9)) for _ in range(3)],
+            hidden=lambda r: [
+                _work(r, ratio) for ratio in (r.uniform(0.1, 0.9), r.uniform(0.1, 0.9), r.uniform(0.97, 0.99))
+            ],
         ),
         Part(
             "compute-bound",
@@ -208,8 +211,11 @@ ROOFLINE_TIME = Exercise(
                 dict(flops=10**13, nbytes=10**9, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),
                 dict(flops=70, nbytes=5, peak_flops=100, bandwidth=10),
                 dict(flops=2**19, nbytes=2**8, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),  # less than 1 ns
+                dict(flops=3050, nbytes=300, peak_flops=100, bandwidth=10),  # just above the ridge
             ],
-            hidden=lambda r: [_work(r, r.uniform(1.1, 10)) for _ in range(3)],
+            hidden=lambda r: [
+                _work(r, ratio) for ratio in (r.uniform(1.1, 10), r.uniform(1.1, 10), r.uniform(1.01, 1.03))
+            ],
         ),
         Part(
             "both equal, and a copy",
@@ -233,7 +239,7 @@ ROOFLINE_TIME = Exercise(
         Mistake(
             "added",
             "the two times are added: data moves while arithmetic runs, so the longer one decides alone",
-            lambda **a: (float(sum(_times(**a))), _roofline(**a)[1]),
+            lambda **a: (float(sum(_times(**a))), "memory" if len({*_times(**a)}) == 1 else None),
         ),
         Mistake(
             "no time without FLOPs",
@@ -346,10 +352,15 @@ PREDICT_H100 = Exercise(
 )
 
 
-def _crossing(n: int, k: int, itemsize: int, peak_flops: float, bandwidth: float) -> int:
-    """The m at which 2·m·n·k/peak overtakes (m·k + k·n + m·n)·itemsize/bandwidth, solved for m and rounded up."""
+def _equal(n: int, k: int, itemsize: int, peak_flops: float, bandwidth: float) -> Fraction:
+    """The m at which 2·m·n·k/peak is (m·k + k·n + m·n)·itemsize/bandwidth."""
     ridge = Fraction(peak_flops) / Fraction(bandwidth) * itemsize
-    return math.floor(ridge * n * k / (2 * n * k - ridge * (n + k))) + 1
+    return ridge * n * k / (2 * n * k - ridge * (n + k))
+
+
+def _crossing(**layer: float) -> int:
+    """The first m beyond that."""
+    return math.floor(_equal(**layer)) + 1
 
 
 def _without(what: str) -> Callable[..., int]:
@@ -432,6 +443,11 @@ RIDGE_ROWS = Exercise(
             "the ridge itself",
             "this is the ridge in FLOP/byte, expected rows: the intensity of m rows depends on itemsize, n and k too",
             lambda itemsize, peak_flops, bandwidth, **_: math.ceil(peak_flops / bandwidth),
+        ),
+        Mistake(
+            "not rounded",
+            "at this number of rows both times are equal: expected an int, the first number above it",
+            lambda **a: float(_equal(**a)),
         ),
     ),
     needs=("tensor_bytes", "matmul_cost", "roofline_time"),

@@ -304,6 +304,46 @@ def tensor_bytes(shape, itemsize):
         "one row fewer is compute-bound too",
     ),
     Submission(
+        "ramon",
+        "adds the times and calls all work memory-bound; the number of rows where both times are equal",
+        patches=(
+            rewrite(
+                "roofline_time",
+                """
+def roofline_time(flops, nbytes, peak_flops, bandwidth):
+    seconds = 0
+    for amount, rate in ((flops, peak_flops), (nbytes, bandwidth)):
+        seconds += amount / rate
+    return seconds, "memory"
+""",
+            ),
+            rewrite(
+                "ridge_rows",
+                """
+def ridge_rows(n, k, itemsize, peak_flops, bandwidth):
+    # 2mnk / peak_flops = itemsize (mk + kn + mn) / bandwidth, solved for m
+    per_row = 2 * n * k / peak_flops - itemsize * (n + k) / bandwidth
+    return itemsize * n * k / bandwidth / per_row
+""",
+            ),
+        ),
+        expect={
+            "roofline_time": Expected(0, says="the two times are added"),
+            "ridge_rows": Expected(0, says="both times are equal: expected an int"),
+        },
+    ),
+    slip(
+        "sonja",
+        "takes times that are close for equal ones",
+        "roofline_time",
+        {
+            "    if memory >= compute:\n        return memory,": "    if memory > 0.95 * compute:\n"
+            "        return max(memory, compute),"
+        },
+        "seconds is right and bound is not",
+        2,
+    ),
+    Submission(
         "quim",
         "reads the output, too; no time without FLOPs; adds both times of a product; no results",
         patches=(

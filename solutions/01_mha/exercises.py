@@ -567,11 +567,14 @@ def _layer_session(
     return {"init": [*weights, Dh, B, sum(chunks) + room], "steps": steps}
 
 
-def _held(init, steps, fill=False):
-    """Return the chunks, None for those that the cache has no room for; with `fill` one of these leaves it full."""
+def _held(init, steps, fill=False, limit=0):
+    """Return the chunks, None for those that the cache has no room for; with `fill` one of these leaves it full.
+
+    `limit` moves the largest length that is accepted.
+    """
     length, chunks = 0, []
     for _, (x,) in steps:
-        fits = length + x.shape[1] <= init[-1]
+        fits = length + x.shape[1] <= init[-1] + limit
         length = length + x.shape[1] if fits else init[-1] if fill else length
         chunks.append(x if fits else None)
     return chunks
@@ -596,6 +599,7 @@ def _layer_wrong(
     cached=True,
     prompt_alone=False,
     fill=False,
+    limit=0,
     plain=(),
     mixed=False,
     project=True,
@@ -606,8 +610,9 @@ def _layer_wrong(
     """The layer step by step, or nothing where a mistake cannot be made. The keywords make the named mistakes.
 
     With `prompt_alone` a call with several tokens sees no others, with `fill` a refused one fills the cache.
-    `plain` numbers the weights (0 to 3) that are multiplied by without being transposed. With `split_last`, and without
-    `joined`, the heads of a token lie in one another and not one after the other.
+    `limit` moves the largest length that is accepted. `plain` numbers the weights (0 to 3) that are multiplied by
+    without being transposed. With `split_last`, and without `joined`, the heads of a token lie in one another and not
+    one after the other.
     """
     *weights, head_dim, batch, _ = init
     if any(weights[n].shape[0] != weights[n].shape[1] for n in plain):
@@ -622,7 +627,7 @@ def _layer_wrong(
         return y.unflatten(-1, (-1, head_dim))
 
     keys, values, results = [], [], []
-    for x in _held(init, steps, fill):
+    for x in _held(init, steps, fill, limit):
         if x is None:
             results.append("ValueError")
             continue
@@ -680,11 +685,11 @@ CACHED_ATTENTION = Exercise(
             1,
             visible=[
                 dict(B=2, D=10, H=4, G=1, Dh=4, chunks=(6, 1, 1, 2)),
-                dict(B=1, D=10, H=4, G=2, Dh=3, chunks=(3, 1, 2), room=-1, then=(1,)),
+                dict(B=1, D=10, H=4, G=2, Dh=3, chunks=(3, 1, 3), room=-1, then=(1, 1)),
             ],
             hidden=lambda r: [
                 _layer_shape(r, (r.randint(2, 8), 1, r.randint(1, 3), 1)),
-                _layer_shape(r, (r.randint(2, 5), 1, r.randint(4, 6))) | dict(room=-2, then=(1, 1)),
+                _layer_shape(r, (r.randint(2, 5), 1, last := r.randint(4, 6))) | dict(room=-2, then=(1, last - 3)),
             ],
         ),
     ),
@@ -705,9 +710,14 @@ CACHED_ATTENTION = Exercise(
         ),
         _layer_slip(
             "refused but filled",
-            "the cache changes before a call is refused: it keeps those of the refused tokens that still fit, append "
-            "all of a call at once",
+            "the cache changes before a call is refused: some of the refused tokens are kept or counted, append all of "
+            "a call at once",
             fill=True,
+        ),
+        _layer_slip(
+            "last place refused",
+            "a call that just fits is refused: length + S == capacity fills the cache, and only more is too much",
+            limit=-1,
         ),
         _layer_slip(
             "tokens and heads mixed",

@@ -713,6 +713,19 @@ class KVCache:
         "append all of a call at once",
         3,
     ),
+    slip(
+        "lia",
+        "refuses what just fits",
+        "CachedAttention",
+        {
+            "        k_all, v_all =": "        if self.cache.length() + x.shape[1] >= self.capacity:\n"
+            '            raise ValueError("the cache is full")\n'
+            "        k_all, v_all =",
+            "        self.head_dim = head_dim\n": "        self.head_dim, self.capacity = head_dim, capacity\n",
+        },
+        "a call that just fits is refused",
+        3,
+    ),
     Submission(
         "hana",
         "hands in unfinished cells",

@@ -160,11 +160,24 @@ def _normal(x: Tensor, weight: Tensor, eps: float = EPS, *, mean: bool = False, 
 _norm_slips = norm_mistakes(_normal)
 
 
-def _variance(x: Tensor, weight: Tensor, eps: float = EPS, *, correction: int = 1, mean: bool = False) -> Tensor:
-    """Rows over the root of their variance; with `mean` its square is added back."""
+def _variance(
+    x: Tensor,
+    weight: Tensor,
+    eps: float = EPS,
+    *,
+    correction: int = 1,
+    mean: bool = False,
+    centred: bool = False,
+    outside: bool = False,
+) -> Tensor:
+    """Rows over the root of their variance; with `mean` its square is added back.
+
+    `centred` rows lose their mean, and with `outside` eps is added to the root.
+    """
     middle = x.mean(-1, keepdim=True)
-    variance = (x - middle).square().sum(-1, keepdim=True) / (x.shape[-1] - correction)
-    return x / (variance + mean * middle.square() + eps).sqrt() * weight
+    square = (x - middle).square().sum(-1, keepdim=True) / (x.shape[-1] - correction) + mean * middle.square()
+    root = square.sqrt() + eps if outside else (square + eps).sqrt()
+    return (x - middle if centred else x) / root * weight
 
 
 def _clamped(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
@@ -246,13 +259,34 @@ RMS = Exercise(
             lambda x, weight, eps=EPS: x / (x.square().mean() + eps).sqrt() * weight,
         ),
         *(
-            Mistake(
-                "variance",
-                "the rows are divided by the root of a variance, expected of the mean of the squares: torch.var "
-                "subtracts the mean, and divides by one less than the width",
-                lambda wrong=wrong, **a: _variance(**a, **wrong),
+            Mistake(name, message, lambda wrong=wrong, **a: _variance(**a, **wrong))
+            for name, message, changes in (
+                (
+                    "variance",
+                    "the rows are divided by the root of a variance, expected of the mean of the squares: the variance "
+                    "subtracts the row's mean before it squares",
+                    (dict(correction=0), dict(correction=0, outside=True)),
+                ),
+                (
+                    "sample variance",
+                    "the rows are divided by the root of a variance, expected of the mean of the squares: torch.var "
+                    "and torch.std subtract the mean, and divide by one less than the width",
+                    ({}, dict(outside=True)),
+                ),
+                (
+                    "sample variance and the mean",
+                    "the mean's square is added to a sample variance, expected the mean of the squares: torch.var "
+                    "divides by one less than the width",
+                    (dict(mean=True),),
+                ),
+                (
+                    "standardised",
+                    "the rows are standardised, with a sample variance: RMSNorm does not subtract the mean, and "
+                    "divides by the root of the mean of the squares",
+                    (dict(centred=True), dict(centred=True, outside=True)),
+                ),
             )
-            for wrong in ({}, dict(correction=0), dict(mean=True))
+            for wrong in changes
         ),
         Mistake(
             "eps as the least mean square",

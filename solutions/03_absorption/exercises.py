@@ -802,6 +802,15 @@ def _break_even(T, Dn, Dv, R, *, extra=0, weights=None):
     return low
 
 
+def _one_width(wrong, Dn, Dv, T, R, places):
+    """The break-even with twice a width in place of Dn + Dv: where R is multiplied (0), where 2R is lessened (1), both.
+
+    NaN where the widths are equal, or where nothing is left of 2R.
+    """
+    expanded, less = (2 * wrong if place in places else Dn + Dv for place in (0, 1))
+    return 1 / (1 / T + (2 * R - less) / (R * expanded)) if Dn != Dv and less < 2 * R else math.nan
+
+
 BREAK_EVEN_QUERIES = Exercise(
     name="break_even_queries",
     needs=("absorb_costs",),
@@ -811,7 +820,7 @@ BREAK_EVEN_QUERIES = Exercise(
         Part(
             "any layer",
             1,
-            visible=[dict(T=3000, Dn=128, Dr=64, Dv=128, R=512), dict(T=100, Dn=16, Dr=8, Dv=12, R=32)],
+            visible=[dict(T=3000, Dn=128, Dr=64, Dv=128, R=512), dict(T=100, Dn=16, Dr=8, Dv=10, R=32)],
             hidden=lambda r: [dict(T=r.randint(1, 20000)) | widths(r) for _ in range(3)],
         ),
     ),
@@ -830,6 +839,26 @@ BREAK_EVEN_QUERIES = Exercise(
             "W_UV left out",
             "only W_UK is counted in the expansion and the projection: W_UV has its share in both",
             lambda T, Dn, Dr, Dv, R: _break_even(T, Dn, Dv, R, weights=Dn),
+        ),
+        *(
+            Mistake(
+                name,
+                message,
+                lambda T, Dn, Dr, Dv, R, which=which, places=places: _one_width((Dn, Dv)[which], Dn, Dv, T, R, places),
+            )
+            for which, name, message in (
+                (
+                    0,
+                    "Dn for Dv",
+                    "Dn stands where Dv belongs: a head's key is Dn wide and its value Dv, which add up to Dn + Dv",
+                ),
+                (
+                    1,
+                    "Dv for Dn",
+                    "Dv stands where Dn belongs: a head's key is Dn wide and its value Dv, which add up to Dn + Dv",
+                ),
+            )
+            for places in ((0, 1), (0,), (1,))
         ),
         *(
             Mistake(

@@ -584,6 +584,29 @@ def latent_attention(q_latent, q_rope, c_kv, k_rope, scale):
         },
     ),
     Submission(
+        "ines",
+        "a value's width for the key's",
+        patches=(
+            rewrite(
+                "break_even_queries",
+                """
+def break_even_queries(T, Dn, Dr, Dv, R):
+    weights = 2 * Dv * R
+    return T * weights / (weights + T * 2 * (R - Dv))
+""",
+            ),
+        ),
+        expect={"break_even_queries": Expected(1, Outcome.PARTIAL, "Dv stands where Dn belongs")},
+    ),
+    slip(
+        "jana",
+        "a key's width for the value's, in the projections alone",
+        "break_even_queries",
+        {"(R * (Dn + Dv))": "(R * 2 * Dn)"},
+        "Dn stands where Dv belongs",
+        1,
+    ),
+    Submission(
         "xaver",
         "a finite number for −inf",
         patches=(replace("latent_attention", "-math.inf", "-1e4"),),

@@ -69,19 +69,50 @@ PREDICT = Exercise(
             _traffic(lambda i: i + 20, lambda i: i),
         ),
         Mistake(
-            "mean written in full",
-            "eager_bytes counts a full write for the mean: it writes one number per row, which is left out",
+            "one pass too many",
+            "eager_bytes has a pass of 4 bytes a number too many: the square reads its input once, though it "
+            "multiplies it by itself, and the mean writes one number per row, which is left out",
             _traffic(lambda i: 2 * i + 40),
         ),
         Mistake(
-            "weight pass left out",
-            "eager_bytes leaves out the multiplication by the weight: it reads and writes the whole tensor once more",
+            "two passes too many",
+            "eager_bytes has two passes of 4 bytes a number too many: the square reads its input once, the mean writes "
+            "one number per row, which is left out, and no product reads more than one whole tensor",
+            _traffic(lambda i: 2 * i + 44),
+        ),
+        Mistake(
+            "one pass too few",
+            "eager_bytes lacks a pass of 4 bytes a number: the mean reads the squares, and the square and both "
+            "products read and write",
+            _traffic(lambda i: 2 * i + 32),
+        ),
+        Mistake(
+            "one operation too few",
+            "eager_bytes lacks an operation that reads and writes 4 bytes a number: there are three, the square and "
+            "the products with the root and with the weight",
             _traffic(lambda i: 2 * i + 28),
         ),
         Mistake(
             "fused reads twice",
             "fused_bytes reads the row twice, for the mean and for the result: a fused kernel keeps it on the chip",
             _traffic(lambda i: 2 * i + 36, lambda i: 3 * i),
+        ),
+        Mistake(
+            "fused reads or writes",
+            "fused_bytes counts one pass: the kernel reads x and writes the result",
+            _traffic(lambda i: 2 * i + 36, lambda i: i),
+        ),
+        Mistake(
+            "fused in float32",
+            "fused_bytes takes x and the result at 4 bytes a number: in memory both have itemsize, float32 is only on "
+            "the chip",
+            _traffic(lambda i: 2 * i + 36, lambda i: 8),
+        ),
+        Mistake(
+            "fused result in float32",
+            "fused_bytes takes x or the result at 4 bytes a number: in memory both have itemsize, float32 is only on "
+            "the chip",
+            _traffic(lambda i: 2 * i + 36, lambda i: i + 4),
         ),
         Mistake(
             "inverted",

@@ -279,7 +279,7 @@ def rope_query_key(q_rope, k_rope, cos, sin):
             ),
         ),
         expect={
-            **says("predict_norm_bytes", "a full write for the mean"),
+            **says("predict_norm_bytes", "the mean writes one number per row"),
             **not_right("scale_add", "y is not added"),
             **not_right("rms_norm", "that is LayerNorm"),
             **not_right("apply_rope", "stored as two halves"),
@@ -337,6 +337,35 @@ def rope_query_key(q_rope, k_rope, cos, sin):
             **not_right("rope_query_key", "is read or written at row s"),
         },
     ),
+    *(
+        slip(student, about, "predict_norm_bytes", {old: new}, words)
+        for student, about, old, new, words in (
+            (
+                "hugo",
+                "a square that reads its input twice",
+                "+ (4 + 4) + 4 +",
+                "+ (4 + 4 + 4) + 4 +",
+                "the square reads its input once",
+            ),
+            (
+                "ines",
+                "a square that reads twice, and a mean that writes in full",
+                "(itemsize + 4) + (4 + 4) + 4 + (4 + 4) + (4 + 4) + (4 + itemsize)",
+                "2 * itemsize + 4 * sum((1, 3, 2, 2, 2, 1))",
+                "two passes of 4 bytes a number too many",
+            ),
+            ("jana", "a mean that reads nothing", " + 4 + ", " + ", "the mean reads the squares"),
+            ("kai", "a fused kernel that only reads", "width * 2 * itemsize", "width * itemsize", "counts one pass"),
+            ("karl", "a fused kernel in float32", "width * 2 * itemsize", "width * (4 + 4)", "takes x and the result"),
+            (
+                "kurt",
+                "a fused kernel that writes float32",
+                "width * 2 * itemsize",
+                "width * (itemsize + 4)",
+                "takes x or the result",
+            ),
+        )
+    ),
     slip("egon", "sqrt for rsqrt", "rms_norm", {"tl.rsqrt": "tl.sqrt"}, "rsqrt is 1 / sqrt", told=not_right),
     slip("finn", "an eps of his own", "rms_norm", {"+ eps": "+ 1e-6"}, "take the argument", 3, told=not_right),
     Submission(
@@ -375,7 +404,7 @@ def rope_query_key(q_rope, k_rope, cos, sin):
             ),
         ),
         expect={
-            **says("predict_norm_bytes", "leaves out the multiplication by the weight"),
+            **says("predict_norm_bytes", "lacks an operation that reads and writes"),
             **not_right("scale_add", "alpha multiplies the sum"),
             **not_right("rms_norm", "not multiplied by weight"),
             **not_right("apply_rope", "the first one's new value"),

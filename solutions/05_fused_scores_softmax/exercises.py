@@ -25,6 +25,10 @@ KERNEL_ALONE = {**PASSES, "score_fused_bytes": 1, "softmax_fused_bytes": 2}
 MASK_READ = {**PASSES, "eager_bytes": 12, "score_fused_bytes": 6}
 MASK_READ_EVERYWHERE = {"eager_bytes": 12, "score_fused_bytes": 6, "softmax_fused_bytes": 10, "both_fused_bytes": 4}
 SUM_READS_ONE = {**PASSES, "eager_bytes": 10, "softmax_fused_bytes": 8}
+MASK_FREE = {**PASSES, "eager_bytes": 9, "score_fused_bytes": 3}  # adding the mask
+SOFTMAX_HALF = {**PASSES, "eager_bytes": 10, "score_fused_bytes": 4}
+FUSED_SOFTMAX_HALF = {**PASSES, "softmax_fused_bytes": 8, "both_fused_bytes": 2}
+BOTH_SOFTMAX_HALF = {"eager_bytes": 10, "score_fused_bytes": 4, "softmax_fused_bytes": 8, "both_fused_bytes": 2}
 MASK_COUNTED = "the mask is counted: it has [S, T] numbers, is not of the size of the scores, and is left out"
 PRODUCTS_FREE = {"eager_bytes": 9, "score_fused_bytes": 4, "softmax_fused_bytes": 7, "both_fused_bytes": 2}
 
@@ -113,6 +117,25 @@ PREDICT_BYTES = Exercise(
             "sum reads one",
             "eager_scores lacks a pass: the sum reads both products and writes, the scale reads and writes",
             _traffic(SUM_READS_ONE),
+        ),
+        Mistake(
+            "softmax one pass short",
+            "eager_softmax lacks a pass: adding the mask reads and writes the scores, and so does the softmax",
+            _traffic(SOFTMAX_HALF),
+        ),
+        Mistake(
+            "softmax without the mask",
+            "eager_softmax lacks two passes: adding the mask is an operation of its own, which reads and writes the "
+            "scores",
+            _traffic(MASK_FREE),
+        ),
+        *(
+            Mistake(
+                "fused softmax one pass short",
+                "the fused softmax counts one pass: it reads the scores and writes the weights",
+                _traffic(passes),
+            )
+            for passes in (FUSED_SOFTMAX_HALF, BOTH_SOFTMAX_HALF)
         ),
         Mistake(
             "products not written",

@@ -1,6 +1,17 @@
 """The sample class of lesson 05: right in several styles, slow, wrong, and dishonest; every named mistake is shown."""
 
-from autograder.course.sample import Expected, Submission, add_cell, not_right, replace, rewrite, says, slow, unfinished
+from autograder.course.sample import (
+    Expected,
+    Submission,
+    add_cell,
+    not_right,
+    replace,
+    rewrite,
+    says,
+    slip,
+    slow,
+    unfinished,
+)
 from autograder.judging.verdict import Outcome
 
 PASSES = '{"eager_bytes": 11, "score_fused_bytes": 5, "softmax_fused_bytes": 9, "both_fused_bytes": 3}'
@@ -616,6 +627,35 @@ def masked_softmax(scores, seq_lens):
             **not_right("masked_softmax", "NaN + -inf is NaN", 2),
             **not_right("long_softmax", "relative to each block's own maximum"),
         },
+    ),
+    *(
+        slip(student, about, "predict_score_bytes", {PASSES: passes}, words)
+        for student, about, passes, words in (
+            (
+                "anna",
+                "an eager softmax that only writes",
+                "dict(eager_bytes=7 + 2 + 1, score_fused_bytes=1 + 2 + 1, softmax_fused_bytes=9, both_fused_bytes=3)",
+                "eager_softmax lacks a pass",
+            ),
+            (
+                "bert",
+                "a mask that costs nothing",
+                '{"eager_bytes": 9, "score_fused_bytes": 3, "softmax_fused_bytes": 9, "both_fused_bytes": 3}',
+                "adding the mask is an operation of its own",
+            ),
+            (
+                "carl",
+                "a fused softmax that only writes",
+                '{"eager_bytes": 11, "score_fused_bytes": 5} | dict(softmax_fused_bytes=7 + 1, both_fused_bytes=1 + 1)',
+                "the fused softmax counts one pass",
+            ),
+            (
+                "dana",
+                "a softmax that only writes, fused or not",
+                '{f"{k}_bytes": 2 * n for k, n in dict(eager=5, score_fused=2, softmax_fused=4, both_fused=1).items()}',
+                "the fused softmax counts one pass",
+            ),
+        )
     ),
     Submission(
         "ulla",

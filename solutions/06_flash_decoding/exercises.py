@@ -520,6 +520,11 @@ def _rounded_down(length: int, T: int, num_splits: int, split: int) -> tuple[int
     return split * share, (split + 1) * share
 
 
+def _room_rounded_down(length: int, T: int, num_splits: int, split: int) -> tuple[int, int]:
+    share = T // num_splits
+    return min(split * share, length), min((split + 1) * share, length)
+
+
 def _last_lost(length: int, T: int, num_splits: int, split: int) -> tuple[int, int]:
     first, end = _bounds(length, T, num_splits, split)
     return first, min(end, length - 1)
@@ -648,6 +653,12 @@ SPLIT = Exercise(
             "share rounded down",
             "the share is length // num_splits: the tokens that do not divide are lost; round up",
             _split_by(_rounded_down),
+        ),
+        Mistake(
+            "share of T rounded down",
+            "the share is T // num_splits: the last tokens of a long sequence are read by no program, and short ones "
+            "use few splits; take ceil(length / num_splits)",
+            _split_by(_room_rounded_down),
         ),
         Mistake(
             "last token lost",
@@ -990,23 +1001,54 @@ def _causal(q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, seq_
 Last = Callable[[Tensor, Tensor, Tensor, Arguments], Tensor]  # s, h, length, sizes -> the last position that is seen
 
 
-def _seen_up_to(last: Last) -> Callable[..., Any]:
-    """Return an oracle in which head h of query s sees the positions up to `last`."""
+def _own_position(s: Tensor, h: Tensor, length: Tensor, sizes: Arguments) -> Tensor:
+    return length - sizes["S"] + s
+
+
+def _seen_up_to(
+    last: Last, times: Callable[[int, int], Sequence[int]] = lambda length, T: [1] * length
+) -> Callable[..., Any]:
+    """Return an oracle in which head h of query s sees the positions up to `last`, each as often as `times` says.
+
+    `times(length, T)` is of the positions 0, 1, …; further ones are not seen.
+    """
 
     def oracle(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
         (B, S, H, _), T = q_latent.shape, c_kv.shape[1]
         c_kv, k_rope = (up_to_length(x, seq_lens) for x in (c_kv, k_rope))
         s, h = torch.arange(S).view(S, 1, 1), torch.arange(H).view(1, H, 1)
         length = seq_lens.view(B, 1, 1, 1)
-        t = torch.arange(T)
-        seen = (t < length) & (t <= last(s, h, length, {"S": S, "H": H, "T": T}))
+        counts = q_latent.new_zeros(B, 1, 1, T)
+        for b, each in enumerate(seq_lens.tolist()):
+            found = torch.tensor(times(each, T)[:each]).to(counts)
+            counts[b, 0, 0, : len(found)] = found
+        seen = torch.arange(T) <= last(s, h, length, {"S": S, "H": H, "T": T})
         scores = torch.einsum("bshr,btr->bsht", q_latent, c_kv) + torch.einsum("bshr,btr->bsht", q_rope, k_rope)
-        scores = (scores * scale).masked_fill(~seen, -INF)
+        scores = (scores * scale + counts.log()).masked_fill(~seen, -INF)
         lse = scores.logsumexp(-1)
         weights = (scores - lse.masked_fill(lse == -INF, 0)[..., None]).exp()
         return torch.einsum("bsht,btr->bshr", weights, c_kv), lse
 
     return oracle
+
+
+def _in_splits(bounds: Bounds, num_splits: Callable[[int], int]) -> Callable[..., Any]:
+    """Return an oracle that combines the splits of these bounds, `num_splits(T)` of them."""
+
+    def times(length: int, T: int) -> list[int]:
+        counts, splits = [0] * length, num_splits(T)
+        for split in range(splits):
+            for t in range(*bounds(length, T, splits, split)):
+                counts[t] += 1
+        return counts
+
+    return _seen_up_to(_own_position, times)
+
+
+SPLITS = (  # how many splits a student may choose; 1 stands for calls that this leaves right
+    *(lambda T, n=n: n for n in (1, 2, 3, 4, 8)),
+    *(lambda T, block=block: -(-T // block) for block in (16, 32, 64)),
+)
 
 
 def _rows_turned(**given: Any) -> Any:
@@ -1083,7 +1125,7 @@ FOLDED = Exercise(
                 dict(B=1, S=3, H=4, T=24),
                 dict(B=2, S=4, H=2, T=150, Dr=32, lens=(150, 38), scale=0.1),
                 dict(B=2, S=2, H=60, T=32),
-                dict(B=1, S=2, H=60, T=500),  # blocks of rows beside splits
+                dict(B=1, S=2, H=60, T=503),  # blocks of rows beside splits, which T does not divide into
                 dict(B=2, S=2, H=70, T=32),
             ],
             hidden=lambda r: [
@@ -1128,6 +1170,29 @@ FOLDED = Exercise(
             "order of the rows", ORDER, _seen_up_to(lambda s, h, length, n: length - n["S"] + (s * n["H"] + h) % n["S"])
         ),
         Mistake("order of the rows", ORDER, _rows_turned),
+        *(
+            Mistake(
+                "share rounded down",
+                "the share of a split is rounded down: the last tokens, which do not divide, are read by no program; "
+                "round up, tl.cdiv(length, num_splits)",
+                _in_splits(bounds, num_splits),
+            )
+            for num_splits in SPLITS
+            for bounds in (_rounded_down, _room_rounded_down)
+        ),
+        Mistake(
+            "last token lost",
+            "the last token of the sequence is in no split: offs_n < length",
+            _seen_up_to(_own_position, lambda length, T: [1] * (length - 1)),
+        ),
+        *(
+            Mistake(
+                "boundary counted twice",
+                "the first token of the next split counts here as well: a split ends before (split + 1) · share",
+                _in_splits(_end_included, num_splits),
+            )
+            for num_splits in SPLITS[:4]
+        ),
         Mistake(
             "mask of the first token",
             "all rows see what token 0 sees: the mask differs from row to row, by token m // H",

@@ -541,6 +541,51 @@ def into_state(peak, total, acc, scores, values):
             ),
         )
     ),
+    Submission(
+        "anna",
+        "shares of T, rounded down; shares rounded down in the fold",
+        patches=(
+            unfinished("latent_decode"),
+            unfinished("combine_splits"),
+            replace("split_decode", SHARE, "share = T // num_splits"),
+            replace("folded_decode", SHARE, "share = (length - length % num_splits) // num_splits"),
+        ),
+        expect={
+            **left_out("latent_decode", "combine_splits")[1],
+            **not_right("split_decode", "the share is T // num_splits", 1),
+            **not_right("folded_decode", "the share of a split is rounded down", 1),
+        },
+    ),
+    *(
+        Submission(
+            student,
+            what,
+            patches=(
+                *left_out("latent_decode", "split_decode", "combine_splits")[0],
+                replace("folded_decode", END, new),
+            ),
+            expect={
+                **left_out("latent_decode", "split_decode", "combine_splits")[1],
+                **not_right("folded_decode", told, score),
+            },
+        )
+        for student, what, new, told, score in (
+            (
+                "bert",
+                "the last token lost in the fold",
+                END.replace("length)", "length - 1)"),
+                "the last token of the sequence is in no split",
+                0,
+            ),
+            (
+                "carl",
+                "the boundary counted twice in the fold",
+                END.replace("(split + 1) * share", "split * share + share + 1"),
+                "the first token of the next split counts here as well",
+                1,
+            ),
+        )
+    ),
     # Not from a kernel, or not all of it
     Submission(
         "uma",
