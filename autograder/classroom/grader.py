@@ -186,20 +186,20 @@ class Grader:
 
     def _cut(self, lesson: Lesson, each: Exercise, cells: Sequence[Cell], solution: Cell) -> list[Job]:
         """Return the jobs for an exercise with this cell as its solution: two where what it needs is defined twice."""
-        found = []
-        for last in (False, True):
-            trusted = lesson.setup, lesson.references(each.needs)
-            cut = tuple(build_program(*trusted, cells, solution, last))
-            words = (
-                [[c.name, c.source] for c in cut],
-                each.name,
-                rules_of(self.course, lesson.name, cut),
-                self.seed,
-                self.isolation,
-                str(each.limits),
-            )
-            found.append(Job(each, cut, hashlib.sha256(json.dumps(words).encode()).hexdigest()))
-        return found
+        trusted = lesson.setup, lesson.references(each.needs)
+        cuts = dict.fromkeys(tuple(build_program(*trusted, cells, solution, last)) for last in (False, True))
+        return [Job(each, cut, self._key(lesson, each, cut)) for cut in cuts]
+
+    def _key(self, lesson: Lesson, each: Exercise, cut: tuple[Cell, ...]) -> str:
+        words = (
+            [[c.name, c.source] for c in cut],
+            each.name,
+            rules_of(self.course, lesson.name, cut),
+            self.seed,
+            self.isolation,
+            str(each.limits),
+        )
+        return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 
     def verdict(self, lesson: Lesson, job: Job) -> Verdict:
         """Return the verdict of a job: known, or reached now. Threads that ask for the same one wait for one of them.

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 MAX_CODE = 1 << 17  # characters of a cell; what is longer is not parsed, and counts as broken
+SHORT = 1 << 13  # characters of a cell that is kept as it was read
 DEFINING = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 BINDING = (
     *DEFINING,
@@ -206,10 +207,16 @@ def _codes(sources: tuple[str, ...]) -> list[_Code]:
     return [_code(source) for source in sources]
 
 
-@functools.lru_cache(maxsize=1024)
 def _code(source: str) -> _Code:
+    return _short_code(source) if len(source) <= SHORT else _read(source)
+
+
+def _read(source: str) -> _Code:
     plain = without_magics(source)
     return _Code(plain, _statements(plain))
+
+
+_short_code = functools.lru_cache(maxsize=128)(_read)  # the same cells come again: in a session, of a lesson
 
 
 def parse(source: str, filename: str = "<unknown>", mode: Literal["exec", "eval"] = "exec") -> Any:
