@@ -180,12 +180,12 @@ def session_program(namespace: dict[str, Any], course: Course, lesson: str, exer
     try:
         plan = course.lesson(lesson)
     except LessonError:  # no more of it is installed than its exercises
-        return build_program((), (), own, solution)
+        return build_program((), (), own, solution, last=True)
     for name in exercise.needs if plan.handed_out else ():
         mine, asked = defining(name, own), as_asked(name, plan.solutions[name])
         if mine and mine[-1] is not solution and asked:
             own[own.index(mine[-1])] = replace(mine[-1], source=f"{mine[-1].source}\n{asked}")
-    return build_program(plan.setup, plan.references(exercise.needs), own, solution)
+    return build_program(plan.setup, plan.references(exercise.needs), own, solution, last=True)
 
 
 def as_asked(name: str, starter: str) -> str:

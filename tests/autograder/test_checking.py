@@ -197,6 +197,7 @@ ELSEWHERE = {  # in other cells: what they do, and whether the judge sees it
     ),
     "a name that only the session has": (["globals()['factors'] = [2]"], False),
     "a cell that fails after it": (["factors = [2]", "raise ValueError"], True),
+    "what it needs, twice": (["factors = [3]", "factors = [2]"], True),
     "a module in the folder": (["open('of_mine.py', 'w').write('factors = [2]')\nfrom of_mine import factors"], False),
     "a hidden builtin": (["factors = [2]\nprint = sum = lambda *_: None"], True),
     "a package that the course brings": (["import nbformat\nfactors = [2] if nbformat else []"], True),
@@ -288,6 +289,8 @@ def test_of_several_definitions_the_one_that_ran_last_is_checked():
     assert in_session(["import torch", wrong, right], "double") is None
     assert in_session(["import torch", right, faster], "double") is None
     assert "expected" in in_session(["import torch", right, wrong], "double")
+    helped = ["import torch", "def two(): return 3", "def double(x): return two() * x"]
+    assert in_session([*helped, "def two(): return 2"], "double") is None
 
 
 HANDED_OUT = {  # where no lesson's script is: the student's cells, and whether the check of quad passes
