@@ -28,6 +28,7 @@ import torch
 
 from autograder import progress as notes
 from autograder.classroom import report
+from autograder.course.colab import INSTALL
 from autograder.course.course import PROJECT, Course, find_course
 from autograder.course.lesson import LessonError
 from autograder.isolation.sandbox import Sandbox
@@ -161,8 +162,10 @@ def _shell_of(namespace: dict[str, Any]) -> Any:
     return shell if shell is not None and shell.user_ns is namespace else None
 
 
-def session_program(namespace: dict[str, Any], course: Course, lesson: str, exercise: Exercise) -> list[Cell]:
-    """Return the program that the judge would run, from the cells that this session has run.
+def session_program(
+    namespace: dict[str, Any], course: Course, lesson: str, exercise: Exercise, last: bool = True
+) -> list[Cell]:
+    """Return the program that the judge would run, from the cells that this session has run (`last` as there).
 
     The lesson's set-up is the lesson's own. Where its script is not installed, the session's own predecessors stand in
     for the right ones, called as those are.
@@ -171,25 +174,35 @@ def session_program(namespace: dict[str, Any], course: Course, lesson: str, exer
     """
     shell = _shell_of(namespace)
     history = shell.history_manager.input_hist_raw if shell else namespace.get("In", ())  # `In` has no magics any more
-    own = [Cell(f"cell {n}", source) for n, source in enumerate(history)]
+    own = [Cell(f"[{n}]", source) for n, source in enumerate(history)]  # as Jupyter shows it
+    try:
+        plan = course.lesson(lesson)
+    except LessonError:  # no more of it is installed than its exercises
+        plan = None
+    if plan:
+        given = {cell.source for cell in plan.notebook.cells if _is_given(cell)}
+        own = [cell for cell in own if cell.source not in given]
     found = defining(exercise.name, own)
     if not found:
         raise CheckFailed(f"no cell that was run defines {exercise.name}: write it in its own cell, and run that")
     solution = replace(found[-1], name=exercise.name)
     own[own.index(found[-1])] = solution
-    try:
-        plan = course.lesson(lesson)
-    except LessonError:  # no more of it is installed than its exercises
-        return build_program((), (), own, solution, last=True)
+    if plan is None:
+        return build_program((), (), own, solution, last)
     for name in exercise.needs if plan.handed_out else ():
         mine, asked = defining(name, own), as_asked(name, plan.solutions[name])
         if mine and mine[-1] is not solution and asked:
             own[own.index(mine[-1])] = replace(mine[-1], source=f"{mine[-1].source}\n{asked}")
-    return build_program(plan.setup, plan.references(exercise.needs), own, solution, last=True)
+    return build_program(plan.setup, plan.references(exercise.needs), own, solution, last)
+
+
+def _is_given(cell: Any) -> bool:
+    """Return whether a cell of a lesson is none of the student's: the grader has it, or runs without it."""
+    return cell["id"] == INSTALL or cell.metadata.get("nbgrader", {}).get("locked", False)
 
 
 def as_asked(name: str, starter: str) -> str:
-    """Return a statement that has a function of the student's take what its starter takes, as the right one does.
+    """Return statements that have a function of the student's take what its starter takes, as the right one does.
 
     Empty for a kernel or a class.
     """
@@ -200,7 +213,8 @@ def as_asked(name: str, starter: str) -> str:
                 arg.annotation = None
             names = [arg.arg for arg in (*given.posonlyargs, *given.args)]
             names += [f"{arg.arg}={arg.arg}" for arg in given.kwonlyargs]
-            return f"{name} = (lambda own: lambda {ast.unparse(given)}: own({', '.join(names)}))({name})"
+            called = f"def {name}({ast.unparse(given)}): return own({', '.join(names)})"
+            return f"def _{name}_as_asked(own):\n    {called}\n    return {name}\n{name} = _{name}_as_asked({name})"
     return ""
 
 
@@ -273,24 +287,31 @@ def _confirmed(
     """
     reason = next((each.reason for each in calls if each and each.reason), None)
     try:
-        cells = session_program(namespace, course, lesson, exercise)
-        said = (module := foreign(cells)) and ALIEN.format(module)
+        ways = [session_program(namespace, course, lesson, exercise, last) for last in (True, False)]
+        said = (module := foreign(ways[0])) and ALIEN.format(module)
     except CheckFailed as error:
-        cells, said = [], str(error) if _shell_of(namespace) else reason
-    if said or not cells:
-        failed = Failure(Outcome.WRONG, said or "", case=str(cases[0]))
-        return verdict_from(exercise, cases, {0: failed}) if said else None
-    if find_spec("triton") and any(each.replayed for each in course.exercises(lesson)):
-        workers = _started(course, KernelWorkers)
-        settle = Answers(exercise, cells, workers) if exercise.replayed else None
-        found = judge(exercise, cells, VISIBLE_SEED, workers.sandbox, settle, hidden=False)
-    else:
-        found = judge(exercise, cells, VISIBLE_SEED, _started(course, Sandbox), hidden=False)
+        ways, said = [], str(error) if _shell_of(namespace) else reason
+    if said or not ways:
+        failed = dict.fromkeys(range(len(cases)), Failure(Outcome.WRONG, said or ""))
+        return verdict_from(exercise, cases, failed) if said else None
+    found = _judged(course, lesson, exercise, ways[0])
+    if found.outcome is not Outcome.PASSED and ways[0] != ways[1]:
+        other = _judged(course, lesson, exercise, ways[1])
+        found = other if other.outcome is Outcome.PASSED else found
     if found.outcome is Outcome.FAULT:
         return replace(verdict_from(exercise, cases, {}), notes=(f"{UNCONFIRMED}{found.reason}",))
     if found.outcome is Outcome.PASSED or reason or None in calls:
         return found
     return replace(found, reason=f"{ALONE}. The grader would say: {found.reason}", notes=(*found.notes, ALONE))
+
+
+def _judged(course: Course, lesson: str, exercise: Exercise, cells: list[Cell]) -> Verdict:
+    """Return the judge's verdict on a program, on the visible cases."""
+    if find_spec("triton") and any(each.replayed for each in course.exercises(lesson)):
+        workers = _started(course, KernelWorkers)
+        settle = Answers(exercise, cells, workers) if exercise.replayed else None
+        return judge(exercise, cells, VISIBLE_SEED, workers.sandbox, settle, hidden=False)
+    return judge(exercise, cells, VISIBLE_SEED, _started(course, Sandbox), hidden=False)
 
 
 def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[dict[str, Any], Any, Explained | None]:

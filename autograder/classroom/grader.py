@@ -32,7 +32,7 @@ from autograder.kernels import measure
 from autograder.text import one_line
 
 EMULATED = 10  # times the limit that the caller sets, for kernels, which run emulated
-OTHERS = 4  # cells that define an exercise's function beside the one in its place, and may count in its stead
+OTHERS = 3  # cells that define an exercise's function beside the one in its place, and may count in its stead
 PENDING = "counts once the answer is right"  # what is said of the speed of an answer that is not
 NOTHING = Outcome.ABSENT, Outcome.UNREADABLE, Outcome.OTHER  # of the whole notebook: no exercise of it can be judged
 FAULT_SECONDS = 60.0  # for which a grader fault stands; a later look tries again
@@ -144,7 +144,7 @@ class Grader:
         exercise_name, _, of_speed = name.partition(":")
         each = self._limited(lesson.exercise(exercise_name))
         cells = [Cell(n, without_marks(s)) for n, s in lesson.solutions.items()]
-        job = self._cut(lesson, each, cells, next(cell for cell in cells if cell.name == each.name))[0]
+        job = self._cut(lesson, each, cells, next(cell for cell in cells if cell.name == each.name))
         return self._speed_job(job) if of_speed else job
 
     def _limited(self, each: Exercise) -> Exercise:
@@ -176,21 +176,17 @@ class Grader:
             if cell.name != each.name and cell.source not in (source, *handed_out):
                 others.pop(cell.source, None)
                 others[cell.source] = cell
-        found = self._cut(lesson, each, cells, Cell(each.name, source))
+        found = [self._cut(lesson, each, cells, Cell(each.name, source), last) for last in (False, True)]
         for cell in list(others.values())[-OTHERS:]:
             changed = {each.name: f"{each.name} in its place", cell.name: each.name}
             renamed = [replace(one, name=changed.get(one.name, one.name)) for one in cells]
-            cut = self._cut(lesson, each, renamed, Cell(each.name, cell.source))
-            found += [replace(job, cell=cell.name) for job in cut]
+            cut = self._cut(lesson, each, renamed, Cell(each.name, cell.source), last=True)
+            found.append(replace(cut, cell=cell.name))
         return _best_of(found)
 
-    def _cut(self, lesson: Lesson, each: Exercise, cells: Sequence[Cell], solution: Cell) -> list[Job]:
-        """Return the jobs for an exercise with this cell as its solution: two where what it needs is defined twice."""
-        trusted = lesson.setup, lesson.references(each.needs)
-        cuts = dict.fromkeys(tuple(build_program(*trusted, cells, solution, last)) for last in (False, True))
-        return [Job(each, cut, self._key(lesson, each, cut)) for cut in cuts]
-
-    def _key(self, lesson: Lesson, each: Exercise, cut: tuple[Cell, ...]) -> str:
+    def _cut(self, lesson: Lesson, each: Exercise, cells: Sequence[Cell], solution: Cell, last: bool = False) -> Job:
+        """Return the job for an exercise with this cell as its solution (`last` as of `build_program`)."""
+        cut = tuple(build_program(lesson.setup, lesson.references(each.needs), cells, solution, last))
         words = (
             [[c.name, c.source] for c in cut],
             each.name,
@@ -199,7 +195,7 @@ class Grader:
             self.isolation,
             str(each.limits),
         )
-        return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+        return Job(each, cut, hashlib.sha256(json.dumps(words).encode()).hexdigest())
 
     def verdict(self, lesson: Lesson, job: Job) -> Verdict:
         """Return the verdict of a job: known, or reached now. Threads that ask for the same one wait for one of them.
@@ -227,7 +223,7 @@ class Grader:
             best = self.verdict(lesson, self.chosen(lesson, job))
             if best.outcome is Outcome.FAULT:
                 return best
-            return self._keep(job, replace(best, notes=(*best.notes, self._which(lesson, job))))
+            return self._keep(job, replace(best, notes=(*best.notes, *self._note(lesson, job))))
         if job.answers:
             answers = self.verdict(lesson, job.answers)
             if answers.outcome is not Outcome.PASSED:
@@ -247,22 +243,32 @@ class Grader:
         return self._keep(job, verdict)
 
     def chosen(self, lesson: Lesson, job: Job) -> Job:
-        """Return the job whose verdict counts: the first of the best. A fault of the grader counts less than a pass."""
+        """Return the job whose verdict counts: the first that passes, else one with a fault of the grader, or the best.
 
-        def points(each: Job) -> tuple[bool, ...]:
+        What comes behind one that passes is not judged.
+        """
+        best, most = job, None
+        for each in job.choices:
             verdict, answers = self.verdict(lesson, each), each.answers and self.verdict(lesson, each.answers)
-            passed, right = (it is not None and it.outcome is Outcome.PASSED for it in (verdict, answers))
-            return passed, verdict.outcome is Outcome.FAULT, right, verdict.score or 0.0
+            if verdict.outcome is Outcome.PASSED:
+                return each
+            right = answers is not None and answers.outcome is Outcome.PASSED
+            points = verdict.outcome is Outcome.FAULT, right, verdict.score or 0.0
+            if most is None or points > most:
+                best, most = each, points
+        return best
 
-        return max(job.choices, key=points) if job.choices else job
-
-    def _which(self, lesson: Lesson, job: Job) -> str:
-        name, chosen = job.exercise.name, self.chosen(lesson, job)
+    def _note(self, lesson: Lesson, job: Job) -> list[str]:
+        """Return what is to be said of the choice, if anything is: nothing where the first one passes."""
+        first, chosen, name = job.choices[0], self.chosen(lesson, job), job.exercise.name
+        if chosen is first and self.verdict(lesson, first).outcome is Outcome.PASSED:
+            return []
         source = next((cell.source for cell in chosen.program if cell.name == name), "")
         line = next((line for line in source.split("\n") if line.strip()), "")
-        which = f"the cell that begins with `{one_line(line.strip(), 60)}`" if chosen.cell else "its own cell"
+        which = "its own cell" if chosen is first else "its own cell, with what it needs as it is defined last,"
+        which = f"the cell that begins with `{one_line(line.strip(), 60)}`" if chosen.cell else which
         ways = f"{len(job.choices)} ways were judged, and {which} counts"
-        return f"{name}, or what it needs, is defined more than once: {ways}"
+        return [f"{name}, or what it needs, is defined more than once: {ways}"]
 
     def _keep(self, job: Job, verdict: Verdict) -> Verdict:
         self._memory[job.key] = verdict
@@ -343,7 +349,10 @@ class Grader:
 
 def _best_of(choices: Sequence[Job]) -> Job:
     """Return the job of which the best verdict of these counts; of one, that."""
-    choices = list({each.key: each for each in reversed(choices)}.values())[::-1]
+    different: dict[str, Job] = {}
+    for each in choices:
+        different.setdefault(each.key, each)
+    choices = list(different.values())
     if len(choices) == 1:
         return choices[0]
     words = ["best of", *(f"{each.key} {each.cell}" for each in choices)]

@@ -233,7 +233,7 @@ def _with_added(cells: Sequence[StudentCell], known: dict[str, NotebookNode], gi
         if cell.kind != "code" or original is None or cell.source == original.source:
             continue
         restored = original.metadata.get("nbgrader", {}).get("locked", False) or original.cell_type != "code"
-        if restored and (more := statements_beside(given | names_bound(without_magics(original.source)), cell.source)):
+        if restored and (more := statements_beside(given, cell.source)):
             yield StudentCell("", "", "code", more)
 
 

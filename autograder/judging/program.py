@@ -112,12 +112,16 @@ def build_program(
     picked = _pick([code for _, code in helpers], reads - _bound(main) - given, given, before)
     front: list[Cell] = []
     behind: list[Cell] = []
-    late = _bound(main)  # names that are there only behind the solution
+    late = _bound(main) - given  # names that are there only behind the solution
     for n, ((cell, code), statements) in enumerate(zip(helpers, picked, strict=True)):
         if not statements:
             continue
-        waits = n >= names.index(solution.name) and any(s.reads & late for s in statements)
-        late |= {name for s in statements for name in s.bound if waits}
+        reads, there = set(), set()
+        for statement in sorted(statements, key=lambda s: s.first):
+            reads |= statement.reads - there
+            there |= statement.bound
+        waits = n >= names.index(solution.name) and bool(reads & late)
+        late |= {name for s in statements for name in s.bound | s.binds if waits}
         (behind if waits else front).append(Cell(cell.name, _keep(code.source, statements), cell.required))
     return [*trusted, *front, Cell(solution.name, main.source, required=True), *behind]
 
@@ -139,8 +143,8 @@ def _pick(codes: Sequence[_Code], needed: set[str], given: set[str], before: int
         name = waiting.pop()
         first = any(n < before and name in statement.bound for n, statement in binders[name])
         for n, statement in binders[name]:
-            if statement not in followed and (n < before or not first):
-                followed.add(statement)
+            if (n, statement) not in followed and (n < before or not first):
+                followed.add((n, statement))
                 chosen[n].add(statement)
                 fresh = statement.reads - given - seen
                 seen |= fresh
@@ -182,15 +186,20 @@ def statements_beside(names: set[str], source: str) -> str:
 
 
 def _line_beside(names: set[str], lines: Sequence[str]) -> str:
-    """Return the statements of a line that bind none of these names, and the rest of imports that do."""
-    kept = []
+    """Return the statements of a line that bind or change other names than these, and of imports those of others."""
+    kept, encoded = [], [line.encode() for line in lines]
     for node in getattr(parsed("\n".join(lines)), "body", []):
         if isinstance(node, ast.Import | ast.ImportFrom):
             node.names = [each for each in node.names if (each.asname or each.name).split(".")[0] not in names]
-            kept += [node] if node.names else []
-        elif not _statement(0, 0, [node]).bound & names:
-            kept.append(node)
-    return "; ".join(ast.unparse(node) for node in kept)
+            kept += [ast.unparse(node)] if node.names else []
+            continue
+        found = _statement(0, 0, [node])
+        if (found.bound | found.binds) - names:
+            text = encoded[node.lineno - 1 : node.end_lineno]
+            text[-1] = text[-1][: node.end_col_offset]
+            text[0] = text[0][node.col_offset :]
+            kept.append(b"\n".join(text).decode())
+    return "; ".join(kept)
 
 
 def is_broken(source: str) -> bool:
@@ -269,7 +278,8 @@ def _statement(first: int, last: int, nodes: Sequence[ast.stmt]) -> _Statement:
     if not any(isinstance(node, DEFINING) for node in nodes):
         binds = binds - BUILTINS  # `sum = 0` in an exploring cell, not `def sum` in a helper's
     bound, reads = frozenset(top.bound), frozenset(_global_reads(top))
-    defined = frozenset(name for node in nodes for name in _defined(node, nodes, bound - reads))
+    alone = bound - reads
+    defined = frozenset(name for node in nodes for name in _defined(node, nodes, alone))
     return _Statement(first, last, bound, defined, frozenset(binds), reads, star)
 
 

@@ -199,6 +199,8 @@ ELSEWHERE = {  # in other cells: what they do, and whether the judge sees it
     "a cell that fails after it": (["factors = [2]", "raise ValueError"], True),
     "what it needs, twice": (["factors = [3]", "factors = [2]"], True),
     "a module in the folder": (["open('of_mine.py', 'w').write('factors = [2]')\nfrom of_mine import factors"], False),
+    "a helper that was mended": (["factors = [3]", "def double(x): return factors[-1] * x", "factors = [2]"], True),
+    "a default that was there": (["factors = [3]", "def two(n=factors): return 2", "factors = [two()]"], True),
     "a hidden builtin": (["factors = [2]\nprint = sum = lambda *_: None"], True),
     "a package that the course brings": (["import nbformat\nfactors = [2] if nbformat else []"], True),
     "an operation put on torch": (["factors = [2]\ntorch.Tensor.twice = lambda x: 2 * x"], True),
@@ -291,6 +293,8 @@ def test_of_several_definitions_the_one_that_ran_last_is_checked():
     assert "expected" in in_session(["import torch", right, wrong], "double")
     helped = ["import torch", "def two(): return 3", "def double(x): return two() * x"]
     assert in_session([*helped, "def two(): return 2"], "double") is None
+    bound = ["import torch", "K = 2", "def double(x, k=K): return k * x", "K = 3"]
+    assert in_session(bound, "double") is None
 
 
 HANDED_OUT = {  # where no lesson's script is: the student's cells, and whether the check of quad passes

@@ -238,7 +238,8 @@ def _same(before: Any, after: Any) -> bool:
     if isinstance(before, torch.Tensor):
         if before.shape != after.shape or before.dtype != after.dtype:
             return False
-        return torch.equal(*(x.reshape(-1).view(torch.uint8) for x in (before, after)))  # bits: NaN is the same as NaN
+        dense = (x.resolve_conj().contiguous().reshape(-1) for x in (before, after))
+        return torch.equal(*(x.view(torch.uint8) for x in dense))  # bits: NaN is the same as NaN
     if isinstance(before, dict):
         return before.keys() == after.keys() and all(_same(v, after[k]) for k, v in before.items())
     if isinstance(before, list | tuple):

@@ -63,9 +63,9 @@ class Shelf:
 
     def told(self) -> bytes:
         """Return what to tell the server before other code runs. What is left over is gone, and cannot come back."""
-        table, begin = json.dumps(self._table).encode(), self.used
+        table, begin = json.dumps(self._table).encode() if self._table else b"", self.used
         if len(table) > TABLE:
-            table = b"[]"
+            table = b""
         self.memory[begin : begin + len(table)] = table
         first = -(-(begin + len(table)) // mmap.PAGESIZE) * mmap.PAGESIZE
         if self.file >= 0:  # else whoever maps a page of it anew could make it longer, as memory that nothing counts
@@ -86,7 +86,7 @@ class Shelf:
         begin, length, digest = TOLD.unpack(told)
         if begin + length > SIZE or _digest(self.memory, begin, length) != digest.hex():
             return [EVERY]
-        table = json.loads(self.memory[begin : begin + length])
+        table = json.loads(self.memory[begin : begin + length] or b"[]")
         return [[case, name] for case, name, first, size, was in table if _digest(self.memory, first, size) != was]
 
 

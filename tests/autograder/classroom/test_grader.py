@@ -509,17 +509,12 @@ RECURSIVE = "if True:\n    def double(x): return 2 * x if len(x) else double(x)"
 STUB = 'raise NotImplementedError("write your code here")'
 DRAFT = "def double(x): return x / 2"
 TWO = "def two(): return {}"
+BY_K = "def double(x, k=K): return k * x"
 BY_TWO = "def double(x): return two() * x"
 SEVERAL = {  # the cell of the exercise, cells above and below it; points, and the cell that counts
     "a draft in its place": (DRAFT, [], [RIGHT["double"]], 3, "`def double"),
-    "an old attempt below": (RIGHT["double"], [], [DRAFT], 3, "its own cell"),
-    "old attempts below, in many words": (
-        RIGHT["double"],
-        [],
-        [f"{DRAFT}  # {n}" for n in range(9)],
-        3,
-        "its own cell",
-    ),
+    "an old attempt below": (RIGHT["double"], [], [DRAFT], 3, None),
+    "many old attempts": (RIGHT["double"], [], [f"{DRAFT}  # {n}" for n in range(9)], 3, None),
     "the same attempt many times": (DRAFT, [RIGHT["double"]], [DRAFT, f"{DRAFT} ", *[DRAFT] * 5], 3, "`def double"),
     "the best of three": ("def double(x): return x", [], [RIGHT["double"], "double = abs"], 3, "`def double"),
     "none is right": (DRAFT, [], ["def double(x): return x / 3"], 0, "its own cell"),
@@ -530,8 +525,16 @@ SEVERAL = {  # the cell of the exercise, cells above and below it; points, and t
     "a right one that has the starter's line": (f"{DRAFT}\ndef other(x): {STUB}", [DRAFT + " "], [], 0, "its own cell"),
     "the starter's line in another": (f"{RIGHT['double']}\ndef other(x): {STUB}", [DRAFT], [], 3, "`def double"),
     "in another exercise's cell": (DRAFT, [], [], 3, "`def double"),
-    "two of a helper, the later one right": (BY_TWO, [TWO.format(3)], [TWO.format(2)], 3, "its own cell"),
-    "two of a helper, the earlier one right": (BY_TWO, [TWO.format(2)], [TWO.format(3)], 3, "its own cell"),
+    "two of a helper, the later one right": (BY_TWO, [TWO.format(3)], [TWO.format(2)], 3, "its own cell, with"),
+    "a helper as it was at first": (BY_TWO, [TWO.format(2), TWO.format(3), TWO.format(2)], [], 3, None),
+    "a number that grows twice": ("def double(x): return k * x", ["k = 0.5", "k *= 2", "k *= 2"], [], 3, None),
+    "below, where its own cell imports": (f"import torch\n{BY_K}", [], ["K = torch.tensor(2.0)"], 3, None),
+    "below, called as in its own test": (f"{BY_K}\nx = double(torch.ones(2))", [], ["x = 2\nK = x"], 3, None),
+    "in order, with what its own cell gives": (
+        *("base = 2\ndef double(x): return k * x", ["T = {}"], ["T['k'] = base", "k = T['k']"]),
+        *(3, "its own cell, with"),
+    ),
+    "two of a helper, the earlier one right": (BY_TWO, [TWO.format(2)], [TWO.format(3)], 3, None),
     "what its cell needs when it runs, below": ("def double(x, k=K): return k * x", [], ["K = 2"], 3, None),
     "below, made of it": (f"{RIGHT['double']}\nK = 2", [], ["twofold = lambda x: K * double(x)"], 3, None),
     "defined under a condition": (
@@ -571,6 +574,12 @@ def test_a_solution_that_defines_another_exercises_function_is_judged_like_any(t
 ADDED = {  # to a cell of the lesson: what is written into its place, and of which an answer makes use
     "an import and a number on one line": ("imports", "from autograder import check; k = 2", "k * x"),
     "a table that is filled": ("imports", "import math\ntable = {}\ntable['two'] = 2", "table['two'] * x"),
+    "a condition": ("imports", "if True:\n    import torch\n    k = 2", "k * x"),
+    "a long sum on the same line": (
+        "imports",
+        f"from autograder import check; k = {'+'.join('1' * 600)}",
+        "k // 300 * x",
+    ),
     "a list that grows": ("check-quad", "check('quad')\nsizes = []\nsizes.append(2)", "sizes[0] * x"),
 }
 

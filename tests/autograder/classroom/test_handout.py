@@ -90,7 +90,8 @@ def test_check_in_a_release_says_that_it_calls_the_students_own(released, tmp_pa
     for first, own in ((right["rms_normalize"], False), (wrong, True)):
         cells = f"{code}{first}\n{right['rotate_pairs']}\n{right['latent_kv']}\ncheck('latent_kv')\n"
         done = _ran(released, cells, tmp_path)
-        assert ("it was checked with your own rms_normalize" in done.stdout) == own, done.stdout + done.stderr
+        assert "it was checked with your own rms_normalize" in done.stdout, done.stdout + done.stderr
+        assert ("where one of yours is wrong" in done.stdout) == own, done.stdout
 
 
 def test_the_trained_model_writes_in_a_release(released, tmp_path):
