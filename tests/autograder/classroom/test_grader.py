@@ -510,6 +510,7 @@ STUB = 'raise NotImplementedError("write your code here")'
 DRAFT = "def double(x): return x / 2"
 TWO = "def two(): return {}"
 BY_K = "def double(x, k=K): return k * x"
+BY_T = "base = 2\ndef double(x): return k * x"
 BY_TWO = "def double(x): return two() * x"
 SEVERAL = {  # the cell of the exercise, cells above and below it; points, and the cell that counts
     "a draft in its place": (DRAFT, [], [RIGHT["double"]], 3, "`def double"),
@@ -531,19 +532,16 @@ SEVERAL = {  # the cell of the exercise, cells above and below it; points, and t
     "below, where its own cell imports": (f"import torch\n{BY_K}", [], ["K = torch.tensor(2.0)"], 3, None),
     "below, called as in its own test": (f"{BY_K}\nx = double(torch.ones(2))", [], ["x = 2\nK = x"], 3, None),
     "in order, with what its own cell gives": (
-        *("base = 2\ndef double(x): return k * x", ["T = {}"], ["T['k'] = base", "k = T['k']"]),
-        *(3, "its own cell, with"),
+        BY_T,
+        ["T = {}"],
+        ["T['k'] = base", "k = T['k']"],
+        3,
+        "its own cell, with",
     ),
     "two of a helper, the earlier one right": (BY_TWO, [TWO.format(2)], [TWO.format(3)], 3, None),
     "what its cell needs when it runs, below": ("def double(x, k=K): return k * x", [], ["K = 2"], 3, None),
     "below, made of it": (f"{RIGHT['double']}\nK = 2", [], ["twofold = lambda x: K * double(x)"], 3, None),
-    "defined under a condition": (
-        "",
-        ["if True:\n    def double(x): return 2 * x if len(x) else double(x)"],
-        [],
-        3,
-        None,
-    ),
+    "defined under a condition": (STARTER, [RECURSIVE], [], 3, None),
     "defined on a line with its use": (STARTER, [LINE], [], 3, None),
 }
 
