@@ -546,15 +546,21 @@ SEVERAL = {  # the cell of the exercise, cells above and below it; points, and t
 }
 
 
+@pytest.fixture(scope="module")
+def one_grader(tiny, tmp_path_factory):
+    """A grader for many notebooks."""
+    with Grader(tiny, tmp_path_factory.mktemp("class")) as grader:
+        yield grader
+
+
 @pytest.mark.parametrize("name", SEVERAL)
-def test_where_several_cells_define_a_function_the_best_counts_and_it_is_said(tiny, tmp_path, name):
+def test_where_several_cells_define_a_function_the_best_counts_and_it_is_said(one_grader, name):
     """Whatever a student's session ran last, and so checked, is among them."""
     own, above, below, points, counts = SEVERAL[name]
     both = f"{RIGHT['double']}\n{RIGHT['quad']}" if name == "in another exercise's cell" else RIGHT["quad"]
     plain = notebook(double=own, quad=both)
     plain["cells"] = [*plain["cells"][:1], *map(own_cell, above), *plain["cells"][1:], *map(own_cell, below)]
-    with Grader(tiny, tmp_path) as grader:
-        found = grader.verdicts(LESSON, restored(plain))
+    found = one_grader.verdicts(LESSON, restored(plain))
     assert (found["double"].score, found["quad"].score) == (points, 2)
     said = " ".join(found["double"].notes)
     assert ("ways were judged" in said) == (counts is not None), said
@@ -583,9 +589,8 @@ ADDED = {  # to a cell of the lesson: what is written into its place, and of whi
 
 
 @pytest.mark.parametrize("name", ADDED)
-def test_what_was_added_to_a_locked_cell_is_there_with_all_that_was_done_to_it(tiny, tmp_path, name):
+def test_what_was_added_to_a_locked_cell_is_there_with_all_that_was_done_to_it(one_grader, name):
     place, text, value = ADDED[name]
     plain = notebook(double=f"def double(x): return {value}", quad=RIGHT["quad"])
     next(each for each in plain["cells"] if each["id"] in (place, f"setup-{place}"))["source"] = text
-    with Grader(tiny, tmp_path) as grader:
-        assert grader.verdicts(LESSON, restored(plain))["double"].score == 3
+    assert one_grader.verdicts(LESSON, restored(plain))["double"].score == 3
