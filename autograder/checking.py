@@ -165,7 +165,9 @@ def _shell_of(namespace: dict[str, Any]) -> Any:
 def session_program(
     namespace: dict[str, Any], course: Course, lesson: str, exercise: Exercise, last: bool = True
 ) -> list[Cell]:
-    """Return the program that the judge would run, from the cells that this session has run (`last` as there).
+    """Return the program that the judge would run, from the cells that this session has run.
+
+    `last` is that of `build_program`: by default a name has the value that it has in the session.
 
     The lesson's set-up is the lesson's own. Where its script is not installed, the session's own predecessors stand in
     for the right ones, called as those are.
