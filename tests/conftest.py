@@ -16,10 +16,24 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(config, items):
     if not config.getoption("thorough"):
-        for item in items:
-            if item.get_closest_marker("thorough"):
-                item.add_marker(pytest.mark.skip(reason="more of the same kind: make test-all runs it"))
+        for item in more_of_the_same(items):
+            item.add_marker(pytest.mark.skip(reason="more of the same kind: make test-all runs it"))
     items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
+
+
+def more_of_the_same(items):
+    """Return what is marked as thorough, but for so many of a test's parameters as its mark says, spread evenly."""
+    found, some = [], {}
+    for item in items:
+        marks = list(item.iter_markers("thorough"))
+        if any(not mark.kwargs for mark in marks):
+            found.append(item)
+        elif marks:
+            some.setdefault((item.path, item.parent.name, item.originalname, marks[0].kwargs["but"]), []).append(item)
+    for (*_, but), kind in some.items():
+        kept = {n * len(kind) // but for n in range(but)}
+        found += [item for n, item in enumerate(kind) if n not in kept]
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -266,6 +266,7 @@ def test_predictions_are_those_of_this_gpu_or_none(monkeypatch):
         crossover.predicted(of, digits=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(DEVICE != "cpu", reason="measures where there is a GPU")
 def test_the_command_shows_the_record_where_there_is_no_gpu():
     command = [sys.executable, "-m", "autograder.cli", "bench"]

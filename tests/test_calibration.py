@@ -70,6 +70,7 @@ def record_of(counted, constants=None):
     return record | {"cases": rows}
 
 
+@pytest.mark.thorough
 def test_a_gpu_that_is_slower_than_the_model_thinks_is_found_out(counted, bench):
     known = Constants.load()
     slower = dataclasses.replace(known, launch=2 * known.launch, dram=known.dram / 2, host=known.host / 2)
@@ -80,6 +81,7 @@ def test_a_gpu_that_is_slower_than_the_model_thinks_is_found_out(counted, bench)
     assert "launch: " in text and "MLA_HARDWARE=" in text
 
 
+@pytest.mark.thorough
 def test_on_recorded_times_a_fit_leaves_less_error_than_guesses_on_tasks_that_it_has_not_seen(counted, benchmarks):
     import calibration
     import model_fit
@@ -120,6 +122,7 @@ def test_a_file_that_is_none_is_named(content, monkeypatch, tmp_path):
         hardware_file()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("record", "said"),
     [

@@ -494,6 +494,7 @@ def attempt(name, changes):
     exec(f"check({name!r})", namespace)
 
 
+@pytest.mark.thorough(but=2)
 @pytest.mark.parametrize("attempted", ATTEMPTS)
 def test_it_is_named(attempted, monkeypatch, capsys):
     monkeypatch.setenv("MLA_COURSE", str(COURSE.root))

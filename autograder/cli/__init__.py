@@ -6,14 +6,10 @@ import re
 import sys
 from typing import NoReturn
 
-# nbformat's jsonschema would make a parser of IRIs from its grammar, which takes longer than all other imports but
-# torch, for a format that no notebook's schema has.
-sys.modules.setdefault("rfc3987_syntax", None)
-
-from autograder.cli import lessons, teaching, watching  # noqa: E402, F401  which register their commands
-from autograder.cli.terminal import app, err  # noqa: E402
-from autograder.course.lesson import LessonError  # noqa: E402
-from autograder.files import disk_trouble  # noqa: E402
+from autograder.cli import lessons, teaching, watching  # noqa: F401  which register their commands
+from autograder.cli.terminal import app, err
+from autograder.course.lesson import LessonError
+from autograder.files import disk_trouble
 
 EXTRAS = {
     "distributed": "scale",

@@ -84,6 +84,7 @@ def test_a_file_says_what_it_is(path):
     assert COURSE.locate(entry.exercise)
 
 
+@pytest.mark.thorough(but=30)
 @pytest.mark.parametrize("entry", entries(ATTACKS))
 def test_an_attack_fails(grader, entry):
     verdict = judged(grader, entry)[-1]
@@ -93,6 +94,7 @@ def test_an_attack_fails(grader, entry):
     assert any(each in verdict.reason for each in reasons), verdict.reason
 
 
+@pytest.mark.thorough(but=10)
 @pytest.mark.parametrize("entry", entries(HONEST))
 def test_an_honest_twin_earns_its_marks(grader, entry):
     answers, *speed = judged(grader, entry)

@@ -175,6 +175,7 @@ for cell in {cells!r}:
 """
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("broken", ["def double(x) return 3 * x", "x = nowhere\ndef double(x): return 3 * x"])
 def test_a_cell_that_failed_when_it_was_run_last_is_not_checked_as_it_was_before(tiny, broken):
     right, look = "def double(x): return 2 * x", 'check("double")'
@@ -315,6 +316,7 @@ HANDED_OUT = {  # where no lesson's script is: the student's cells, and whether 
 }
 
 
+@pytest.mark.thorough(but=2)
 @pytest.mark.parametrize("name", HANDED_OUT)
 def test_without_the_lessons_scripts_a_check_knows_set_up_and_starters(tmp_path, monkeypatch, name):
     course = write(tmp_path, "lesson", {"import math\n": "import math\n\ndef shift(x): return x + 1\n"})

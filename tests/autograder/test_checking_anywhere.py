@@ -38,6 +38,7 @@ def test_the_judge_has_the_last_word(change, says, monkeypatch, capsys):
         assert "scale_add: passed" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_the_first_check_of_a_session_does_not_wait_for_the_import_of_torchs_compiler():
     """That takes seconds, of the few that an exercise has."""
     lesson = COURSE.lesson(COURSE.locate("scale_add")[0])

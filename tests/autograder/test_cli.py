@@ -63,12 +63,14 @@ def test_help_lists_the_commands_and_each_has_its_own():
         assert "Usage" in result.output
 
 
+@pytest.mark.thorough
 def test_check_passes_a_right_notebook(notebooks):
     result = run("check", notebooks / "ada" / f"{NAME}.ipynb")
     assert result.returncode == 0, result.stderr
     assert "15 of 15 points" in result.stdout
 
 
+@pytest.mark.thorough
 def test_check_takes_several_notebooks(notebooks):
     paths = [str(notebooks / student / f"{NAME}.ipynb") for student in ("ada", "eli")]
     result = run("check", *paths)
@@ -85,6 +87,7 @@ def test_check_says_what_is_wrong_and_exits_with_1(notebooks):
     assert "elements" in verdicts["tensor_bytes"]["reason"]
 
 
+@pytest.mark.thorough
 def test_check_takes_the_lessons_name_for_a_file_of_another(notebooks, tmp_path):
     copy = tmp_path / "mine (1).ipynb"
     copy.write_bytes((notebooks / "ada" / f"{NAME}.ipynb").read_bytes())
@@ -94,6 +97,7 @@ def test_check_takes_the_lessons_name_for_a_file_of_another(notebooks, tmp_path)
     assert run("check", copy, "--lesson", NAME).returncode == 0
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -132,6 +136,7 @@ def test_a_package_that_is_missing_names_its_extra(package, extra, monkeypatch, 
     assert f"pip install 'mla-course[{extra}]'" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_folder_without_a_class_is_not_a_success(tmp_path):
     for command in ("grade", "feedback", "export"):
         result = run(command, *(["--classroom", tmp_path / "class"]), cwd=tmp_path)

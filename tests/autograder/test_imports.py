@@ -31,6 +31,7 @@ def test_the_engine_imports_of_mla_ref_its_hardware_alone():
     assert {each for each in ours if not f"{each[1]}.".startswith("mla_ref.hardware.")} == set()
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("command", [["--help"], ["check", "--help"], ["check", "absent.ipynb"]])
 def test_commands_for_students_need_no_extra(command):
     """They run in Colab, and wherever `pip install` brought what `check` needs alone."""

@@ -67,6 +67,7 @@ def test_an_answer_is_checked_where_no_lesson_is(installed, tmp_path):
     assert "matmul_cost: passed" in done.stdout
 
 
+@pytest.mark.thorough
 def test_the_trained_model_comes_along(installed, tmp_path):
     session = "import mla_ref; from mla_ref.models import load_byte_model; load_byte_model(); print(mla_ref.__file__)"
     environment = {**os.environ, "PYTHONPATH": str(installed)}

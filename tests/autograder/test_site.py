@@ -73,6 +73,7 @@ def test_the_first_page_lists_the_lessons(built):
     assert (link.get_text(), link["href"]) == ("Lesson 90: twice", f"{NAME}.html")
 
 
+@pytest.mark.thorough
 def test_what_has_run_does_not_run_again_until_something_changes(built, tmp_path, monkeypatch):
     course, _ = built
     before = site.outputs(course, course.lesson(NAME))
@@ -87,6 +88,7 @@ def test_what_has_run_does_not_run_again_until_something_changes(built, tmp_path
         script.write_text(script.read_text().replace("other words", "own words"))
 
 
+@pytest.mark.thorough
 def test_a_lesson_that_does_not_run_is_named_and_the_old_site_stays(tmp_path):
     course = write(tmp_path, "lesson", {OWN: "1 / 0"})
     folder = tmp_path / "site"

@@ -55,6 +55,7 @@ def test_a_lost_student_is_found_in_a_click(board, made):
     page.get_by_text("has not handed in the last").wait_for()
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("kind", simulated.KINDS)
 def test_a_broken_exercise_is_found_in_a_click(board, made, kind):
     page = board()
@@ -79,6 +80,7 @@ def test_a_search_leaves_who_fits(board):
     assert page.get_by_role("cell", name="Made Up 0042").count() == 1
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("width", [1280, 800])
 def test_every_view_is_accessible_and_fits_the_window(board, serious, width, tmp_path):
     page = board(width)

@@ -48,6 +48,7 @@ def test_formgrader_shows_the_class_and_a_verdict(room, new_page, lab, shoot):
     shoot(page, "formgrader_students")
 
 
+@pytest.mark.thorough
 def test_the_dashboards_links_lead_to_a_students_work_in_formgrader(room, new_page, lab, shoot):
     pytest.importorskip("voila", reason="no Voilà here: pip install 'mla-course[dashboard]'")
     page = new_page()
@@ -70,6 +71,7 @@ def test_the_dashboards_links_lead_to_a_students_work_in_formgrader(room, new_pa
         follow("Submissions in formgrader").get_by_role("link", name="Submission #2").wait_for()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_feedback_page_is_accessible(room, new_page, served, shoot, serious, width):
     page = new_page(width)

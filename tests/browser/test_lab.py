@@ -104,6 +104,7 @@ def test_a_student_solves_an_exercise(new_page, lab, shoot, serious, checkout):
     assert noted["verdict"]["outcome"] == "passed"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
 def test_pictures_and_verdicts_are_accessible_in_both_themes(new_page, lab, shoot, serious, checkout, theme):
     sources = {
@@ -139,6 +140,7 @@ def test_pictures_and_verdicts_are_accessible_in_both_themes(new_page, lab, shoo
     assert serious(page, ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-OutputArea-output") == []
 
 
+@pytest.mark.thorough
 def test_a_widget_moves_its_picture(new_page, lab, shoot, checkout):
     lesson = COURSE.lesson("08_roofline")
     own = [Cell(c["id"], without_marks(c.source)) for c in lesson.notebook.cells if c.cell_type == "code"]
@@ -160,6 +162,7 @@ def test_a_widget_moves_its_picture(new_page, lab, shoot, checkout):
     shoot(page, "lab_widget")
 
 
+@pytest.mark.thorough
 def test_validate_says_whether_the_checks_pass(new_page, lab, checkout):
     lesson = COURSE.lesson("00_start_here")
     keep = ("setup-imports", "tensor_bytes", "check-tensor_bytes")

@@ -19,6 +19,7 @@ def address(checkout, served):
     return served(checkout / "site")
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_pages_are_accessible_and_ask_no_other_host(address, new_page, serious, shoot, width, theme):

@@ -533,6 +533,7 @@ def whole(function, *args, **options):
     return torch.compile(function, fullgraph=True, backend="eager")(*args, **options)
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("page_size", [None, 3])
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_with_lengths_compile_into_one_graph(form, page_size):
@@ -547,6 +548,7 @@ def test_forms_with_lengths_compile_into_one_graph(form, page_size):
         torch.testing.assert_close(whole(form, **given), expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.thorough
 def test_other_functions_with_lengths_compile_into_one_graph():
     lengths, x = torch.tensor([5, 2]), torch.randn(2, 5, 64)
     for layer in (MLA(MLAConfig.preset("tiny")), MHA(64, 4, 2, rope_theta=1e4)):

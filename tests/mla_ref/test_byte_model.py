@@ -47,6 +47,7 @@ def expected(new):
     return found[0, tokens.shape[1] :].tolist()
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("form", FORMS)
 def test_its_bytes_are_those_of_transformers(model, expected, new, form):
     impl, page_size = FORMS[form]
@@ -58,6 +59,7 @@ def test_its_bytes_are_those_of_transformers(model, expected, new, form):
     assert all(each == expected for each in found)
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("page_size", [None, 16])
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_kernels_write_the_same(model, expected, new, decoder, page_size, monkeypatch):

@@ -74,6 +74,7 @@ def test_further_predictions_are_those_of_transformers(model, tmp_path, monkeypa
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.thorough(but=2)
 @pytest.mark.parametrize("draft", [1, 2, 5])
 @pytest.mark.parametrize(
     "options",

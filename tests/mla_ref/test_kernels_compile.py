@@ -168,10 +168,10 @@ for target in [TARGETS[int(sys.argv[1])]]:
 
 
 TARGETS = ["sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "gfx942"]
-MORE = [() if name == "sm_90" else pytest.mark.thorough for name in TARGETS]
 
 
-@pytest.mark.parametrize("target", [pytest.param(n, id=name, marks=MORE[n]) for n, name in enumerate(TARGETS)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("target", range(len(TARGETS)), ids=TARGETS)
 def test_every_kernel_compiles_for_every_gpu(target, tmp_path):
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     script = tmp_path / "compile_kernels.py"

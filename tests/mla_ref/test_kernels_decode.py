@@ -291,6 +291,7 @@ def test_pages_beyond_32_bits(kernel):
     check(result, operands, seq_lens)
 
 
+@pytest.mark.thorough(but=2)
 @paged_kernels
 @pytest.mark.parametrize("page_size", [1, 2, 7, 16, 64, 128, 192, 1024])
 def test_page_sizes_and_lengths_that_end_on_a_boundary(kernel, page_size):

@@ -90,6 +90,7 @@ def compiled(script, tmp_path):
     return done.stdout
 
 
+@pytest.mark.thorough
 def test_its_loops_spill_no_registers_and_no_product_waits_for_another(tmp_path):
     printed = compiled(COMPILE, tmp_path)
     for warning in ("instructions are serialized", "warpgroup.wait is injected"):
@@ -134,6 +135,7 @@ def fits(case):
     return decode_hopper.takes(check_decode(*(inputs[name] for name in names), paged=True))
 
 
+@pytest.mark.thorough(but=2)
 @here
 @pytest.mark.parametrize("seed", [*range(6), *map(more, range(6, 60 if HOPPER else 15))])
 def test_any_shape_over_pages(seed):
@@ -152,6 +154,7 @@ def lengths_of_a_batch(B, kind, choose):
     return [of[kind]() for _ in range(B)]
 
 
+@pytest.mark.thorough(but=1)
 @here
 @pytest.mark.parametrize("kind", ["short", "a few long", "the same", "any"])
 @pytest.mark.parametrize("B", [1, 33, 67, 133, 700] if HOPPER else [1, 13])
@@ -162,6 +165,7 @@ def test_parts_of_a_batch_are_those_of_one_sequence_after_the_other(kind, B, S, 
     case.check(*paged_latent_attention_hopper(**case.inputs))
 
 
+@pytest.mark.thorough(but=1)
 @here
 @pytest.mark.parametrize("seed", range(4))
 def test_the_same_bits_each_time(seed):
@@ -172,6 +176,7 @@ def test_the_same_bits_each_time(seed):
     assert all(torch.equal(x, y) for each in others for x, y in zip(first, each, strict=True))
 
 
+@pytest.mark.thorough(but=1)
 @here
 @pytest.mark.parametrize(("S", "H"), [(1, 128), (2, 16)])
 @pytest.mark.parametrize("num_splits", [1, 3])
@@ -185,6 +190,7 @@ def test_with_splits_given_a_sequence_has_the_same_bits_whatever_else_is_in_the_
         assert all(torch.equal(x[b : b + 1], y) for x, y in zip(together, alone, strict=True))
 
 
+@pytest.mark.thorough(but=2)
 @here
 @pytest.mark.parametrize("T", [1, 64, 100, 300])
 @pytest.mark.parametrize("ragged", [False, True])
@@ -282,6 +288,7 @@ for dtype, width, causal in (("bf16", gl.bfloat16, True), ("fp16", gl.float16, F
 LENGTHS = (0, 1, 5, 63, 64, 65, 127, 128, 129, 130, 255, 256, 300, 1100)
 
 
+@pytest.mark.thorough
 def test_the_one_for_prefill_compiles_and_spills_no_block(tmp_path):
     """A few strides are spilled, which it needs once a tile; a block would take hundreds of bytes."""
     printed = compiled(COMPILE_RAGGED, tmp_path)
@@ -311,6 +318,7 @@ def packed(seed):
     return (q, k, v, *offsets), {"causal": choose.random() < 0.7, "bottom_right": choose.random() < 0.7}
 
 
+@pytest.mark.thorough(but=1)
 @here
 @pytest.mark.parametrize("seed", [*range(1, 5), *map(more, (0, *range(5, 40 if HOPPER else 15)))])
 def test_packed_sequences_of_any_lengths(seed):

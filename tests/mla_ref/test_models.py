@@ -87,6 +87,7 @@ WAYS = {
 }
 
 
+@pytest.mark.thorough(but=4)
 @pytest.mark.parametrize("way", WAYS)
 def test_each_attention_and_cache_gives_transformers_tokens(pair, way):
     theirs, folder = pair
@@ -98,6 +99,7 @@ def test_each_attention_and_cache_gives_transformers_tokens(pair, way):
     )
 
 
+@pytest.mark.thorough(but=2)
 @pytest.mark.parametrize("impl", ["naive", "absorb"])
 def test_our_attention_in_a_model_of_transformers_gives_its_tokens(pair, impl):
     theirs, folder = pair

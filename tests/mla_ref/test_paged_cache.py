@@ -193,7 +193,7 @@ class DrivenCache(RuleBasedStateMachine):
 
 
 class TestDrivenByTwins(DrivenCache.TestCase):
-    settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 class DrivenByKernels(DrivenCache):
@@ -463,6 +463,7 @@ def test_a_layer_cannot_tell_it_from_the_contiguous_cache(impl, page_size):
     assert paged.used_pages == sum(-(-n // page_size) for n in paged.seq_lens.tolist())
 
 
+@pytest.mark.thorough(but=2)
 @pytest.mark.parametrize(
     ("config", "dtype", "bound"),
     [

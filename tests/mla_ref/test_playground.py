@@ -65,6 +65,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.thorough(but=2)
 @pytest.mark.parametrize("place", RIGHT)
 def test_a_right_function_writes_the_same_text(place, capsys):
     playground.write(PROMPT, new=12, **{place: RIGHT[place]})

@@ -149,6 +149,7 @@ def test_rows_beyond_a_block_and_widths_that_fill_none():
     batch.check(batch.run(kernels.prefix_attention, plan))
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("together", [True, False], ids=["in-turn", "mixed"])
 @pytest.mark.parametrize(("S", "split"), [(1, 1), (2, 3)])
 def test_parts_of_many_users_and_real_widths(together, S, split, monkeypatch):

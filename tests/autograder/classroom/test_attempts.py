@@ -109,6 +109,7 @@ def test_lateness_is_taken_off_before_the_best_is_chosen(room):
     assert (_graded(room, best=True).counts, _graded(room, best=True).attempt) == (5, 2)
 
 
+@pytest.mark.thorough
 def test_the_same_code_handed_in_once_more_keeps_its_time_where_the_best_counts(room):
     _due(room)
     for day in (23, 26):
@@ -121,6 +122,7 @@ def test_the_same_code_handed_in_once_more_keeps_its_time_where_the_best_counts(
     assert len(room.records.history("ada", NAME)) == 1
 
 
+@pytest.mark.thorough
 def test_a_fault_of_the_grader_in_an_earlier_attempt_leaves_the_choice_open(room, monkeypatch):
     _hand_in(room, "right")
     room.grade()

@@ -510,6 +510,7 @@ def test_archives_within_an_archive_hold_no_more_than_one(tmp_path, content, cou
     assert len(read) < 9 * count
 
 
+@pytest.mark.thorough
 def test_what_unpacks_to_more_than_is_kept_is_counted_too(tmp_path):
     """A member of a wrong checksum gives nothing, and takes its time."""
     packed = bytearray(_packed({f"{n}.ipynb": bytes(MAX_BYTES) for n in range(40)}))
@@ -536,6 +537,7 @@ def test_a_colon_in_a_files_name_is_no_drive(tmp_path):
     assert (found.content, found.problem) == (RIGHT_BOOK, "")
 
 
+@pytest.mark.thorough
 def test_an_archive_of_100_000_members_is_read_and_told_in_a_few_lines(tiny_room, tmp_path):
     members = {f"ada/{BOOK}": RIGHT_BOOK} | {f"eve{n}/x.txt": b"" for n in range(100_000)}
     taken = collect(tiny_room, [_zip(tmp_path / "many.zip", members, zipfile.ZIP_STORED)])

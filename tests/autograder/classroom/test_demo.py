@@ -55,6 +55,7 @@ def test_it_has_a_gradebook_of_its_own(course, tmp_path, monkeypatch, capsys):
     assert f"mla-course dashboard --classroom {tmp_path / 'demo'}" in said
 
 
+@pytest.mark.thorough
 def test_what_is_graded_later_in_its_folder_stays_there(course, tmp_path, monkeypatch):
     demo(course, tmp_path / "demo")
     monkeypatch.setenv("MLA_GRADEBOOK", f"sqlite:///{tmp_path / 'everybody.db'}")
@@ -71,6 +72,7 @@ def _enrolled(course, folder):
         gradebook.add_student("zoe")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("after_a_demo", [False, True])
 @pytest.mark.parametrize("there", [_submission, _enrolled])
 def test_a_classroom_with_another_student_is_left_as_it_is(course, tmp_path, there, after_a_demo):

@@ -124,6 +124,7 @@ def bubblewrap():
         pytest.skip("bubblewrap, which makes the disks here, does not work")
 
 
+@pytest.mark.thorough
 def test_a_full_disk_is_a_sentence_and_status_2_and_loses_nothing(course, tmp_path):
     hand_in(tmp_path / "class", ada=notebook(**RIGHT), ben=notebook(**WRONG))
     disk = tmp_path / "disk"

@@ -105,6 +105,7 @@ def _run(command, folder, env):
     return done.stderr
 
 
+@pytest.mark.thorough
 def test_two_students_hand_in_and_get_their_feedback(place, tiny, judged_class, monkeypatch):
     monkeypatch.chdir(place)
     room = Classroom(tiny, shutil.copytree(judged_class, place / "class"))

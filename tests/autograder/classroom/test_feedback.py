@@ -126,6 +126,7 @@ def test_text_in_which_nbconvert_looks_for_formulas_for_hours_takes_a_moment(pag
     assert text in pages[0](text)
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize(
     "code",
     ["\n " * 60_000, "\n" * 120_000, "a." * 60_000, " " * 120_000 + "?"],

@@ -284,6 +284,7 @@ def test_the_button_in_formgrader_gives_the_same_scores(tiny, troubled):
     assert in_gradebook(folder) == before
 
 
+@pytest.mark.thorough
 def test_what_the_button_has_entered_does_not_outlast_the_next_run(tiny, tmp_path):
     from nbgrader.apps import NbGraderAPI
     from nbgrader.coursedir import CourseDirectory
@@ -370,6 +371,7 @@ def test_the_speed_of_an_answer_that_is_not_right_is_put_off_and_no_line_of_its_
     assert "double:speed" not in text
 
 
+@pytest.mark.thorough
 def test_what_counts_stands_on_the_scoreboard_with_a_mark(tiny, tmp_path):
     hand_in(tmp_path, ada=notebook(**RIGHT), ben=notebook(**RIGHT))
     room = Classroom(tiny, tmp_path)
@@ -405,6 +407,7 @@ def test_ctrl_c_while_nbgrader_records_ends_the_run(tiny, tmp_path, monkeypatch)
     assert (result.fresh, result.counts) == (True, 5)
 
 
+@pytest.mark.thorough
 def test_a_thread_pool_gives_the_verdicts_that_one_thread_gives(tiny, tmp_path):
     scores = []
     books = [restored(notebook(double=f"def double(x): return {n} * x", quad=RIGHT["quad"])) for n in range(6)]
@@ -553,6 +556,7 @@ def one_grader(tiny, tmp_path_factory):
         yield grader
 
 
+@pytest.mark.thorough(but=3)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_where_several_cells_define_a_function_the_best_counts_and_it_is_said(one_grader, name):
     """Whatever a student's session ran last, and so checked, is among them."""
@@ -588,6 +592,7 @@ ADDED = {  # to a cell of the lesson: what is written into its place, and of whi
 }
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("name", ADDED)
 def test_what_was_added_to_a_locked_cell_is_there_with_all_that_was_done_to_it(one_grader, name):
     place, text, value = ADDED[name]

@@ -82,6 +82,7 @@ def test_what_was_released_answers_check_by_itself(released, tmp_path):
     assert "predict_cache_bytes: passed" in done.stdout
 
 
+@pytest.mark.thorough
 def test_check_in_a_release_says_that_it_calls_the_students_own(released, tmp_path):
     right = {name: without_marks(cell) for name, cell in OURS.lesson("02_naive_mla").solutions.items()}
     wrong = right["rms_normalize"].replace(" + eps", " + 0.1")
@@ -94,12 +95,14 @@ def test_check_in_a_release_says_that_it_calls_the_students_own(released, tmp_pa
         assert ("where one of yours is wrong" in done.stdout) == own, done.stdout
 
 
+@pytest.mark.thorough
 def test_the_trained_model_writes_in_a_release(released, tmp_path):
     done = _ran(released, "from mla_ref import playground\nplayground.write('class A:', new=2)", tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("the same text\n")
 
 
+@pytest.mark.thorough
 def test_a_student_gets_the_judges_verdict_on_a_notebook_of_a_release(released, tmp_path):
     """With their own earlier answers, as the lessons' solutions are not there, and a word on that."""
     solutions = OURS.lesson("01_mha").solutions

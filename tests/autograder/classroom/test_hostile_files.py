@@ -197,6 +197,7 @@ def room(tiny, honest, tmp_path):
     return Classroom(tiny, shutil.copytree(honest, tmp_path / "class"))
 
 
+@pytest.mark.thorough(but=4)
 @pytest.mark.parametrize("plant", BAD, ids=lambda each: each.__name__)
 def test_a_bad_hand_in_costs_its_own_student_alone_and_one_line_says_so(room, plant):
     plant(room.submitted)
@@ -298,6 +299,7 @@ def small():
     signal.signal(signal.SIGALRM, on_alarm)
 
 
+@pytest.mark.thorough(but=2)
 @pytest.mark.parametrize("plant", BESIDE, ids=lambda each: each.__name__)
 def test_the_button_in_formgrader_copies_nothing_that_lies_beside_the_notebook(room, small, plant):
     from nbgrader.apps import NbGraderAPI
@@ -320,6 +322,7 @@ def test_the_button_in_formgrader_copies_nothing_that_lies_beside_the_notebook(r
 TIMES = [each for each in BAD if each.__name__.startswith("time_")]
 
 
+@pytest.mark.thorough(but=3)
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
 @pytest.mark.parametrize("plant", TIMES, ids=lambda each: each.__name__)
 def test_formgrader_lists_the_class_whatever_one_student_says_the_time_is(room, plant, zone):

@@ -92,6 +92,7 @@ def test_a_class_is_graded_by_two_graders_in_turn(url, tiny, tmp_path):
     assert (len(pages), problems) == (3, [])
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_killed_is_finished_by_the_next(url, tiny, tmp_path):
     hand_in(tmp_path, **{f"s{n}": notebook(**RIGHT) for n in range(6)})
     command = [sys.executable, "-m", "autograder.cli", "--course", tiny.root, "grade", "--classroom", tmp_path]
@@ -106,6 +107,7 @@ def test_a_run_that_was_killed_is_finished_by_the_next(url, tiny, tmp_path):
     assert not results[0].fresh, "what was recorded before stays"
 
 
+@pytest.mark.thorough
 def test_two_first_contacts_with_an_empty_database_both_succeed(url, tiny, tmp_path):
     rooms = [tmp_path / "one", tmp_path / "two"]
     for room, student in zip(rooms, ("ada", "ben"), strict=True):
@@ -118,6 +120,7 @@ def test_two_first_contacts_with_an_empty_database_both_succeed(url, tiny, tmp_p
     assert {row["student"]: row["score"] for row in rows(Classroom(tiny, rooms[0]))} == {"ada": 5, "ben": 5}
 
 
+@pytest.mark.thorough
 def test_many_may_open_an_empty_database_at_once(url):
     code = """
 import sys
@@ -142,6 +145,7 @@ def test_any_address_of_postgresql_takes_the_driver_of_the_extra(url, monkeypatc
         assert gradebook_url(tmp_path) == url
 
 
+@pytest.mark.thorough
 def test_a_database_that_does_not_answer_is_a_sentence_without_the_password(tiny, tmp_path):
     hand_in(tmp_path, ada=notebook(**RIGHT))
     address = "postgresql://me:secret@127.0.0.1:1/none"
@@ -152,6 +156,7 @@ def test_a_database_that_does_not_answer_is_a_sentence_without_the_password(tiny
     assert "secret" not in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("missing", ["psycopg", "psycopg_binary"])
 def test_a_missing_driver_names_its_extra(missing, tiny, tmp_path):
     hand_in(tmp_path, ada=notebook(**RIGHT))

@@ -105,6 +105,7 @@ def test_workers_judge_as_this_process_does_and_what_kills_them_is_a_fault(cours
     assert len(deaths) >= 2
 
 
+@pytest.mark.thorough
 def test_workers_of_another_course_are_refused_at_the_start(farm, tiny, tmp_path):
     hand_in(tmp_path / "class", ada=notebook(**RIGHT))
     with pytest.raises(SchedulerError, match=r"would judge otherwise: its code is .*, here it is .*; install the same"):
@@ -133,6 +134,7 @@ def test_a_worker_that_came_later_and_judges_otherwise_judges_nothing(tiny, monk
     scale._here.cache_clear()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(default_isolation() != "bubblewrap", reason="only bubblewrap hides folders")
 def test_a_worker_hides_the_classroom_that_it_judges_for(tiny, tmp_path, monkeypatch):
     classroom = tmp_path / "system" / "class"
@@ -193,6 +195,7 @@ def test_workers_that_cannot_judge_the_same_are_refused(monkeypatch, workers, sa
         cluster(monkeypatch, *workers, isolation="bubblewrap")
 
 
+@pytest.mark.thorough
 def test_a_scheduler_that_vanishes_loses_nothing_that_was_judged(course, farm, tmp_path):
     room = Classroom(course, tmp_path / "class", isolation=default_isolation(), scheduler=farm.address)
     slow = [notebook(double=f"import time; time.sleep(1)\ndef double(x): raise ValueError({n})") for n in range(8)]

@@ -10,6 +10,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if {"thousand", "hundred"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group("large class"))
+        if "thousand" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.thorough)
 
 
 @pytest.fixture(scope="session")

@@ -94,6 +94,7 @@ def test_speed_is_held_against_roofline_baseline_and_bars():
     ]
 
 
+@pytest.mark.thorough
 def test_who_stopped_or_never_began_is_lost_and_who_is_doing_well_is_not(thousand):
     made, group = thousand
     found = {each.student: each.why for each in figures.lost(group)}

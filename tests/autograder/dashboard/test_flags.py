@@ -19,12 +19,14 @@ def test_five_bad_exercises_of_eighty_are_found_among_a_thousand_students_and_no
     assert _found(made, group) == made.bad
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_they_are_found_among_two_hundred_too(seed):
     made = simulated.make(200, 80, seed=seed)
     assert _found(made, figures.gather(simulated.as_snapshot(made))) == made.bad
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize(("students", "seed"), [(12, 4), (30, 5), (60, 6), (300, 7)])
 def test_a_class_without_bad_exercises_gets_no_flag(students, seed):
     made = simulated.make(students, 80, seed=seed, bad=False)

@@ -106,6 +106,7 @@ def attention(query, key, value):
     assert "three" not in found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("students", "seed"), [(30, 2), (300, 3)])
 def test_a_copied_pair_and_a_ring_are_found_and_who_was_first(students, seed):
     made = simulated.make(students, 80, seed=seed)
@@ -168,6 +169,7 @@ def _honest(students, seed):
     return figures.gather(snapshot.Snapshot(Path("nowhere"), sheets, book, [])), shapes
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("seed", range(3))
 def test_honest_students_of_the_real_course_are_not_accused_and_a_copy_among_them_is(seed):
     """Where each exercise has some six ways, two of them often meet: that is how few ways there are."""
@@ -254,6 +256,7 @@ def test_where_no_time_of_a_students_attempts_is_known_nobody_is_the_first(tmp_p
     assert _told(tmp_path).first is None
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("telling", [True, False])
 def test_of_the_sample_class_the_copied_pair_is_told_and_nobody_else(telling, tmp_path):
     """In the demo's class, and in the whole one. Their answers come from the lessons' solutions, but for a few: in the

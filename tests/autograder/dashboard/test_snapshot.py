@@ -162,6 +162,7 @@ def test_another_database_is_read_where_the_environment_names_one(tmp_path, monk
     assert "zoe" not in snapshot.read(tmp_path).book.students, "the sample class has a gradebook of its own"
 
 
+@pytest.mark.thorough
 def test_an_answer_is_compared_with_the_helpers_that_it_uses_and_without_what_the_lesson_gives(tiny, tmp_path):
     room = Classroom(tiny, tmp_path, isolation="process")
     helped = {}

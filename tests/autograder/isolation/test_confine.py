@@ -263,6 +263,7 @@ def test_huge_pages_count_as_memory(monkeypatch, tmp_path):
     assert not memory.exceeds(400 << 20)
 
 
+@pytest.mark.thorough(but=2)
 @pytest.mark.parametrize("how", HELD)
 def test_memory_beyond_the_limit_is_not_held(bubble, how):
     source = f"import time\ndef double(x):\n{HELD[how]}\n    time.sleep(1.5)\n    return 2 * x"
@@ -369,6 +370,7 @@ HONEST = {
 }
 
 
+@pytest.mark.thorough(but=2)
 @pytest.mark.parametrize("what", HONEST)
 def test_an_honest_program_goes_on(box, what):
     exercise = replace(DOUBLE, limits=Limits(seconds=20, memory=256 << 20))
@@ -629,6 +631,7 @@ NO_MEMORY = "def refuse(self): raise OSError(errno.ENOMEM, 'no memory for a filt
 LATER = f"{NO_MEMORY}\ndef ready(gpu=False): return Filter(program(gpu))"
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.skipif(platform.machine() not in confine.MACHINES, reason="no filter is known for this processor")
 @pytest.mark.parametrize("when", [NO_MEMORY, LATER], ids=["at the start", "later"])
 @pytest.mark.parametrize("isolation", sorted({"process", default_isolation()}))

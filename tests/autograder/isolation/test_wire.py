@@ -192,7 +192,7 @@ def forged(rng, base):
     return b"".join(messages)
 
 
-def test_ten_thousand_forged_replies_neither_pass_nor_break_the_judge():
+def test_ten_thousand_forged_replies_neither_pass_nor_break_the_judge(thorough):
     rng = random.Random(0)
     cases = draw_cases(DOUBLE, "seed")
     base = b"".join(
@@ -200,7 +200,7 @@ def test_ten_thousand_forged_replies_neither_pass_nor_break_the_judge():
         for n, case in enumerate(cases)
     )
     outcomes = set()
-    for _ in range(10_000):
+    for _ in range(10_000 if thorough else 2_000):
         reply = _read_reply(
             forged(rng, base), rng.choice(["exit", "time", "flood", "crowd"]), rng.choice([0, 0, 9, 11, 24])
         )

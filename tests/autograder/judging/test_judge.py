@@ -63,6 +63,7 @@ def test_every_way_to_end_has_its_name(box, source, outcome, says):
     assert sum(part.score for part in found.parts) == found.score
 
 
+@pytest.mark.thorough(but=4)
 @pytest.mark.parametrize(
     "source",
     [
@@ -116,6 +117,7 @@ def test_what_was_under_way_when_the_time_was_up_may_have_an_error_of_its_own_fo
     assert "no answer within" in found.reason
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("flood", FLOODS)
 def test_a_flood_does_not_reach_the_judge(box, flood):
     source, outcome = FLOODS[flood]
@@ -325,6 +327,7 @@ def test_a_server_that_is_always_lost_is_the_graders_fault(monkeypatch):
     assert len(lost) > 1
 
 
+@pytest.mark.thorough(but=1)
 def test_a_server_that_is_lost_once_costs_nobody_anything(box):
     assert verdict(box, RIGHT).outcome is Outcome.PASSED
     box._process.kill()
@@ -363,6 +366,7 @@ def test_killing_the_server_gains_nothing_and_harms_nobody(box):
     assert verdict(box, RIGHT).outcome is Outcome.PASSED
 
 
+@pytest.mark.thorough(but=1)
 def test_stopping_the_server_does_not_hold_up_the_class(box):
     started = time.monotonic()
     source = "import signal, time\ndef double(x):\n    os.kill(os.getppid(), signal.SIGSTOP)\n    time.sleep(1e6)"

@@ -212,6 +212,7 @@ def test_a_name_of_very_many_parts_is_not_parsed(part):
     assert not is_broken("a.a\n" * 200)
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize(
     "source",
     [

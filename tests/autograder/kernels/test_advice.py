@@ -142,6 +142,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.thorough(but=2)
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_advice_is_true_of_a_kernel(workers, name):
     source, expected = KERNELS[name]

@@ -60,6 +60,7 @@ HONEST = {
 }
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("name", HONEST)
 def test_right_kernels_are_right_there_too(workers, name):
     found = verdict(workers, HONEST[name])
@@ -74,6 +75,7 @@ WRONG = {
 }
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("name", WRONG)
 def test_kernels_that_are_wrong_at_full_size_earn_nothing(workers, name):
     step, kernels = WRONG[name]

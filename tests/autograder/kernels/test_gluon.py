@@ -58,6 +58,7 @@ def test_a_right_answer_passes(workers):
     assert found.outcome is Outcome.PASSED, found.reason
 
 
+@pytest.mark.thorough
 def test_layouts_may_have_names(workers):
     layout = "NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])"
     assert f"ACC = gl.constexpr(gl.{layout})" in RIGHT
@@ -107,6 +108,7 @@ WRONG = {
 }
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("mistake", WRONG)
 def test_a_wrong_answer_does_not(workers, mistake):
     old, new, said = WRONG[mistake]

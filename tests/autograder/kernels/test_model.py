@@ -89,6 +89,7 @@ def test_a_good_kernel_is_near_the_floor_and_never_above_it(modelled):
     assert 0.5 < modelled("fast").fraction <= 1
 
 
+@pytest.mark.thorough(but=2)
 @pytest.mark.parametrize("worse", ["tiny_blocks", "strided", "copied_first", "hidden_host_work"])
 def test_what_costs_more_is_slower(modelled, worse):
     assert modelled(worse).seconds > 1.15 * modelled("fast").seconds

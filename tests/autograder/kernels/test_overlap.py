@@ -43,17 +43,20 @@ def test_the_solution_of_the_product_keeps_one_under_way(workers):
     assert (loop["carried"], loop["copies"], loop["spills"]) == (1, [2, 2], [0, 0])
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("form", ["one after the other", "tiles fetched ahead"])
 def test_a_product_that_is_waited_for_is_not_carried(workers, form):
     (loop,) = loops(workers, "piped_product", hopper_steps.PRODUCT[form])
     assert (loop["carried"], loop["most"]) == (0, 1)
 
 
+@pytest.mark.thorough
 def test_the_compiler_has_the_softmax_behind_the_wait_and_a_store_holds_it(workers):
     assert [loop["exponentials"] for loop in loops(workers, "two_warpgroups")] == 2 * [[0, 66]]
     assert [loop["exponentials"] for loop in loops(workers, "two_warpgroups", hopper_steps.HELD)] == 2 * [[66, 66]]
 
 
+@pytest.mark.thorough
 def test_two_products_at_once_do_not_fit_into_registers_shared_alike(workers):
     shared = loops(workers, "two_warpgroups", hopper_steps.ALIKE)
     assert all(loop["registers"] == 168 and loop["spills"][1] for loop in shared)
@@ -87,12 +90,14 @@ WORK_TWICE = [
 ]
 
 
+@pytest.mark.thorough
 def test_what_does_the_work_twice_earns_nothing(workers):
     verdict = judge_speed(EXERCISES["piped_product"], program("piped_product", WORK_TWICE), workers)
     assert (verdict.score, verdict.outcome) == (0, Outcome.SLOW)
     assert "warpgroup_mma does 200% of the FLOPs" in verdict.reason
 
 
+@pytest.mark.thorough
 def test_what_does_half_of_the_work_by_wgmma_earns_nothing(workers):
     exercise = EXERCISES["piped_product"]
     half = dataclasses.replace(exercise.speed, floor=lambda **case: exercise.speed.floor(**case) * 2)
@@ -166,6 +171,7 @@ def test_what_the_compiler_finds_is_said(workers):
     assert "expected the last dimension of the first operand to be equal to" in said
 
 
+@pytest.mark.thorough
 def test_what_stands_beside_the_products_leaves_room_for_them(workers):
     """The lesson's own kernels: their tensor cores could be busy for longer than the last bar asks."""
     for name, exercise in EXERCISES.items():

@@ -136,6 +136,7 @@ def test_feedback_says_how_and_on_what_and_survives_the_store(tmp_path):
     json.dumps(found.to_json())
 
 
+@pytest.mark.thorough
 def test_a_modelled_time_is_the_same_in_every_run():
     seen = set()
     for _ in range(2):
