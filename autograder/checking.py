@@ -223,7 +223,7 @@ def as_asked(name: str, starter: str) -> str:
 def foreign(cells: Sequence[Cell]) -> str | None:
     """Return a module that a program imports and that comes with no package of the course's, or None.
 
-    What is imported under a condition, or in a `try`, may be missing.
+    What is imported under a condition, in a `try` or under `suppress`, may be missing.
     """
     waiting = [node for cell in cells for node in getattr(parsed(cell.source), "body", [])]
     while waiting:
@@ -236,7 +236,7 @@ def foreign(cells: Sequence[Cell]) -> str | None:
                 return top
         if isinstance(node, ast.Try):
             waiting += [*node.handlers, *node.finalbody]
-        elif not isinstance(node, ast.If | ast.With):
+        elif not (isinstance(node, ast.If) or (isinstance(node, ast.With) and "suppress" in ast.unparse(node))):
             waiting += ast.iter_child_nodes(node)
     return None
 

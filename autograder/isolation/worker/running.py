@@ -79,8 +79,9 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
 
 
 def in_words(line: Any, cell: str, source: str, own: str) -> str:
-    """Return a place in words, with the name of its cell unless that is the exercise's `own`, and its line if known."""
-    place = f" in line {line}" + (f" of cell {cell}" if cell not in ("", own) else "")
+    """Return a place in words, with its cell unless that is the exercise's `own`, and its line if known."""
+    theirs = "a cell of your own" if re.fullmatch(r"own-\d+", cell) else f"cell {cell}"
+    place = f" in line {line}" + (f" of {theirs}" if cell not in ("", own) else "")
     return f"{place} (`{source}`)" if source else place
 
 

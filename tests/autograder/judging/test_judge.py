@@ -150,7 +150,7 @@ def test_the_right_predecessor_is_supplied(box):
 def test_a_broken_helper_is_mentioned(box):
     found = verdict(box, "def double(x): return helper(x)", helpers=["helper = 1 / 0"])
     assert found.outcome is Outcome.ERROR
-    assert "ZeroDivisionError in line 1 of cell own-0" in found.notes[0]
+    assert "ZeroDivisionError in line 1 of a cell of your own" in found.notes[0]
 
 
 def test_a_forbidden_function_is_refused(box):
