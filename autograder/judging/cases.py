@@ -26,14 +26,23 @@ class Case:
         return ", ".join(f"{k}={_plain(v)}" for k, v in self.params.items())
 
 
-def draw_cases(exercise: Exercise, seed: str, hidden: bool = True) -> list[Case]:
-    """Return the exercise's cases with data drawn from `seed`: the visible ones and, if asked, hidden ones."""
+def draw_cases(exercise: Exercise, seed: str, hidden: bool = True, own: str = "") -> list[Case]:
+    """Return the exercise's cases with data drawn from `seed`: the visible ones and, if asked, hidden ones.
+
+    All have these in common. One more hidden case of each part is drawn for `own`, the digest of a program: what an
+    earlier one has found out of its cases is of no use to the next.
+    """
     rng = Random(_digest(seed, exercise.name, "shapes"))
     cases = []
     for index, part in enumerate(exercise.parts):
         chosen = [*part.visible, *(part.hidden(rng) if hidden else ())]
-        for number, params in enumerate(chosen):
-            generator = torch.Generator().manual_seed(_digest(seed, exercise.name, part.name, str(number)))
+        words = [str(number) for number in range(len(chosen))]
+        if hidden and own and (more := part.hidden(Random(_digest(seed, exercise.name, part.name, own)))):
+            new = [params for params in more if params not in chosen] or more
+            chosen.append(new[_digest(seed, own) % len(new)])
+            words.append(own)
+        for word, params in zip(words, chosen, strict=True):
+            generator = torch.Generator().manual_seed(_digest(seed, exercise.name, part.name, word))
             cases.append(Case(index, params, exercise.inputs(generator, **params)))
     return cases
 

@@ -6,6 +6,8 @@ This is the trusted side. It holds the seed, the oracle and the clock, and sees 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -74,14 +76,15 @@ def judge(
     Never raises for what the program does. A fault of the grader is a verdict too, without a score.
     """
     started = time.monotonic()
+    cells = [dataclasses.asdict(cell) for cell in program]
     try:
-        cases = draw_cases(exercise, seed, hidden)
+        cases = draw_cases(exercise, seed, hidden, hashlib.sha256(json.dumps(cells).encode()).hexdigest())
     except Exception as error:
         return fault(exercise, f"its cases cannot be drawn: {error!r}")
     if untested := set(range(len(exercise.parts))) - {case.part for case in cases}:
         return fault(exercise, f"part {exercise.parts[min(untested)].name!r} has no case")
     request = {
-        "program": [dataclasses.asdict(cell) for cell in program],
+        "program": cells,
         "entry": exercise.name,
         "driver": exercise.driver,
         "forbidden": list(exercise.forbidden),

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from autograder.course.course import Course
+from autograder.course.lesson import without_marks
 from autograder.isolation import sandbox
 from autograder.isolation.sandbox import Limits, Reply, Sandbox
 from autograder.isolation.worker.running import TIME_IS_UP
 from autograder.judging import judge
+from autograder.judging.cases import draw_cases
 from autograder.judging.exercise import Exercise, Part
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome
@@ -61,6 +64,19 @@ def test_every_way_to_end_has_its_name(box, source, outcome, says):
     assert says in found.reason
     assert found.score == {Outcome.PASSED: 3, Outcome.PARTIAL: 2}.get(outcome, 0)
     assert sum(part.score for part in found.parts) == found.score
+
+
+def test_a_table_of_what_an_earlier_attempt_has_found_out_is_of_no_use(box):
+    """An error of the student's can show all cases of its program, and all programs but that one have others."""
+    course = Course.at(Path(__file__).parents[3])
+    lesson, exercise = course.locate("predict_cache_bytes")
+    solution = Cell(exercise.name, without_marks(course.lesson(lesson).solutions[exercise.name]))
+    known = [case.arguments for case in draw_cases(exercise, "seed", own="the first attempt")]
+    table = {tuple(arguments.values()): exercise.oracle(**arguments) for arguments in known}
+    of_table = Cell(exercise.name, f"def predict_cache_bytes(*args): return {table!r}.get(args)")
+    found = judge.judge(exercise, [*course.lesson(lesson).setup, solution], "seed", box)
+    assert found.outcome is Outcome.PASSED, found.reason
+    assert judge.judge(exercise, [of_table], "seed", box).score == 0
 
 
 @pytest.mark.thorough(but=4)
