@@ -201,6 +201,10 @@ def mask_mistakes(attention: Oracle, query: str, key: str) -> tuple[Mistake, ...
     def shifted(by: Callable[[int, int], int]) -> Oracle:
         return lambda **a: attention(**a, shift=by(a[query].shape[1], a[key].shape[1]))
 
+    def masked_late(**a: Any) -> tuple[Tensor, None]:
+        (out, lse), (_, of_all) = attention(**a), attention(**a, shift=a[key].shape[1])
+        return out * (lse - of_all).exp()[..., None], None  # any lse
+
     return (
         Mistake("no mask", "no causal mask: a query sees tokens that come after it", shifted(lambda S, T: T)),
         Mistake(
@@ -228,6 +232,11 @@ def mask_mistakes(attention: Oracle, query: str, key: str) -> tuple[Mistake, ...
             "lse counts the scores of hidden tokens: take it after the mask",
             lambda **a: (attention(**a)[0], attention(**a, shift=a[key].shape[1])[1]),
         ),
+        Mistake(
+            "mask after the softmax",
+            "the mask comes after the softmax: hidden tokens have taken their share of the weights, mask the scores",
+            masked_late,
+        ),
     )
 
 
@@ -243,12 +252,52 @@ def axis_mistakes(attention: Oracle) -> tuple[Mistake, ...]:
     )
 
 
+def weighed(scores: Tensor, axis: int = -1, slip: str = "") -> tuple[Tensor, Tensor]:
+    """Return the softmax of scores along `axis`, and their log-sum-exp; `slip` makes one of `sum_mistakes`."""
+    maximum, lse = scores.amax(-1), scores.logsumexp(-1)
+    powers = {"powers": scores.exp(), "shifted powers": (scores - maximum[..., None]).exp()}
+    sums = {"maximum": maximum, "no maximum": lse - maximum, "no logarithm": lse.float().exp()}
+    return powers.get(slip, scores.softmax(axis)), sums.get(slip, lse)
+
+
+def sum_mistakes(attention: Oracle) -> tuple[Mistake, ...]:
+    """Return mistakes of the sum of the weights. `attention` takes a `slip`, as `weighed` does."""
+    undivided = "out is the sum of exp(score)·v: divide it by the sum of exp(score), as torch.softmax does"
+    return (
+        *(
+            Mistake("not normalised", undivided, lambda slip=slip, **a: (attention(**a, slip=slip)[0], None))  # any lse
+            for slip in ("powers", "shifted powers")
+        ),
+        *(
+            Mistake(name, message, lambda slip=slip, **a: attention(**a, slip=slip))
+            for name, message, slip in (
+                (
+                    "lse is the maximum",
+                    "lse is the largest score: add the logarithm of the sum of exp(score − maximum)",
+                    "maximum",
+                ),
+                (
+                    "maximum not added back",
+                    "lse lacks the row's maximum: after log(sum(exp(score − maximum))), add the maximum back",
+                    "no maximum",
+                ),
+                (
+                    "no logarithm",
+                    "lse is the sum of exp(score) itself: its natural logarithm is missing, use torch.logsumexp",
+                    "no logarithm",
+                ),
+            )
+        ),
+    )
+
+
 CROSSED = "query and key hold their two parts in different orders: join them in one order in both"
 HIDDEN = -10000.0  # what is taken for −∞
 FINITE = (
     "where all scores are far below 0 none of them counts: masked scores are −inf, and so is the first maximum, no "
     "finite number"
 )
+ZERO_IS_SEEN = "hidden scores are set to 0, and exp(0) is 1, a weight like any other: set them to −inf"
 NOT_HIDDEN = "hidden scores are set to −10000, and the scores that are seen may be lower: set the hidden ones to −inf"
 
 

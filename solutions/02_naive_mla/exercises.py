@@ -20,6 +20,7 @@ from ..oracles import (
     HIDDEN,
     NOT_HIDDEN,
     TURN_MISTAKES,
+    ZERO_IS_SEEN,
     altered,
     axis_mistakes,
     base_2_mistake,
@@ -30,7 +31,9 @@ from ..oracles import (
     overwritten,
     rotated,
     slips,
+    sum_mistakes,
     upside_down,
+    weighed,
 )
 
 NOTHING = torch.empty(0)  # what a mistake gives where it cannot be made; no result matches it
@@ -530,6 +533,7 @@ def _expanded(
     width=None,
     rope=True,
     axis=-1,
+    slip="",
     exchange=False,
     values_from_uk=False,
     overflow=None,
@@ -562,7 +566,8 @@ def _expanded(
         weights, lse = scores.exp(), scores.exp().sum(-1).log()
         weights = weights / weights.sum(-1)[..., None] if overflow == "quotient" else (scores - lse[..., None]).exp()
         return torch.einsum("bsht,bthv->bshv", weights, values), lse
-    return torch.einsum("bsht,bthv->bshv", scores.softmax(axis), values), torch.logsumexp(scores, dim=-1)
+    weights, lse = weighed(scores, axis, slip)
+    return torch.einsum("bsht,bthv->bshv", weights, values), lse
 
 
 _attention_slip = slips(_expanded)
@@ -616,6 +621,11 @@ ATTENTION = Exercise(
             "the scores are scaled by 1/√(R+Dr), expected 1/√(Dn+Dr): the width of a head's key, not of the cache",
             lambda **a: _expanded(**a, width=a["c_kv"].shape[-1] + a["k_rope"].shape[-1]),
         ),
+        Mistake(
+            "scale 1/(Dn+Dr)",
+            "the scores are scaled by 1/(Dn+Dr), expected 1/√(Dn+Dr): the root is missing",
+            lambda **a: _expanded(**a, width=(a["q_nope"].shape[-1] + a["q_rope"].shape[-1]) ** 2),
+        ),
         _attention_slip(
             "RoPE missing",
             "the RoPE part is missing from the scores: expected q_nope·k_nope + q_rope·k_rope",
@@ -645,7 +655,9 @@ ATTENTION = Exercise(
         ),
         *mask_mistakes(_expanded, "q_nope", "c_kv"),
         *axis_mistakes(_expanded),
+        _attention_slip("future scored 0", ZERO_IS_SEEN, hidden=0.0),
         _attention_slip("future scored −10000", NOT_HIDDEN, hidden=HIDDEN),
+        *sum_mistakes(_expanded),
         base_2_mistake(_expanded),
         Mistake(
             "lse not scaled",

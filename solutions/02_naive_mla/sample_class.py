@@ -620,6 +620,28 @@ def rms_normalize(x, weight, eps=1e-6):
         },
         "the two terms are scaled apart",
     ),
+    *(
+        slip(f"vera{n}", about, "naive_mla_attention", changes, words, score)
+        for n, (about, changes, words, score) in enumerate(
+            (
+                ("exponentials that are not divided", {WEIGHTS: "scores.exp()"}, "divide it by the sum", 0),
+                ("the largest score for lse", {"logsumexp(scores": "amax(scores"}, "add the logarithm", 1),
+                ("a logarithm alone", {LSE: LSE[:-1] + " - scores.amax(-1)\n"}, "add the maximum back", 0),
+                ("no logarithm", {LSE: LSE[:-1] + ".exp()\n"}, "its natural logarithm is missing", 0),
+                (
+                    "the mask after the softmax",
+                    {
+                        "    scores = scores.masked_fill(future[:, None, :], -math.inf)\n": "",
+                        WEIGHTS: f"{WEIGHTS}.masked_fill(future[:, None, :], 0.0)",
+                    },
+                    "the mask comes after the softmax",
+                    2,
+                ),
+                ("zeros for what is hidden", {"-math.inf": "0.0"}, "a weight like any other", 2),
+                ("no root", {SCALE: SCALE.removeprefix("math.sqrt")}, "the root is missing", 0),
+            )
+        )
+    ),
     slip(
         "ida",
         "row 0 for the key",
