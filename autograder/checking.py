@@ -402,7 +402,9 @@ def _noted_on_noise(exercise: Exercise, entry: Any, case: Case) -> bytes | None:
 
 
 def _run(exercise: Exercise, entry: Any, arguments: Arguments) -> Any:
-    with running.forbidding(exercise.forbidden):
+    compiler = "torch._dynamo" in sys.modules  # it would compile what records a call, too: all runs as it was written
+    stance = torch.compiler.set_stance("force_eager") if compiler else nullcontext()
+    with stance, running.forbidding(exercise.forbidden):
         return running.DRIVERS[exercise.driver](entry, arguments)
 
 
