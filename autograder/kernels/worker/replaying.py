@@ -497,7 +497,7 @@ class _Launch:
             counter = count([(number, 1) for number in range(self.programs)], True)
             return self._with_places(counter.summary(self.programs))
         grid, per_axis = self.grid, _sizes(self.grid, limit)
-        chosen = [(x + grid[0] * (y + grid[1] * z), each) for (x, y, z), each in sample(grid, per_axis, rng)]
+        chosen = [(self._number(at), each) for at, each in sample(grid, per_axis, rng)]
         counter, seen, ran = None, set(), {number for number, _ in chosen}
         touched, exact = _touched(self.kernel, self.given), all(n <= per_axis for n in grid)
         self.again = not touched["atomic"] and not touched["load"] & touched["store"]  # a program may run twice
@@ -512,6 +512,10 @@ class _Launch:
                 self.turns.counter = counter
                 self._run(sorted(beside - {0, middle, self.programs - 1}), races, self.turns)
                 counter = counter if self.turns.alike(middle) else None
+        if counter is None and again and (busy := self._busy(per_axis, rng)) != grid:
+            chosen = [(self._number(at), each) for at, each in sample(busy, per_axis, rng)]
+            chosen.append((self.programs - 1, self.programs - math.prod(busy)))
+            ran = {number for number, _ in chosen}
         counter = counter or count(chosen, exact)
         counter.unwritten |= seen
         if whole:
@@ -526,6 +530,30 @@ class _Launch:
                 counter = count([*chosen, *_shared([n for _, n in longer], limit or len(longer), dict(chosen))], False)
                 counter.unwritten |= seen
         return self._with_places(counter.summary(self.programs))
+
+    def _number(self, at: Sequence[int]) -> int:
+        x, y, z = at
+        return x + self.grid[0] * (y + self.grid[1] * z)
+
+    def _busy(self, per_axis: int, rng: Random | None) -> list[int]:
+        """Return the grid without programs at the end of a long axis that store nothing, as far as some of them show."""
+        busy = list(self.grid)
+        for axis, size in enumerate(self.grid):
+            places = [[0, 0, 0], [rng.randrange(n) if rng else n // 2 for n in self.grid]]
+
+            def stores(n: int, axis: int = axis, places: Sequence[Sequence[int]] = places) -> bool:
+                writes = Writes([blank(size).view(bool) for size in self.storages.sizes], self.storages.numbers)
+                self._run([self._number([*at[:axis], n, *at[axis + 1 :]]) for at in places], False, writes)
+                return any(writes.bytes.values())
+
+            low, high = 0, size - 1
+            if size <= per_axis or stores(high) or not stores(low):
+                continue
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if stores(middle) else (low, middle)
+            busy[axis] = high
+        return busy
 
     def _untimed(self, number: int, times: float) -> ValueError:
         x, y, _ = self.grid
