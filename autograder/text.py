@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import math
+import re
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+MARKS = 4  # on one letter; no script has more
 UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"  # which show nothing, and count as letters or signs
 
 
 def one_line(value: Any, limit: int = 2000) -> str:
     """Return text as one line of at most `limit` characters, with nothing in it that a terminal obeys.
 
-    Line ends and spaces of any kind become a plain space. What shows nothing (controls, marks of direction, characters
-    of no width) and what UTF-8 cannot hold (the bytes of a file's name that are not UTF-8) becomes U+FFFD.
+    Line ends and spaces of any kind become a plain space. Of many in a row, behind which text would look like a line of
+    its own, two are left; of many marks on a letter, which would cover other lines, four. What shows nothing (controls,
+    marks of direction, characters of no width) and what UTF-8 cannot hold (the bytes of a file's name that are not
+    UTF-8) becomes U+FFFD.
     """
-    return "".join(_shown(c) for c in str(value)[:limit])
+    text = re.sub(" {3,}", "  ", "".join(_shown(c) for c in str(value)[:limit]))
+    if text.isascii():
+        return text
+    found, marks = [], 0
+    for c in text:
+        marks = marks + 1 if unicodedata.category(c).startswith("M") else 0
+        if marks <= MARKS:
+            found.append(c)
+    return "".join(found)
 
 
 def _shown(c: str) -> str:

@@ -260,8 +260,8 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any], calls: Ca
         said = (
             f"{one_line(message['frozen'], 500)}, and what Python makes of them does not count: use torch's operations"
         )
-        first = f"{one_line(found.reason, 500)}. Or it is this" if found.mistake else one_line(found.plain, 500)
-        return Failure(Outcome.WRONG, f"{first}: {said}", found.mistake, str(case))
+        both = f"{said}. Or it is this: {found.reason}" if found.mistake else f"{one_line(found.plain, 500)}: {said}"
+        return Failure(Outcome.WRONG, one_line(both, 1000), found.mistake, str(case))
     if "has NaN in" in found.plain and not exercise.kernel and not found.mistake:
         return Failure(Outcome.WRONG, f"{one_line(found.reason, 1000)}: {_nan_from(case)}", case=str(case))
     if not exercise.kernel or not strange or (found.mistake and not made):

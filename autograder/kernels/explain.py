@@ -181,7 +181,10 @@ def _beginning(storage: Mapping[str, Any], data: Collection[str], floats: bool =
     """Return what a storage holds at first; `floats` says whether it is ever looked at as floats."""
     if "input" in storage:
         return DATA if storage["input"] in data else PLAIN
-    strange = "was there before the call: it is no argument, and no operation of this call made it"
+    strange = (
+        "was there before the call: it is no argument, and no operation of this call made it, as far as this thread "
+        "can see (a custom operator shows nothing of what it does)"
+    )
     if "content" not in storage:
         return strange if storage.get("unknown") else PLAIN
     return PLAIN if storage["bytes"] <= (LARGEST_CONSTANT, 8 * LARGEST_FLOAT_CONSTANT)[floats] else strange
@@ -222,7 +225,7 @@ def torch_alone(recording: Recording, forbidden: Sequence[str], most: Cost | Non
             if not event["writes"] and not all(map(_is_integer, views_in(event["args"] or ()))):
                 frozen = frozen or f"numbers of a tensor are read in Python{f' in {where}' if where else ''}"
         if any(_is_made_elsewhere(storages[view["storage"]], view) for view in views_in(event["args"] or ())):
-            what = "takes numbers that no operation of torch in this call made"
+            what = "takes numbers that no operation of torch in this call made, as far as this thread can see"
             frozen = frozen or f"`{name.strip('_')}`{f' in {where}' if where else ''} {what}"
         events.append(event if runs or event["kind"] != "host" else {**event, "args": None})
     if most is not None:

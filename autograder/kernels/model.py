@@ -171,9 +171,10 @@ def model_call(
         raise KernelFailure(found.reason or reason)
     if known is not None and (new := sorted(replayed.places(source, recording) - known.places)):
         kernel, text, _ = new[0]
+        loop = "; where its number of turns is an argument of 1, Triton leaves the loop out: compute it in the kernel"
         raise Unchecked(
             f"{kernel} runs `{text}` here, and ran it in no call whose answer was compared: kernels are timed for what "
-            f"was found right"
+            f"was found right{loop if text.startswith('for ') else ''}"
         )
     return modelled
 

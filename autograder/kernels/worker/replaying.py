@@ -536,7 +536,7 @@ class _Launch:
         return x + self.grid[0] * (y + self.grid[1] * z)
 
     def _busy(self, per_axis: int, rng: Random | None) -> list[int]:
-        """Return the grid without programs at the end of a long axis that store nothing, as far as some of them show."""
+        """Return the grid without programs at the end of a long axis that store nothing, as some of them tell."""
         busy = list(self.grid)
         for axis, size in enumerate(self.grid):
             places = [[0, 0, 0], [rng.randrange(n) if rng else n // 2 for n in self.grid]]
