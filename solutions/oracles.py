@@ -92,6 +92,10 @@ def norm_mistakes(norm: Oracle) -> dict[str, Mistake]:
         x = x[..., : len(weight)]
         return x * (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
 
+    def no_root(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
+        x = x[..., : len(weight)]
+        return x / (x.square().mean(-1, keepdim=True) + eps) * weight
+
     found = (
         Mistake(
             "mean subtracted",
@@ -107,6 +111,12 @@ def norm_mistakes(norm: Oracle) -> dict[str, Mistake]:
             "times the root",
             "the rows are multiplied by the root of the mean square, expected divided by it: rsqrt is 1 / sqrt",
             times_root,
+        ),
+        Mistake("no root", "the rows are divided by the mean square, expected its square root", no_root),
+        Mistake(
+            "1 + weight",
+            "the result is multiplied by 1 + weight, as Gemma's is: here weight is the whole factor",
+            lambda x, weight, eps=EPS: norm(x, 1 + weight, eps),
         ),
         Mistake(
             "no eps",
@@ -174,6 +184,31 @@ TURN_MISTAKES = (
         f"the second of each pair is a·sin − b·cos: {TURN}",
         lambda x, cos, sin: _pairs(rotated(x, cos, sin), -rotated(x, cos, -sin)),
     ),
+    Mistake(
+        "sine of the second",
+        f"the second of each pair is b·cos − a·sin: {TURN}",
+        lambda x, cos, sin: _pairs(rotated(x, cos, sin), rotated(x, cos, -sin)),
+    ),
+    Mistake(
+        "halves layout",
+        "the pairs are turned rightly but laid out as two halves: put each pair back where it was",
+        halves_layout,
+    ),
+    Mistake(
+        "new value used",
+        "the second element is made from the first one's new value: both need the old a and b",
+        overwritten,
+    ),
+    Mistake(
+        "a and b exchanged",
+        "a and b are exchanged: a is the first element of a pair, and b the second",
+        lambda x, cos, sin: rotated(x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2), cos, sin),
+    ),
+    Mistake(
+        "angle of token 0",
+        "every token turns by the angle of token 0: row s of cos and sin belongs to token s",
+        lambda x, cos, sin: rotated(x, cos[:1].expand_as(cos), sin[:1].expand_as(sin)),
+    ),
 )
 
 # --- causal attention -------------------------------------------------------------------------------------------------
@@ -200,6 +235,10 @@ def mask_mistakes(attention: Oracle, query: str, key: str) -> tuple[Mistake, ...
 
     def shifted(by: Callable[[int, int], int]) -> Oracle:
         return lambda **a: attention(**a, shift=by(a[query].shape[1], a[key].shape[1]))
+
+    def masked_late(**a: Any) -> tuple[Tensor, None]:
+        (out, lse), (_, of_all) = attention(**a), attention(**a, shift=a[key].shape[1])
+        return out * (lse - of_all).exp()[..., None], None  # any lse
 
     return (
         Mistake("no mask", "no causal mask: a query sees tokens that come after it", shifted(lambda S, T: T)),
@@ -228,6 +267,11 @@ def mask_mistakes(attention: Oracle, query: str, key: str) -> tuple[Mistake, ...
             "lse counts the scores of hidden tokens: take it after the mask",
             lambda **a: (attention(**a)[0], attention(**a, shift=a[key].shape[1])[1]),
         ),
+        Mistake(
+            "mask after the softmax",
+            "the mask comes after the softmax: hidden tokens have taken their share of the weights, mask the scores",
+            masked_late,
+        ),
     )
 
 
@@ -243,12 +287,52 @@ def axis_mistakes(attention: Oracle) -> tuple[Mistake, ...]:
     )
 
 
+def weighed(scores: Tensor, axis: int = -1, slip: str = "") -> tuple[Tensor, Tensor]:
+    """Return the softmax of scores along `axis`, and their log-sum-exp; `slip` makes one of `sum_mistakes`."""
+    maximum, lse = scores.amax(-1), scores.logsumexp(-1)
+    powers = {"powers": scores.exp(), "shifted powers": (scores - maximum[..., None]).exp()}
+    sums = {"maximum": maximum, "no maximum": lse - maximum, "no logarithm": lse.float().exp()}
+    return powers.get(slip, scores.softmax(axis)), sums.get(slip, lse)
+
+
+def sum_mistakes(attention: Oracle) -> tuple[Mistake, ...]:
+    """Return mistakes of the sum of the weights. `attention` takes a `slip`, as `weighed` does."""
+    undivided = "out is the sum of exp(score)·v: divide it by the sum of exp(score), as torch.softmax does"
+    return (
+        *(
+            Mistake("not normalised", undivided, lambda slip=slip, **a: (attention(**a, slip=slip)[0], None))  # any lse
+            for slip in ("powers", "shifted powers")
+        ),
+        *(
+            Mistake(name, message, lambda slip=slip, **a: attention(**a, slip=slip))
+            for name, message, slip in (
+                (
+                    "lse is the maximum",
+                    "lse is the largest score: add the logarithm of the sum of exp(score − maximum)",
+                    "maximum",
+                ),
+                (
+                    "maximum not added back",
+                    "lse lacks the row's maximum: after log(sum(exp(score − maximum))), add the maximum back",
+                    "no maximum",
+                ),
+                (
+                    "no logarithm",
+                    "lse is the sum of exp(score) itself: its natural logarithm is missing, use torch.logsumexp",
+                    "no logarithm",
+                ),
+            )
+        ),
+    )
+
+
 CROSSED = "query and key hold their two parts in different orders: join them in one order in both"
 HIDDEN = -10000.0  # what is taken for −∞
 FINITE = (
     "where all scores are far below 0 none of them counts: masked scores are −inf, and so is the first maximum, no "
     "finite number"
 )
+ZERO_IS_SEEN = "hidden scores are set to 0, and exp(0) is 1, a weight like any other: set them to −inf"
 NOT_HIDDEN = "hidden scores are set to −10000, and the scores that are seen may be lower: set the hidden ones to −inf"
 
 
@@ -328,6 +412,48 @@ def in_blocks(
 
 BASE_2 = "lse is a base-2 logarithm: expected the natural one, divide tl.log2 by log2(e) or take tl.log"
 
+
+def _with_sum(**given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return out, lse, and the sum of the weights, which are relative to the largest score that counts."""
+    out, lse = decoded(**given)
+    scores = decode_scores(*(given[name] for name in ("q_latent", "q_rope", "c_kv", "k_rope", "scale")))
+    beyond = torch.arange(scores.shape[-1]) >= given["seq_lens"][:, None, None]
+    m_i = scores.masked_fill(beyond, -INF).amax(-1)
+    return out, lse, (lse - m_i.masked_fill(m_i == -INF, 0)).exp()
+
+
+def _not_normalised(**given: Any) -> tuple[Tensor, Tensor]:
+    out, lse, total = _with_sum(**given)
+    return out * total[..., None], lse
+
+
+def _lse_without_maximum(**given: Any) -> tuple[Tensor, Tensor]:
+    out, _, total = _with_sum(**given)
+    return out, total.log()
+
+
+def _lse_of_two_bases(**given: Any) -> tuple[Tensor, Tensor]:
+    out, lse, total = _with_sum(**given)
+    total = total.where(total > 0, 1.0)
+    return out, lse - total.log() + total.log2()
+
+
+def _lse_is_maximum(**given: Any) -> tuple[Tensor, Tensor]:
+    out, lse, total = _with_sum(**given)
+    return out, lse - total.where(total > 0, 1.0).log()
+
+
+def _powers_of_2(base_2: bool) -> Callable[..., Any]:
+    """Return an oracle whose weights are powers of 2, and the logarithm of their sum to base 2 or a natural one."""
+
+    def wrong(**given: Any) -> tuple[Tensor, Tensor]:
+        out, lse, total = _with_sum(**given | {"scale": given["scale"] * math.log(2)})
+        total = total.where(total > 0, 1.0)
+        return out, (lse - total.log()) / math.log(2) + (total.log2() if base_2 else total.log())
+
+    return wrong
+
+
 ROPE_MISSING = Mistake(
     "RoPE part missing", "the scores lack q_rope · k_rope", decoded_with(lambda a: {"q_rope": 0 * a["q_rope"]})
 )
@@ -335,6 +461,38 @@ SCALE_OF_THE_LATENT = Mistake(
     "scale of the latent",
     "the softmax scale is 1/√(R+Dr), 1/√576 in DeepSeek-V3: take the argument, which is 1/√192 there",
     decoded_with(lambda a: {"scale": (a["q_latent"].shape[-1] + a["q_rope"].shape[-1]) ** -0.5}),
+)
+SCALE_MISSING = Mistake(
+    "scale missing", "the scores are not multiplied by scale", decoded_with(lambda a: {"scale": 1.0})
+)
+NOT_NORMALISED = Mistake("not normalised", "out is not divided by the sum of the weights", _not_normalised)
+LSE_WITHOUT_MAXIMUM = Mistake(
+    "lse without the maximum",
+    "lse is the logarithm of the sum alone: add the maximum that was subtracted",
+    _lse_without_maximum,
+)
+SUM_TO_BASE_2 = Mistake(
+    "sum to base 2",
+    "lse adds a base-2 logarithm of the sum to a maximum that is natural: take tl.log",
+    _lse_of_two_bases,
+)
+LSE_IS_MAXIMUM = Mistake(
+    "lse is the maximum",
+    "lse is the largest score: add the logarithm of the sum of the weights",
+    _lse_is_maximum,
+)
+POWERS_OF_2 = tuple(
+    Mistake(
+        "powers of 2",
+        "the weights are powers of 2: take tl.exp, or multiply the scores by log2(e) for tl.exp2",
+        _powers_of_2(base_2),
+    )
+    for base_2 in (True, False)
+)
+LENGTH_OF_0 = Mistake(
+    "length of sequence 0",
+    "every sequence has the length of sequence 0: load seq_lens_ptr + b",
+    decoded_with(lambda a: {"seq_lens": a["seq_lens"][:1].expand_as(a["seq_lens"])}),
 )
 DECODED_IN_BASE_2 = Mistake("lse base 2", BASE_2, after(decoded, base_2))
 NOT_RESCALED = (

@@ -12,7 +12,19 @@ from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, rand
 from mla_ref import Cost, sdpa
 
 from ..drawing import as_given, sink
-from ..oracles import HIDDEN, NOT_HIDDEN, after, axis_mistakes, base_2_mistake, causal, mask_mistakes, slips
+from ..oracles import (
+    HIDDEN,
+    NOT_HIDDEN,
+    ZERO_IS_SEEN,
+    after,
+    axis_mistakes,
+    base_2_mistake,
+    causal,
+    mask_mistakes,
+    slips,
+    sum_mistakes,
+    weighed,
+)
 
 # predict_cache_bytes
 
@@ -98,10 +110,10 @@ def _scores(q, k, scale=None, **mask):
     return causal(scores * (q.shape[-1] ** -0.5 if scale is None else scale), **mask)
 
 
-def _attention(q, k, v, axis=-1, **wrong):
+def _attention(q, k, v, axis=-1, slip="", **wrong):
     """Attention. The keywords make the named mistakes; the weights sum to 1 along `axis`."""
-    scores = _scores(q, k, **wrong)
-    return torch.einsum("bsht,bthd->bshd", scores.softmax(axis), v), scores.logsumexp(-1)
+    weights, lse = weighed(_scores(q, k, **wrong), axis, slip)
+    return torch.einsum("bsht,bthd->bshd", weights, v), lse
 
 
 def _future_at(q, k, v, score):
@@ -109,23 +121,6 @@ def _future_at(q, k, v, score):
     scores = _scores(q, k)
     scores = scores.masked_fill(scores.isinf(), score)
     return torch.einsum("bsht,bthd->bshd", scores.softmax(-1), v), scores.logsumexp(-1)
-
-
-def _masked_late(q, k, v):
-    """Weights of all tokens, of which those of hidden ones are then set to 0."""
-    scores = _scores(q, k, shift=k.shape[1])
-    weights = scores.softmax(-1).masked_fill(_scores(q, k).isinf(), 0.0)
-    return torch.einsum("bsht,bthd->bshd", weights, v), None  # any lse
-
-
-def _without_maximum(q, k, v):
-    out, lse = _attention(q, k, v)
-    return out, lse - _scores(q, k).amax(-1)
-
-
-def _without_logarithm(q, k, v):
-    """The sum itself, in float32."""
-    return _attention(q, k, v)[0], _scores(q, k).float().exp().sum(-1)
 
 
 def _not_transposed_back(x):
@@ -202,13 +197,8 @@ ATTENTION = Exercise(
         *axis_mistakes(_attention),
         Mistake(
             "future scored 0",
-            "hidden scores are set to 0, and exp(0) is 1, a weight like any other: set them to −inf",
+            ZERO_IS_SEEN,
             lambda **a: _future_at(**a, score=0.0),
-        ),
-        Mistake(
-            "mask after the softmax",
-            "the mask comes after the softmax: hidden tokens have taken their share of the weights, mask the scores",
-            _masked_late,
         ),
         Mistake("future scored −10000", NOT_HIDDEN, lambda **a: _future_at(**a, score=HIDDEN)),
         base_2_mistake(_attention),
@@ -222,16 +212,7 @@ ATTENTION = Exercise(
             "out is the weighted sum of the keys, expected of the values",
             lambda **a: _attention(**a | {"v": a["k"]}),
         ),
-        Mistake(
-            "maximum not added back",
-            "lse lacks the row's maximum: after log(sum(exp(score − maximum))), add the maximum back",
-            _without_maximum,
-        ),
-        Mistake(
-            "no logarithm",
-            "lse is the sum of exp(score) itself: its natural logarithm is missing, use torch.logsumexp",
-            _without_logarithm,
-        ),
+        *sum_mistakes(_attention),
         *(
             Mistake("not transposed back", NOT_BACK, oracle)
             for oracle in (

@@ -616,9 +616,25 @@ class KVCache:
                     },
                     "take it after the mask",
                 ),
+                (
+                    "the mask after the softmax",
+                    {
+                        "    scores = scores.masked_fill(future[:, None, None, :], -math.inf)\n": "",
+                        "softmax(scores, dim=-1)": "softmax(scores, dim=-1).masked_fill(future[:, None, None], 0)",
+                    },
+                    "the mask comes after the softmax",
+                ),
             )
         )
     ),
+    slip(
+        "petra",
+        "exponentials that are not divided",
+        "attention",
+        {"torch.softmax(scores, dim=-1)": "torch.exp(scores - scores.amax(-1, keepdim=True))"},
+        "divide it by the sum of exp(score)",
+    ),
+    slip("pim", "the largest score for lse", "attention", {"logsumexp(scores": "amax(scores"}, "add the logarithm", 1),
     slip(
         "piet",
         "stores the keys twice",

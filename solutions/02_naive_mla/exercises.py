@@ -20,17 +20,18 @@ from ..oracles import (
     HIDDEN,
     NOT_HIDDEN,
     TURN_MISTAKES,
+    ZERO_IS_SEEN,
     altered,
     axis_mistakes,
     base_2_mistake,
     causal,
-    halves_layout,
     mask_mistakes,
     norm_mistakes,
-    overwritten,
     rotated,
     slips,
+    sum_mistakes,
     upside_down,
+    weighed,
 )
 
 NOTHING = torch.empty(0)  # what a mistake gives where it cannot be made; no result matches it
@@ -293,11 +294,8 @@ RMS = Exercise(
             "eps is taken for the least mean square, expected a term of the sum: √(mean square + eps)",
             _clamped,
         ),
-        Mistake(
-            "no root",
-            "the rows are divided by the mean square, expected its square root",
-            lambda x, weight, eps=EPS: x / (x.square().mean(-1, keepdim=True) + eps) * weight,
-        ),
+        _norm_slips["no root"],
+        _norm_slips["1 + weight"],
         _norm_slips["eps outside"],
         _norm_slips["no eps"],
         _norm_slips["eps fixed"],
@@ -324,6 +322,12 @@ def _tiled(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     swapped = torch.stack((-odd, even), -1).flatten(-2)
     cos, sin = (torch.cat((t, t), -1)[:, None] for t in (cos, sin))
     return x * cos + swapped * sin
+
+
+def _half_rotation_of_repeated_angles(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    cos, sin = (each.repeat_interleave(2, -1)[:, None] for each in (cos, sin))
+    return x * cos + torch.cat((-second, first), -1) * sin
 
 
 def _by_head(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -371,19 +375,15 @@ ROTATE = Exercise(
     mistakes=(
         *TURN_MISTAKES,
         Mistake(
-            "halves layout",
-            "the pairs are turned rightly but laid out as two halves: put each pair back where it was",
-            halves_layout,
-        ),
-        Mistake(
             "tiled table",
             "both elements of a pair need the same angle: repeat each column of cos and sin twice in a row",
             _tiled,
         ),
         Mistake(
-            "overwritten",
-            "the second element of a pair is made from the first one after its turn: both need the elements of x",
-            overwritten,
+            "half rotation of repeated angles",
+            "element i is paired with i + Dr/2, though its angle is that of its neighbours' pair: turn it with "
+            "(−x[1], x[0], −x[3], x[2], …), not with (−second half, first half)",
+            _half_rotation_of_repeated_angles,
         ),
         Mistake(
             "angle by head",
@@ -488,6 +488,12 @@ LATENT = Exercise(
             "the key is normalised, too: the RMSNorm belongs to the latent alone, the key is only rotated",
             key=True,
         ),
+        Mistake(
+            "angle of token 0",
+            "every key turns by the angle of token 0: `rotate_pairs` takes [B, S, H, Dr], so the key's axis of one "
+            "head goes behind S",
+            lambda cos, sin, **a: _latent(**a, cos=cos[:1].expand_as(cos), sin=sin[:1].expand_as(sin)),
+        ),
     ),
     needs=("rms_normalize", "rotate_pairs"),
 )
@@ -530,6 +536,7 @@ def _expanded(
     width=None,
     rope=True,
     axis=-1,
+    slip="",
     exchange=False,
     values_from_uk=False,
     overflow=None,
@@ -562,7 +569,8 @@ def _expanded(
         weights, lse = scores.exp(), scores.exp().sum(-1).log()
         weights = weights / weights.sum(-1)[..., None] if overflow == "quotient" else (scores - lse[..., None]).exp()
         return torch.einsum("bsht,bthv->bshv", weights, values), lse
-    return torch.einsum("bsht,bthv->bshv", scores.softmax(axis), values), torch.logsumexp(scores, dim=-1)
+    weights, lse = weighed(scores, axis, slip)
+    return torch.einsum("bsht,bthv->bshv", weights, values), lse
 
 
 _attention_slip = slips(_expanded)
@@ -616,6 +624,11 @@ ATTENTION = Exercise(
             "the scores are scaled by 1/√(R+Dr), expected 1/√(Dn+Dr): the width of a head's key, not of the cache",
             lambda **a: _expanded(**a, width=a["c_kv"].shape[-1] + a["k_rope"].shape[-1]),
         ),
+        Mistake(
+            "scale 1/(Dn+Dr)",
+            "the scores are scaled by 1/(Dn+Dr), expected 1/√(Dn+Dr): the root is missing",
+            lambda **a: _expanded(**a, width=(a["q_nope"].shape[-1] + a["q_rope"].shape[-1]) ** 2),
+        ),
         _attention_slip(
             "RoPE missing",
             "the RoPE part is missing from the scores: expected q_nope·k_nope + q_rope·k_rope",
@@ -645,7 +658,9 @@ ATTENTION = Exercise(
         ),
         *mask_mistakes(_expanded, "q_nope", "c_kv"),
         *axis_mistakes(_expanded),
+        _attention_slip("future scored 0", ZERO_IS_SEEN, hidden=0.0),
         _attention_slip("future scored −10000", NOT_HIDDEN, hidden=HIDDEN),
+        *sum_mistakes(_expanded),
         base_2_mistake(_expanded),
         Mistake(
             "lse not scaled",

@@ -389,7 +389,7 @@ def rotate_pairs(x, cos, sin):
         expect={
             "predict_latent_cache": Expected(0, says="each of the H heads holds a copy"),
             "rms_normalize": Expected(0, says="every row has a mean of its own"),
-            "rotate_pairs": Expected(0, says="after its turn"),
+            "rotate_pairs": Expected(0, says="the first one's new value"),
             "naive_mla_attention": Expected(0, says="before they are scaled"),
             "mla_decode_step": Expected(0, says="written to row position + 1"),
         },
@@ -459,6 +459,19 @@ def rms_normalize(x, weight, eps=1e-6):
                 ),
                 ("rotate_pairs", "a plus for a minus", {"cos - b": "cos + b"}, "the first of each pair is"),
                 ("rotate_pairs", "a minus for a plus", {"sin + b": "sin - b"}, "the second of each pair is"),
+                ("rotate_pairs", "a minus for a", {"a * sin + b * cos": "b * cos - a * sin"}, "is b·cos − a·sin"),
+                ("rotate_pairs", "b and a", {"    a, b =": "    b, a ="}, "a and b are exchanged"),
+                ("rms_normalize", "Gemma's weight", {"y * weight": "y * (1 + weight)"}, "multiplied by 1 + weight"),
+                (
+                    "rotate_pairs",
+                    "rotates halves by repeated angles",
+                    {
+                        "cos, sin = cos[:, None]": "cos, sin = (t.repeat_interleave(2, -1) for t in (cos, sin))\n"
+                        "    first, second = x.chunk(2, -1)\n    cos, sin = cos[:, None]",
+                        TURN: "    return x * cos + torch.cat((-second, first), -1) * sin",
+                    },
+                    "not with (−second half, first half)",
+                ),
                 (
                     "mla_decode_step",
                     "the row before",
@@ -619,6 +632,44 @@ def rms_normalize(x, weight, eps=1e-6):
             f"q_rope, k_rope)\n    scores = scores / {SCALE}": "q_rope, k_rope) / math.sqrt(q_rope.shape[-1])",
         },
         "the two terms are scaled apart",
+    ),
+    slip(
+        "wanda",
+        "one row of angles for all positions",
+        "rotate_pairs",
+        {"cos[:, None], sin[:, None]": "cos[:1, None], sin[:1, None]"},
+        "every token turns by the angle of token 0",
+        1,
+    ),
+    slip(
+        "willy",
+        "the axis of heads before the positions",
+        "latent_kv",
+        {"k_rope[:, :, None], cos, sin)[:, :, 0]": "k_rope[:, None], cos, sin)[:, 0]"},
+        "the key's axis of one head goes behind S",
+        1,
+    ),
+    *(
+        slip(f"vera{n}", about, "naive_mla_attention", changes, words, score)
+        for n, (about, changes, words, score) in enumerate(
+            (
+                ("exponentials that are not divided", {WEIGHTS: "scores.exp()"}, "divide it by the sum", 0),
+                ("the largest score for lse", {"logsumexp(scores": "amax(scores"}, "add the logarithm", 1),
+                ("a logarithm alone", {LSE: LSE[:-1] + " - scores.amax(-1)\n"}, "add the maximum back", 0),
+                ("no logarithm", {LSE: LSE[:-1] + ".exp()\n"}, "its natural logarithm is missing", 0),
+                (
+                    "the mask after the softmax",
+                    {
+                        "    scores = scores.masked_fill(future[:, None, :], -math.inf)\n": "",
+                        WEIGHTS: f"{WEIGHTS}.masked_fill(future[:, None, :], 0.0)",
+                    },
+                    "the mask comes after the softmax",
+                    2,
+                ),
+                ("zeros for what is hidden", {"-math.inf": "0.0"}, "a weight like any other", 2),
+                ("no root", {SCALE: SCALE.removeprefix("math.sqrt")}, "the root is missing", 0),
+            )
+        )
     ),
     slip(
         "ida",

@@ -22,7 +22,19 @@ from mla_ref.roofline import (
 )
 
 from ..drawing import V3, as_given, config, latent_operands, mla_operands, sink, widths
-from ..oracles import CROSSED, HIDDEN, NOT_HIDDEN, axis_mistakes, base_2_mistake, causal, mask_mistakes, slips
+from ..oracles import (
+    CROSSED,
+    HIDDEN,
+    NOT_HIDDEN,
+    ZERO_IS_SEEN,
+    axis_mistakes,
+    base_2_mistake,
+    causal,
+    mask_mistakes,
+    slips,
+    sum_mistakes,
+    weighed,
+)
 
 LITE = V3 | dict(H=16)
 
@@ -338,6 +350,7 @@ def _latent(
     crossed=None,
     rope_value=False,
     axis=-1,
+    slip="",
     lse_scale=1.0,
     stable=True,
     hidden=-math.inf,
@@ -364,8 +377,9 @@ def _latent(
         total = weights.sum(-1, keepdim=True)
         out = (weights / total).flatten(1, 2) @ value.float()
         return out.unflatten(1, (S, -1)), total.squeeze(-1).log()
-    out = scores.softmax(axis).flatten(1, 2) @ value
-    return out.unflatten(1, (S, -1)), (scores * lse_scale).logsumexp(-1)
+    weights, lse = weighed(scores, axis, slip)
+    out = weights.flatten(1, 2) @ value
+    return out.unflatten(1, (S, -1)), lse if lse_scale == 1 else (scores * lse_scale).logsumexp(-1)
 
 
 def _key_columns(columns, given, rope_first=False):
@@ -466,7 +480,9 @@ LATENT_ATTENTION = Exercise(
         ),
         *mask_mistakes(_latent, "q_latent", "c_kv"),
         *axis_mistakes(_latent),
+        _latent_slip("future scored 0", ZERO_IS_SEEN, hidden=0.0),
         _latent_slip("future scored −10000", NOT_HIDDEN, hidden=HIDDEN),
+        *sum_mistakes(_latent),
         base_2_mistake(_latent),
         Mistake(
             "lse not scaled",
@@ -588,6 +604,11 @@ ABSORBED_MLA_ATTENTION = Exercise(
             "scale 1/√Dn",
             "the softmax scale is 1/√Dn, expected 1/√(Dn+Dr): a head's query is Dn+Dr wide",
             lambda **a: _mla(**a, scale=a["q_nope"].shape[-1] ** -0.5),
+        ),
+        Mistake(
+            "scale 1/(Dn+Dr)",
+            "the softmax scale is 1/(Dn+Dr), expected 1/√(Dn+Dr): the root is missing",
+            lambda **a: _mla(**a, scale=1 / (a["q_nope"].shape[-1] + a["q_rope"].shape[-1])),
         ),
         Mistake(
             "scale √(Dn+Dr)",

@@ -11,6 +11,7 @@ SCALE = "1 / math.sqrt(q_nope.shape[-1] + q_rope.shape[-1])"
 RETURN = 'return torch.einsum("bsht,btr->bshr", weights, c_kv), lse'
 
 LSE = "    lse = torch.logsumexp(scores, dim=-1)\n"
+WEIGHTS = "torch.softmax(scores, dim=-1)"
 LSE_EARLY = {
     "    scores = (": LSE.replace("scores", "scores * scale") + "    scores = (",
     "-math.inf)\n" + LSE: "-math.inf)\n",
@@ -606,6 +607,28 @@ def break_even_queries(T, Dn, Dr, Dv, R):
         "Dn stands where Dv belongs",
         1,
     ),
+    *(
+        slip(f"vera{n}", about, "latent_attention", changes, words, score)
+        for n, (about, changes, words, score) in enumerate(
+            (
+                ("exponentials that are not divided", {WEIGHTS: "scores.exp()"}, "divide it by the sum", 0),
+                ("the largest score for lse", {"logsumexp(scores": "amax(scores"}, "add the logarithm", 0),
+                ("a logarithm alone", {LSE: LSE[:-1] + " - scores.amax(-1)\n"}, "add the maximum back", 0),
+                ("no logarithm", {LSE: LSE[:-1] + ".exp()\n"}, "its natural logarithm is missing", 0),
+                (
+                    "the mask after the softmax",
+                    {
+                        ".masked_fill(future[:, None, :], -math.inf)": "",
+                        WEIGHTS: f"{WEIGHTS}.masked_fill(future[:, None, :], 0.0)",
+                    },
+                    "the mask comes after the softmax",
+                    2,
+                ),
+                ("zeros for what is hidden", {"-math.inf": "0.0"}, "a weight like any other", 2),
+            )
+        )
+    ),
+    slip("wout", "no root", "absorbed_mla_attention", {SCALE: SCALE.replace("math.sqrt", "")}, "the root is missing"),
     Submission(
         "xaver",
         "a finite number for −inf",

@@ -16,9 +16,7 @@ from ..drawing import BF16, EPS, FLOAT, HALF, angles, as_given, norm_rows, turni
 from ..oracles import (
     TURN_MISTAKES,
     altered,
-    halves_layout,
     norm_mistakes,
-    overwritten,
     rotated,
     upside_down,
 )
@@ -337,6 +335,13 @@ RMS = Exercise(
         _norm_slips["eps outside"],
         _norm_slips["eps fixed"],
         _norm_slips["times the root"],
+        _norm_slips["no root"],
+        _norm_slips["1 + weight"],
+        Mistake(
+            "row 0 everywhere",
+            "every program reads row 0: row r of x begins at r · W",
+            lambda x, weight, eps=EPS: _norm(x[:1].expand_as(x), weight, eps),
+        ),
         Mistake(
             "row stride",
             "rows are read D elements apart: in x they are W = x.shape[1] apart, D = len(weight) of which count",
@@ -402,10 +407,6 @@ def _angle_by_division(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return rotated(x.flatten(0, 1)[None], cos[position], sin[position]).view(x.shape)
 
 
-def _elements_exchanged(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    return rotated(x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2), cos, sin)
-
-
 def _eager_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The lesson's `eager_rope`: one pass an operation."""
     a, b = x[..., 0::2].float(), x[..., 1::2].float()
@@ -460,21 +461,6 @@ ROPE = Exercise(
     mistakes=(
         *TURN_MISTAKES,
         Mistake(
-            "halves layout",
-            "the pairs are turned rightly but stored as two halves: put each pair back where it was",
-            halves_layout,
-        ),
-        Mistake(
-            "new value used",
-            "the second element is made from the first one's new value: both need the old a and b",
-            overwritten,
-        ),
-        Mistake(
-            "angle of token 0",
-            "every token turns by the angle of token 0: row s of cos and sin belongs to token s",
-            _first_angle,
-        ),
-        Mistake(
             "angle by row",
             "row (b·S + s)·H + h turns by the angle of its number modulo S: divide by H first",
             _angle_by_row,
@@ -483,11 +469,6 @@ ROPE = Exercise(
             "angle by division",
             "token b·S + s turns by the angle of row (b·S + s) // B: its position is its number modulo S, s",
             _angle_by_division,
-        ),
-        Mistake(
-            "a and b exchanged",
-            "a and b are exchanged: tl.split gives the first elements of the pairs, a, and then the second, b",
-            _elements_exchanged,
         ),
     ),
     kernel=True,

@@ -282,7 +282,7 @@ def rope_query_key(q_rope, k_rope, cos, sin):
             **says("predict_norm_bytes", "the mean writes one number per row"),
             **not_right("scale_add", "y is not added"),
             **not_right("rms_norm", "that is LayerNorm"),
-            **not_right("apply_rope", "stored as two halves"),
+            **not_right("apply_rope", "laid out as two halves"),
             **not_right("rope_query_key", "paired with i + Dr/2"),
         },
     ),
@@ -306,6 +306,7 @@ def rope_query_key(q_rope, k_rope, cos, sin):
             ),
             ("cem", "a plus for a minus", "cos - b", "cos + b", "the first of each pair is"),
             ("dana", "a minus for a plus", "sin + b", "sin - b", "the second of each pair is"),
+            ("egon", "a minus for a", "a * sin + b * cos", "b * cos - a * sin", "is b·cos − a·sin"),
         )
     ),
     Submission(
@@ -364,6 +365,37 @@ def rope_query_key(q_rope, k_rope, cos, sin):
                 "width * (itemsize + 4)",
                 "takes x or the result",
             ),
+        )
+    ),
+    *(
+        slip(f"elsa{n}", about, "rope_query_key", changes, words, score, not_right)
+        for n, (about, changes, words, score) in enumerate(
+            (
+                ("b and a", {"a, b = tl.split": "b, a = tl.split"}, "a and b are exchanged", 0),
+                (
+                    "stores halves",
+                    {"tl.reshape(y, (": "tl.reshape(tl.permute(y, (0, 2, 1)), ("},
+                    "laid out as two halves",
+                    0,
+                ),
+                ("one token's angle", {"(token % S) * P + ": ""}, "every token turns by the angle of token 0", 1),
+                (
+                    "the new value of a",
+                    {TURN: "    a = a * cos - b * sin\n    y = tl.join(a, a * sin + b * cos)\n"},
+                    "the first one's new value",
+                    0,
+                ),
+            )
+        )
+    ),
+    *(
+        slip(f"emil{n}", about, "rms_norm", changes, words, score, not_right)
+        for n, (about, changes, words, score) in enumerate(
+            (
+                ("no root", {"tl.rsqrt(tl": "1 / (tl"}, "expected its square root", 0),
+                ("Gemma's weight", {"rstd * weight": "rstd * (1 + weight)"}, "multiplied by 1 + weight", 0),
+                ("no row", {"x_ptr + row * W": "x_ptr"}, "every program reads row 0", 0),
+            )
         )
     ),
     slip("egon", "sqrt for rsqrt", "rms_norm", {"tl.rsqrt": "tl.sqrt"}, "rsqrt is 1 / sqrt", told=not_right),

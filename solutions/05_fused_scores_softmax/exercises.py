@@ -597,6 +597,18 @@ def _query_of_the_row(scores: Tensor, seq_lens: Tensor) -> Tensor:
     return _weights(scores.view(B, S * H, 1, T), limits.repeat(1, H)).view_as(scores)
 
 
+def _undivided(shifted: bool) -> Callable[..., Tensor]:
+    """Return an oracle of powers that are not divided by their sum, relative to the row's maximum where `shifted`."""
+
+    def oracle(scores: Tensor, seq_lens: Tensor) -> Tensor:
+        weights = _softmax(scores, seq_lens)
+        if shifted:
+            return weights / weights.amax(-1, keepdim=True).clamp(min=1e-300)
+        return scores.exp().where(_seen(scores.shape[-1], _limits(seq_lens, scores.shape[1])), 0.0)
+
+    return oracle
+
+
 def _empty_rows(value: Callable[[int], float]) -> Callable[..., Tensor]:
     """Return an oracle whose rows that see nothing hold `value(T)`."""
 
@@ -639,6 +651,34 @@ LENGTHS_IGNORED = Mistake(
     "lengths ignored",
     "rows run over all T positions: only the first seq_lens[b] of a sequence are real",
     _lengths_ignored,
+)
+
+LENGTH_OF_0 = Mistake(
+    "length of sequence 0",
+    "every row has the length of sequence 0: row n belongs to sequence n // (S · H), load seq_lens_ptr + b",
+    lambda scores, seq_lens: _softmax(scores, seq_lens[:1].expand_as(seq_lens)),
+)
+MASKS = (
+    Mistake("not causal", "every query sees the whole sequence: query s sees S−1−s positions less", _not_causal),
+    Mistake(
+        "off by one", "queries do not see their own position: query s sees seq_lens[b] − (S−1−s) positions", _strict
+    ),
+    Mistake(
+        "aligned top left",
+        "query s sees s + 1 positions: the S queries are the last of the sequence, so it is seq_lens[b] − (S−1−s)",
+        _top_left,
+    ),
+)
+SUMS = (
+    *(
+        Mistake("not normalised", "the weights are not divided by their sum: those of a row add up to 1", oracle)
+        for oracle in (_undivided(False), _undivided(True))
+    ),
+    Mistake(
+        "powers of 2",
+        "the weights are powers of 2: take tl.exp, or multiply the scores by log2(e) for tl.exp2",
+        lambda scores, seq_lens: _softmax(scores * math.log(2), seq_lens),
+    ),
 )
 
 SOFTMAX = Exercise(
@@ -730,6 +770,7 @@ SOFTMAX = Exercise(
         ),
         Mistake("no maximum", "exp overflows: subtract the row's maximum first", _no_maximum),
         LENGTHS_IGNORED,
+        LENGTH_OF_0,
         Mistake("mask after the maximum", LATE_MASK, _late_mask),
         Mistake("mask after the maximum, sums of 0 replaced", LATE_MASK, _late_mask_zeros),
         Mistake(
@@ -737,15 +778,8 @@ SOFTMAX = Exercise(
             "row n of a sequence is taken for query n % S: its rows are query by query, and heads within, n // H",
             _query_of_the_row,
         ),
-        Mistake("not causal", "every query sees the whole sequence: query s sees S−1−s positions less", _not_causal),
-        Mistake(
-            "off by one", "queries do not see their own position: query s sees seq_lens[b] − (S−1−s) positions", _strict
-        ),
-        Mistake(
-            "aligned top left",
-            "query s sees s + 1 positions: the S queries are the last of the sequence, so it is seq_lens[b] − (S−1−s)",
-            _top_left,
-        ),
+        *MASKS,
+        *SUMS,
     ),
     kernel=True,
     speed=Speed(
@@ -811,6 +845,14 @@ def _own_maxima(scores: Tensor, seq_lens: Tensor, rescaled: bool = True, running
         l_i = torch.where(visited, l_i * alpha + total * (own - m_new).exp(), l_i)
         m_i = torch.where(visited, own, m_i)
     return ((hidden - m_i).exp() / l_i).where(limits > 0, 0.0)
+
+
+def _without_tail(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    """Maximum and sum of whole blocks, weights of all that is seen."""
+    limits = _limits(seq_lens, scores.shape[1])
+    whole = scores.masked_fill(~_seen(scores.shape[-1], limits // LONG_BLOCK * LONG_BLOCK), -math.inf)
+    seen = _seen(scores.shape[-1], limits)
+    return (scores - whole.logsumexp(-1, keepdim=True)).exp().where(seen, 0.0)
 
 
 LONG = Exercise(
@@ -902,6 +944,14 @@ LONG = Exercise(
             lambda **a: _own_maxima(**a, running=True),
         ),
         LENGTHS_IGNORED,
+        LENGTH_OF_0,
+        *MASKS,
+        *SUMS,
+        Mistake(
+            "tail left out",
+            "scores behind the last whole block are left out of the sum: the loop needs a turn for the tail, masked",
+            _without_tail,
+        ),
         *FROM_0,
         Mistake("NaN rows", NOTHING_SEEN, _empty_rows(lambda T: math.nan)),
     ),

@@ -657,6 +657,37 @@ def masked_softmax(scores, seq_lens):
             ),
         )
     ),
+    *(
+        slip(f"{exercise[0]}{n}", about, exercise, {old: new}, words, score, not_right)
+        for n, (exercise, about, old, new, words, score) in enumerate(
+            (
+                ("masked_softmax", "one length", "seq_lens_ptr + b", "seq_lens_ptr", "the length of sequence 0", 1),
+                ("masked_softmax", "no sum", "p / tl.where(l_i == 0, 1.0, l_i)", "p", "not divided by their sum", 0),
+                ("masked_softmax", "exp2", "tl.exp(", "tl.exp2(", "the weights are powers of 2", 0),
+                ("long_softmax", "one length", "seq_lens_ptr + b", "seq_lens_ptr", "the length of sequence 0", 2),
+                ("long_softmax", "no sum", "tl.exp(x - m_i) / l_i", "tl.exp(x - m_i)", "not divided by their sum", 0),
+                ("long_softmax", "exp2", "tl.exp(", "tl.exp2(", "the weights are powers of 2", 0),
+                ("long_softmax", "no mask", " - (S - 1 - s)", "", "sees the whole sequence", 2),
+                ("long_softmax", "one too few", "(S - 1 - s)", "(S - s)", "do not see their own position", 0),
+                (
+                    "long_softmax",
+                    "a mask from the top left",
+                    "tl.load(seq_lens_ptr + b) - (S - 1 - s)",
+                    "tl.minimum(tl.load(seq_lens_ptr + b), s + 1)",
+                    "query s sees s + 1 positions",
+                    0,
+                ),
+                (
+                    "long_softmax",
+                    "whole blocks alone",
+                    "range(0, seen, BLOCK_N)",
+                    "range(0, seen // BLOCK_N * BLOCK_N, BLOCK_N)",
+                    "behind the last whole block",
+                    0,
+                ),
+            )
+        )
+    ),
     Submission(
         "ulla",
         "the last block's maximum for the running one",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,17 +16,21 @@ from mla_ref.hardware.cost import Cost
 
 from ..drawing import BF16, FAR_BELOW_0, FLOAT, HALF, as_given, set_level
 from ..oracles import (
-    BASE_2,
     DECODED_IN_BASE_2,
     INF,
+    LENGTH_OF_0,
+    LSE_IS_MAXIMUM,
+    LSE_WITHOUT_MAXIMUM,
+    NOT_NORMALISED,
     NOT_RESCALED,
+    POWERS_OF_2,
     ROPE_MISSING,
+    SCALE_MISSING,
     SCALE_OF_THE_LATENT,
+    SUM_TO_BASE_2,
     after,
-    base_2,
     blockwise,
     decode_floor,
-    decode_scores,
     decoded,
     decoded_with,
     eager_decode,
@@ -295,47 +300,6 @@ def _decode_step(
     return {"q_latent": q_latent, "q_rope": q_rope, **tokens, "scale": scale}
 
 
-def _with_sum(**given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return out, lse, and the sum of the weights, which are relative to the largest score that counts."""
-    out, lse = decoded(**given)
-    scores = decode_scores(*(given[name] for name in ("q_latent", "q_rope", "c_kv", "k_rope", "scale")))
-    beyond = torch.arange(scores.shape[-1]) >= given["seq_lens"][:, None, None]
-    m_i = scores.masked_fill(beyond, -INF).amax(-1)
-    return out, lse, (lse - m_i.masked_fill(m_i == -INF, 0)).exp()
-
-
-def _not_normalised(**given: Any) -> tuple[Tensor, Tensor]:
-    out, lse, total = _with_sum(**given)
-    return out * total[..., None], lse
-
-
-def _lse_without_maximum(**given: Any) -> tuple[Tensor, Tensor]:
-    out, _, total = _with_sum(**given)
-    return out, total.log()
-
-
-def _lse_of_two_bases(**given: Any) -> tuple[Tensor, Tensor]:
-    out, lse, total = _with_sum(**given)
-    total = total.where(total > 0, 1.0)
-    return out, lse - total.log() + total.log2()
-
-
-def _lse_is_maximum(**given: Any) -> tuple[Tensor, Tensor]:
-    out, lse, total = _with_sum(**given)
-    return out, lse - total.where(total > 0, 1.0).log()
-
-
-def _powers_of_2(base_2: bool) -> Callable[..., Any]:
-    """Return an oracle whose weights are powers of 2, and the logarithm of their sum to base 2 or a natural one."""
-
-    def wrong(**given: Any) -> tuple[Tensor, Tensor]:
-        out, lse, total = _with_sum(**given | {"scale": given["scale"] * math.log(2)})
-        total = total.where(total > 0, 1.0)
-        return out, (lse - total.log()) / math.log(2) + (total.log2() if base_2 else total.log())
-
-    return wrong
-
-
 def _nan_loaded(oracle: Callable[..., Any]) -> Callable[..., Any]:
     """Return the oracle with an out of NaN in sequences that are shorter than T."""
 
@@ -402,7 +366,7 @@ DECODE = Exercise(
     like=("q_latent", torch.float32),
     mistakes=(
         ROPE_MISSING,
-        Mistake("scale missing", "the scores are not multiplied by scale", decoded_with(lambda a: {"scale": 1.0})),
+        SCALE_MISSING,
         Mistake(
             "scale twice",
             "the scores are multiplied by scale twice: once, where both products are added up",
@@ -414,13 +378,27 @@ DECODE = Exercise(
             "all T places count: sequence b has seq_lens[b] tokens, what lies behind them is old",
             decoded_with(lambda a: {"seq_lens": torch.full_like(a["seq_lens"], a["c_kv"].shape[1])}),
         ),
-        Mistake("not normalised", "out is not divided by the sum of the weights", _not_normalised),
-        DECODED_IN_BASE_2,
-        Mistake(
-            "lse without the maximum",
-            "lse is the logarithm of the sum alone: add the maximum that was subtracted",
-            _lse_without_maximum,
+        LENGTH_OF_0,
+        *(
+            Mistake(
+                "cache of sequence 0",
+                f"every sequence meets the {what} of sequence 0: those of sequence b begin at row b·T",
+                decoded_with(lambda a, names=names: {name: a[name][:1].expand_as(a[name]) for name in names}),
+            )
+            for what, names in (
+                ("latents and rotated keys", ("c_kv", "k_rope")),
+                ("latents", ("c_kv",)),
+                ("rotated keys", ("k_rope",)),
+            )
         ),
+        Mistake(
+            "latent product missing",
+            "the scores lack q_latent · c_kv: the second tl.dot adds to what the first gave, as its third argument",
+            decoded_with(lambda a: {"q_latent": 0 * a["q_latent"]}),
+        ),
+        NOT_NORMALISED,
+        DECODED_IN_BASE_2,
+        LSE_WITHOUT_MAXIMUM,
         Mistake(
             "scale of the RoPE product alone",
             "only q_rope · k_rope is multiplied by scale: it belongs to the sum of both products",
@@ -431,24 +409,9 @@ DECODE = Exercise(
             "only q_latent · c_kv is multiplied by scale: it belongs to the sum of both products",
             decoded_with(lambda a: {"q_rope": a["q_rope"] / a["scale"]}),
         ),
-        Mistake(
-            "sum to base 2",
-            "lse adds a base-2 logarithm of the sum to a maximum that is natural: take tl.log",
-            _lse_of_two_bases,
-        ),
-        Mistake(
-            "lse is the maximum",
-            "lse is the largest score: add the logarithm of the sum of the weights",
-            _lse_is_maximum,
-        ),
-        *(
-            Mistake(
-                "powers of 2",
-                "the weights are powers of 2: take tl.exp, or multiply the scores by log2(e) for tl.exp2",
-                _powers_of_2(base_2),
-            )
-            for base_2 in (True, False)
-        ),
+        SUM_TO_BASE_2,
+        LSE_IS_MAXIMUM,
+        *POWERS_OF_2,
         *empty_mistakes("a sequence of length 0", decoded),
         Mistake("NaN behind the length", NAN_BEYOND, _nan_loaded(decoded)),
         *in_blocks(
@@ -490,7 +453,9 @@ def _bounds(length: int, T: int, num_splits: int, split: int) -> tuple[int, int]
 
 
 def _split_by(
-    bounds: Bounds, zeros: Callable[[int, int, int], int] = lambda first, end, length: 0
+    bounds: Bounds,
+    zeros: Callable[[int, int, int], int] = lambda first, end, length: 0,
+    attend: Callable[..., Any] = decoded,
 ) -> Callable[..., Any]:
     """Return an oracle that attends to the tokens between the bounds of each split, and to `zeros` places of 0."""
 
@@ -505,7 +470,8 @@ def _split_by(
                     padding = (0, 0, 0, zeros(first, end, length))
                     c, k = (torch.nn.functional.pad(x, padding) for x in (c, k))
                     count = torch.tensor([c.shape[1]])
-                    part = decoded(q_latent[b : b + 1], q_rope[b : b + 1], c, k, count, scale)
+                    q, p = q_latent[b : b + 1], q_rope[b : b + 1]
+                    part = attend(q_latent=q, q_rope=p, c_kv=c, k_rope=k, seq_lens=count, scale=scale)
                     out[split, b], lse[split, b] = part[0][0], part[1][0]
         return out, lse
 
@@ -548,19 +514,6 @@ def _up_to_block(block: int) -> Bounds:
     return bounds
 
 
-def _unnormalised_splits(**given: Any) -> Any:
-    out, lse = _splits(**given)
-    maximum = torch.full_like(lse, -INF)
-    for b, length in enumerate(given["seq_lens"].tolist()):
-        names = ("q_latent", "q_rope", "c_kv", "k_rope")
-        scores = decode_scores(*(given[name][b : b + 1] for name in names), given["scale"])[0]
-        for split in range(len(out)):
-            first, end = _bounds(length, given["c_kv"].shape[1], len(out), split)
-            if end > first:
-                maximum[split, b] = scores[:, first:end].amax(-1)
-    return out * (lse - maximum).nan_to_num().exp()[..., None], lse
-
-
 def _eager_splits(
     q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, seq_lens: Tensor, scale: float, num_splits: int
 ) -> tuple[Tensor, Tensor]:
@@ -597,6 +550,22 @@ def _nan_splits(block: int) -> Callable[..., Any]:
 
     return oracle
 
+
+OF_A_PART = (
+    ROPE_MISSING,
+    SCALE_MISSING,
+    SCALE_OF_THE_LATENT,
+    replace(
+        NOT_NORMALISED,
+        name="partials not normalised",
+        message="partial_out is not divided by its sum of weights: the combine takes results that are normalised",
+    ),
+    DECODED_IN_BASE_2,
+    LSE_WITHOUT_MAXIMUM,
+    LSE_IS_MAXIMUM,
+    *POWERS_OF_2,
+    *NOT_RESCALED,
+)
 
 SPLIT = Exercise(
     name="split_decode",
@@ -680,11 +649,16 @@ SPLIT = Exercise(
             "every split covers the whole context: it begins at split · share and ends before (split + 1) · share",
             _split_by(lambda length, T, num_splits, split: (0, length)),
         ),
-        Mistake("lse base 2", BASE_2, after(_splits, base_2)),
+        *(replace(each, oracle=_split_by(_bounds, attend=each.oracle)) for each in OF_A_PART),
         Mistake(
-            "partials not normalised",
-            "partial_out is not divided by its sum of weights: the combine takes results that are normalised",
-            _unnormalised_splits,
+            "length of sequence 0",
+            LENGTH_OF_0.message,
+            lambda seq_lens, **a: _splits(seq_lens=seq_lens[:1].expand_as(seq_lens), **a),
+        ),
+        Mistake(
+            "lengths ignored",
+            "all T places are split: sequence b has seq_lens[b] tokens, what lies behind them is old",
+            lambda seq_lens, c_kv, **a: _splits(seq_lens=torch.full_like(seq_lens, c_kv.shape[1]), c_kv=c_kv, **a),
         ),
         *empty_mistakes("a split with no tokens", _splits, "partial_out 0, partial_lse −inf"),
         *in_blocks("NaN behind the length", NAN_BEYOND, _nan_splits),
@@ -1051,6 +1025,20 @@ SPLITS = (  # how many splits a student may choose; 1 stands for calls that this
 )
 
 
+def _each_token(oracle: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the oracle of a decode step for each of S query tokens, with the positions that it sees."""
+
+    def folded(q_latent: Tensor, q_rope: Tensor, seq_lens: Tensor, **rest: Any) -> tuple[Tensor, ...]:
+        S = q_latent.shape[1]
+        found = [
+            oracle(q_latent=q_latent[:, s], q_rope=q_rope[:, s], seq_lens=(seq_lens - S + s + 1).clamp(min=0), **rest)
+            for s in range(S)
+        ]
+        return tuple(torch.stack(each, 1) for each in zip(*found, strict=True))
+
+    return folded
+
+
 def _rows_turned(**given: Any) -> Any:
     """Rows taken as h·S + s on the way out."""
     out, lse = _causal(**given)
@@ -1170,6 +1158,15 @@ FOLDED = Exercise(
             "order of the rows", ORDER, _seen_up_to(lambda s, h, length, n: length - n["S"] + (s * n["H"] + h) % n["S"])
         ),
         Mistake("order of the rows", ORDER, _rows_turned),
+        Mistake(
+            "next position seen",
+            "a query token sees the position behind its own: offs_n <= length − S + s is the last",
+            _seen_up_to(lambda s, h, length, n: (length - n["S"] + s + 1).clamp(max=length - 1)),
+        ),
+        *(
+            replace(each, oracle=_each_token(each.oracle))
+            for each in (ROPE_MISSING, SCALE_MISSING, SCALE_OF_THE_LATENT, DECODED_IN_BASE_2)
+        ),
         *(
             Mistake(
                 "share rounded down",

@@ -586,6 +586,50 @@ def into_state(peak, total, acc, scores, values):
             ),
         )
     ),
+    *(
+        Submission(
+            f"vera{n}",
+            f"in three kernels: {', '.join(words for _, _, _, words, _ in slips)}",
+            patches=(*(replace(name, old, new) for name, old, new, _, _ in slips), unfinished("combine_splits")),
+            expect={
+                **left_out("combine_splits")[1],
+                **{key: each for name, _, _, *told in slips for key, each in not_right(name, *told).items()},
+            },
+        )
+        for n, slips in enumerate(
+            (
+                (
+                    ("latent_decode", "k_rope), qk) * scale", "k_rope)) * scale", "lack q_latent · c_kv", 0),
+                    ("split_decode", SCORES, "        qk *= scale\n", "lack q_rope · k_rope", 0),
+                    ("folded_decode", SCORES, "        qk *= scale\n", "lack q_rope · k_rope", 0),
+                ),
+                (
+                    ("latent_decode", "c_kv_ptr + (b * T + offs_n)", "c_kv_ptr + (offs_n)", "latents of sequence 0", 0),
+                    ("split_decode", "qk) * scale", "qk)", "not multiplied by scale", 0),
+                    ("folded_decode", "qk) * scale", "qk)", "not multiplied by scale", 0),
+                ),
+                (
+                    ("latent_decode", "seq_lens_ptr + b", "seq_lens_ptr", "the length of sequence 0", 3),
+                    ("split_decode", "seq_lens_ptr + b", "seq_lens_ptr", "the length of sequence 0", 1),
+                    ("folded_decode", "offs_m // H + 1", "offs_m // H + 2", "the position behind its own", 1),
+                ),
+                (
+                    ("latent_decode", "(b * T + offs_n)", "offs_n", "rotated keys of sequence 0", 0),
+                    ("split_decode", "partial_lse, scale", "partial_lse, (R + Dr) ** -0.5", "1/√(R+Dr)", 0),
+                    ("folded_decode", "partial_lse, scale", "partial_lse, (R + Dr) ** -0.5", "1/√(R+Dr)", 0),
+                ),
+                (
+                    ("split_decode", "m_i + tl.log(l_i)", "tl.log(l_i)", "the logarithm of the sum alone", 0),
+                    ("folded_decode", "m_i + tl.log(l_i)", "m_i * 1.4426950 + tl.log2(l_i)", "a base-2 logarithm", 0),
+                ),
+                (("split_decode", "m_i + tl.log(l_i)", "m_i", "lse is the largest score", 0),),
+                (("split_decode", "tl.exp(", "tl.exp2(", "the weights are powers of 2", 0),),
+                (("split_decode", "acc * alpha[:, None])", "acc)", "acc is not multiplied", 1),),
+                (("split_decode", "l_i * alpha", "l_i", "l_i is not multiplied", 1),),
+                (("split_decode", "tl.load(seq_lens_ptr + b)", "T", "all T places are split", 1),),
+            )
+        )
+    ),
     # Not from a kernel, or not all of it
     Submission(
         "uma",
