@@ -150,7 +150,8 @@ OPTIONS = {
     "num_ctas=2": "num_ctas is 2: programs that share several blocks are not graded",
     "maxnreg='64'": "maxnreg is '64': give a whole number (`//`, not `/`)",
     "num_warps=None, num_stages=None, num_ctas=None, maxnreg=None": "",
-    "num_warps=8, num_stages=1, num_ctas=1, maxnreg=64": "",
+    "num_stages=numpy.int64(2)": "num_stages is np.int64(2): give a whole number (int(n))",
+    "num_warps=numpy.int64(8), num_stages=1, num_ctas=1, maxnreg=64": "",
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import numbers
 import re
 import sys
 import tempfile
@@ -83,6 +84,8 @@ class Compiler(CUDABackend):
         for name, value in opts.items():
             check_option(name, value)
         own = {"arch": f"sm{CAPABILITY}", "num_ctas": 1}  # more than one take a later capability
+        if opts.get("num_warps") is not None:
+            own["num_warps"] = int(opts["num_warps"])
         opts = {"supported_fp8_dtypes": ("fp8e4nv", "fp8e5"), **opts, **own}
         given = {name: opts[name] for name in AMD_OPTIONS if name in opts}
         return Options(**vars(super().parse_options(opts)), **given)
@@ -266,7 +269,8 @@ def check_option(name: str, value: Any) -> None:
     """Raise TypeError or ValueError for an option of a launch that no GPU takes; None stands for Triton's default."""
     if value is None or name not in LARGEST:
         return
-    if type(value) is not int:  # Triton keeps what it compiles as JSON, which has no integers of NumPy
+    whole = numbers.Integral if name == "num_warps" else int  # the others stay in JSON: none of NumPy's
+    if isinstance(value, bool) or not isinstance(value, whole):
         how = "int(n)" if hasattr(value, "__index__") else "`//`, not `/`"
         raise TypeError(f"{name} is {value!r}: give a whole number ({how})")
     most = LARGEST[name]
