@@ -605,10 +605,12 @@ SPLIT = Exercise(
             1,
             visible=[
                 dict(B=3, H=2, T=20, lens=(3, 20, 0), num_splits=6, scale=0.4),
+                dict(B=2, H=2, T=3, lens=(3, 1), num_splits=8),
                 dict(B=2, H=3, T=50, lens=(41, 3), num_splits=4, **FAR_BELOW_0),
             ],
             hidden=lambda r: [
                 dict(B=2, H=2, T=9, lens=(r.randint(0, 2), 5), num_splits=4),
+                dict(B=2, H=r.randint(1, 4), T=3, lens=(3, r.randint(1, 2)), num_splits=8),
                 dict(B=2, H=2, T=50, lens=(r.choice([29, 39]), r.randint(1, 2)), num_splits=3, **FAR_BELOW_0),
             ],
         ),

@@ -627,6 +627,15 @@ def into_state(peak, total, acc, scores, values):
                 (("split_decode", "acc * alpha[:, None])", "acc)", "acc is not multiplied", 1),),
                 (("split_decode", "l_i * alpha", "l_i", "l_i is not multiplied", 1),),
                 (("split_decode", "tl.load(seq_lens_ptr + b)", "T", "all T places are split", 1),),
+                (
+                    (
+                        "split_decode",
+                        "    partial_out =",
+                        "    num_splits = min(num_splits, T)\n    partial_out =",
+                        "has shape [3, 2, 2, 32], expected [8, 2, 2, 32]",
+                        3,
+                    ),
+                ),
             )
         )
     ),
