@@ -291,10 +291,11 @@ def _number(result: Any, expected: float | bool, name: str, tolerance: float) ->
 
 
 def _rounded(result: float, expected: float) -> bool:
-    """Whether a number is the expected one rounded, or rounded down. A 0 may be that by chance."""
+    """Whether a number is the expected one rounded, to whole ones in any way. A 0 may be that by chance, and a 1."""
     if not result or not math.isfinite(expected):
         return False
-    return result in (math.floor(expected), *(round(expected, digits) for digits in range(4)))
+    up = math.ceil(expected) if expected > 1 else expected
+    return result in (math.floor(expected), up, *(round(expected, digits) for digits in range(4)))
 
 
 def _thousands(result: float, expected: float, tolerance: float) -> str | None:

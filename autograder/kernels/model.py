@@ -25,6 +25,7 @@ from autograder.kernels.extract import GLUON_HEADER
 from autograder.kernels.full_size import FullSize
 from autograder.kernels.record import Recording, kernels_of, record
 from autograder.kernels.replay import Fault, Place, Replayed, replay, replay_request
+from autograder.kernels.worker import hosting
 from autograder.kernels.workers import KernelFailure, KernelWorkers, Unchecked, sentence
 from mla_ref.hardware.cost import Cost
 from mla_ref.hardware.devices import DEVICES
@@ -258,7 +259,8 @@ def in_order(
     return events, [storage["bytes"] for storage in recording.storages]
 
 
-FILLED = ("full", "full_like", "new_full", "new_zeros", "ones_like", "zeros", "zeros_like")
+# Of torch what fills, by the name of its step
+FILLED = {name.strip("_"): name for name in (*hosting.ALIKE, *dict(hosting.FILLING), "full", "ones", "zeros")}
 
 
 def shortfall(found: Modelled, floor: Cost) -> str | None:
@@ -270,7 +272,7 @@ def shortfall(found: Modelled, floor: Cost) -> str | None:
     moved = sum(sum(marks.values()) for counts in found.counts for marks in counts["distinct"].values())
     if moved < enough * floor.bytes:
         reason = f"the kernels touch {moved / 1e6:.4g} MB, and the work takes {floor.bytes / 1e6:.4g} MB at least"
-        filled = ", ".join(step.name for step in found.steps if step.name in FILLED)
+        filled = ", ".join(FILLED[step.name] for step in found.steps if step.name in FILLED)
         return f"{reason}: have them store what `{filled}` of torch fills in, too" if filled else reason
     products = sum(sum(counts["dots"].values()) for counts in found.counts)
     if not products:  # multiplied and added outside the matrix units, two halves at a time

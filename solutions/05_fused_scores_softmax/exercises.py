@@ -101,15 +101,14 @@ PREDICT_BYTES = Exercise(
             _traffic(KERNEL_ALONE),
         ),
         Mistake("writes only", "only writes are counted: most operations read the scores as well", _traffic(WRITES)),
-        Mistake(
-            "mask as large as the scores",
-            "the mask is counted as if it were as large as the scores: it has [S, T] numbers, which are left out",
-            _traffic(MASK_READ),
-        ),
-        Mistake(
-            "mask as large as the scores",
-            "the mask is counted as if it were as large as the scores: it has [S, T] numbers, which are left out",
-            _traffic(MASK_READ_EVERYWHERE),
+        *(
+            Mistake(
+                "a pass too many",
+                "eager_softmax has a pass too many: its softmax takes 2, a read and a write, and the mask is not as "
+                "large as the scores: its [S, T] numbers are left out",
+                _traffic(passes),
+            )
+            for passes in (MASK_READ, MASK_READ_EVERYWHERE)
         ),
         Mistake("mask counted", MASK_COUNTED, _mask_counted),
         Mistake("mask counted where it is added", MASK_COUNTED, _masks_where_added),

@@ -469,7 +469,7 @@ def masked_softmax(scores, seq_lens):
             replace("predict_ablation", "old - new for", "old for"),
         ),
         expect={
-            **says("predict_score_bytes", "as if it were as large as the scores"),
+            **says("predict_score_bytes", "its softmax takes 2, a read and a write, and the mask"),
             **not_right("scaled_matmul", "needs a turn for the tail"),
             **not_right("attention_score", "only the RoPE product is scaled"),
             **not_right("masked_softmax", "only the first seq_lens[b]", 1),

@@ -56,6 +56,7 @@ def _split_costs(
     num_splits: int,
     *,
     heads: int = 16,
+    up: bool = True,
     sms: float = SMS,
     caches: int = 1,
     words: int = 513,
@@ -64,7 +65,7 @@ def _split_costs(
     copies: int | None = None,
 ) -> dict[str, float]:
     """Return the right numbers. Each keyword puts a wrong one in place of a right one."""
-    programs, each = B * -(-H // heads) * num_splits, copies or H
+    programs, each = B * (-(-H // heads) if up else H // heads) * num_splits, copies or H
     partial_bytes = ways * num_splits * B * each * words * 4
     return {
         "programs": programs,
@@ -105,11 +106,17 @@ PREDICT = Exercise(
     returns=("prediction",),
     mistakes=(
         _slip("a program per head", "a program has one head here: 16 heads share one, ceil(H / 16) blocks", heads=1),
+        _slip("last heads without a program", "H // 16 leaves the last heads without a program: round up", up=False),
         _slip("more SMs than there are", "busy_sms exceeds 132: with more programs than SMs all are busy", sms=INF),
         _slip(
             "cache of every head",
             "cache_bytes counts a cache for each head: all heads share one",
             lambda H, **_: {"caches": H},
+        ),
+        _slip(
+            "cache of every block",
+            "cache_bytes counts the cache once for each block of 16 heads: it is asked for as read once",
+            lambda H, **_: {"caches": -(-H // 16)},
         ),
         _slip("lse left out", "a partial result is R numbers and its lse: 513 words a head, not 512", words=512),
         _slip(
@@ -396,6 +403,11 @@ DECODE = Exercise(
             "the scores lack q_latent · c_kv: the second tl.dot adds to what the first gave, as its third argument",
             decoded_with(lambda a: {"q_latent": 0 * a["q_latent"]}),
         ),
+        *in_blocks(
+            "tail left out",
+            "tokens behind the last whole block are left out: the loop needs a turn for the tail, masked",
+            lambda block: decoded_with(lambda a: {"seq_lens": a["seq_lens"] // block * block}),
+        ),
         NOT_NORMALISED,
         DECODED_IN_BASE_2,
         LSE_WITHOUT_MAXIMUM,
@@ -605,10 +617,12 @@ SPLIT = Exercise(
             1,
             visible=[
                 dict(B=3, H=2, T=20, lens=(3, 20, 0), num_splits=6, scale=0.4),
+                dict(B=2, H=2, T=3, lens=(3, 1), num_splits=8),
                 dict(B=2, H=3, T=50, lens=(41, 3), num_splits=4, **FAR_BELOW_0),
             ],
             hidden=lambda r: [
                 dict(B=2, H=2, T=9, lens=(r.randint(0, 2), 5), num_splits=4),
+                dict(B=2, H=r.randint(1, 4), T=3, lens=(3, r.randint(1, 2)), num_splits=8),
                 dict(B=2, H=2, T=50, lens=(r.choice([29, 39]), r.randint(1, 2)), num_splits=3, **FAR_BELOW_0),
             ],
         ),
@@ -929,6 +943,11 @@ PREDICT_FOLD = Exercise(
             _fold(lambda q_len, H: min(q_len, 128 // H)),
         ),
         Mistake(
+            "limit excluded",
+            "factor · H may be 128 itself: at most 128, not less than 128",
+            _fold(lambda q_len, H: max((f for f in range(1, q_len + 1) if q_len % f == 0 and H * f < 128), default=1)),
+        ),
+        Mistake(
             "limit ignored",
             "all query tokens are folded: factor · H may be 128 at most",
             _fold(lambda q_len, H: q_len),
@@ -1158,6 +1177,16 @@ FOLDED = Exercise(
             "order of the rows", ORDER, _seen_up_to(lambda s, h, length, n: length - n["S"] + (s * n["H"] + h) % n["S"])
         ),
         Mistake("order of the rows", ORDER, _rows_turned),
+        Mistake(
+            "head for token",
+            "the mask takes m % H for the token of row m, and that is its head: the token is m // H",
+            _seen_up_to(lambda s, h, length, n: (length - n["S"] + h).clamp(max=length - 1) + 0 * s),
+        ),
+        Mistake(
+            "rows in groups of S",
+            "the mask takes m // S for the token of row m: each token has H rows, so it is m // H",
+            _seen_up_to(lambda s, h, length, n: (length - n["S"] + (s * n["H"] + h) // n["S"]).clamp(max=length - 1)),
+        ),
         Mistake(
             "next position seen",
             "a query token sees the position behind its own: offs_n <= length − S + s is the last",

@@ -627,6 +627,46 @@ def into_state(peak, total, acc, scores, values):
                 (("split_decode", "acc * alpha[:, None])", "acc)", "acc is not multiplied", 1),),
                 (("split_decode", "l_i * alpha", "l_i", "l_i is not multiplied", 1),),
                 (("split_decode", "tl.load(seq_lens_ptr + b)", "T", "all T places are split", 1),),
+                (
+                    (
+                        "split_decode",
+                        "    partial_out =",
+                        "    num_splits = min(num_splits, T)\n    partial_out =",
+                        "has shape [3, 2, 2, 32], expected [8, 2, 2, 32]",
+                        3,
+                    ),
+                ),
+            )
+        )
+    ),
+    *(
+        Submission(
+            f"walter{n}",
+            "rounded down, a limit excluded, a token that is none, no tail",
+            patches=(
+                replace("predict_splits", *splits[:2]),
+                replace("predict_fold", "H * f <= 128", "H * f < 128"),
+                replace("latent_decode", "range(0, length, BLOCK_N)", "range(0, length // BLOCK_N * BLOCK_N, BLOCK_N)"),
+                unfinished("split_decode"),
+                unfinished("combine_splits"),
+                replace("folded_decode", "offs_m // H + 1", f"{token} + 1"),
+            ),
+            expect={
+                **left_out("split_decode", "combine_splits")[1],
+                **says("predict_splits", splits[2], 1),
+                **says("predict_fold", "may be 128 itself"),
+                **not_right("latent_decode", "behind the last whole block", 2),
+                **not_right("folded_decode", told, 1),
+            },
+        )
+        for n, (splits, token, told) in enumerate(
+            (
+                (("-(-H // 16)", "(H // 16)", "leaves the last heads"), "offs_m % H", "that is its head"),
+                (
+                    ("B * T * (512 + 64) * 2,", "B * T * (512 + 64) * 2 * -(-H // 16),", "each block of 16 heads"),
+                    "offs_m // S",
+                    "each token has H rows",
+                ),
             )
         )
     ),

@@ -108,6 +108,11 @@ PREDICT = Exercise(
             pages=lambda lengths, size: sum(n // size + 1 for n in lengths),
         ),
         _pages_slip(
+            "pages rounded down",
+            "the last page of a sequence is left out where it is not full: ceil(length / page_size) pages",
+            pages=lambda lengths, size: sum(n // size for n in lengths),
+        ),
+        _pages_slip(
             "tokens in place of slots",
             "saving compares tokens: a page counts whole, with its empty slots (equation 18)",
             by_tokens=True,
@@ -528,6 +533,11 @@ def _slot_of_new(table: Tensor, b: int, token: Tensor, start: int, size: int) ->
     return _row(table, b, token, start, size)[0], token % size
 
 
+def _start_of_0(oracle: Callable[..., Any]) -> Callable[..., Any]:
+    """Every sequence is taken to begin where sequence 0 does."""
+    return lambda starts, **given: oracle(starts=starts[:1].expand_as(starts), **given)
+
+
 def _in(pages: Tensor, where: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Return a page and a slot that the pool has, wherever a mistake leads."""
     (page, slot), (count, size) = where, pages.shape[:2]
@@ -563,6 +573,7 @@ def _as_taken(apart: tuple[bool, bool], table: Tensor) -> tuple[bool, bool]:
 
 
 START = "the start is ignored: token s of sequence b is at position starts[b] + s, not s"
+START_OF_0 = "starts[0] is taken for every sequence: load starts_ptr + b"
 OTHER_ROW = "all sequences use the table's first row: row b begins b · max_pages entries on"
 RUNS_ON = (
     "tokens run past the end of a page into the one behind it in the pool: each position looks up "
@@ -729,6 +740,7 @@ OFFSETS = Exercise(
     returns=("offsets",),
     mistakes=(
         Mistake("start ignored", START, _offsets(_from_zero)),
+        Mistake("start of sequence 0", START_OF_0, _start_of_0(_offsets())),
         Mistake("table row of another sequence", OTHER_ROW, _offsets(_first_table)),
         Mistake("past the end of a page", RUNS_ON, _offsets(_runs_on)),
         Mistake("one position too far", ONE_TOO_FAR, _offsets(_next_row)),
@@ -945,6 +957,7 @@ UPDATE = Exercise(
     returns=("c_kv_pages", "k_rope_pages"),
     mistakes=(
         Mistake("start ignored", START, _updated(_from_zero)),
+        Mistake("start of sequence 0", START_OF_0, _start_of_0(_updated())),
         Mistake("table row of another sequence", OTHER_ROW, _updated(_first_table)),
         Mistake("past the end of a page", RUNS_ON, _updated(_runs_on)),
         Mistake("one position too far", ONE_TOO_FAR, _updated(_next_row)),

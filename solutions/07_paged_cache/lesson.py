@@ -353,7 +353,7 @@ show_step(11)
 # %% [markdown]
 # Pages have changed hands by step 11, and no slot is lost but in last pages. (Which page is whose depends on your
 # free pool.) `show_step(1)` to `show_step(12)` show the other steps. Look for three things: an append that needs
-# no page, the step after which old pages have new owners, and what the refused step leaves.
+# no page, a step after which old pages have new owners, and what the refused step leaves.
 
 # %%
 try:
@@ -743,7 +743,7 @@ print(f"measured: {STEP_US['decode']:.0f} µs without, {sum(STEP_US.values()):.0
 #
 # That number has to be known before the block's loads can start, and its own load takes its time: two trips to
 # memory, one after the other, in each round of the loop. So look up a block **ahead**. While block i is
-# multiplied, the page of block i + 1 is on its way.
+# loaded and multiplied, the page of block i + 1 is on its way.
 
 # %%
 def chain(ahead):

@@ -678,5 +678,18 @@ def paged_update(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, le
             **slow("paged_decode"),
         },
     ),
+    Submission(
+        "wanda",
+        "whole pages alone, the start of sequence 0",
+        patches=(
+            replace("predict_pages", "-(-n // page_size)", "n // page_size"),
+            *(replace(name, "starts_ptr + b", "starts_ptr") for name in PLACES),
+        ),
+        expect={
+            **not_right("predict_pages", "the last page of a sequence is left out", 1),
+            **not_right("token_offsets", "starts[0] is taken for every sequence", 1),
+            **not_right("paged_update", "starts[0] is taken for every sequence", 1),
+        },
+    ),
 )
 DEMO = ("ada", "eli", "vera")

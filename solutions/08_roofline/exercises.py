@@ -386,6 +386,11 @@ PREDICT_CROSSOVERS = Exercise(
             lambda right: {key: value / TEBI for key, value in right.items()},
         ),
         _crossover_slip(
+            "ridges",
+            "these are the devices' ridges, rate over bandwidth: a batch is asked for, that of break_even",
+            lambda right: {key: value * 1088 / 320 for key, value in right.items()},
+        ),
+        _crossover_slip(
             "MACs for FLOPs",
             "all three are twice as large: the rates are FLOP/s, and one MAC is two FLOPs",
             lambda right: {key: 2 * value for key, value in right.items()},
@@ -483,6 +488,14 @@ STEP_TIME = Exercise(
             "times added",
             "seconds adds the two times: a roofline lets reading and computing overlap, so the longer one counts",
             join=lambda memory, compute: memory + compute,
+        ),
+        *(
+            _step_slip(
+                "form ignored",
+                'the step takes the same form whatever `form` says: costs has f"{form}_macs" and f"{form}_words"',
+                form=form,
+            )
+            for form in FORMS
         ),
         _step_slip("the shorter time", "seconds is the shorter of the two times: the longer one decides", join=min),
         _step_slip(
@@ -644,11 +657,25 @@ CHOOSE_FORMS = Exercise(
             "naive reads. Compare the two times",
             _by_break_even,
         ),
-        _choice_slip(
-            "by MACs",
-            "the form with fewer MACs is chosen, which is always naive: compare times, since small batches wait for "
-            "memory",
-            pick=lambda part, _: "naive",
+        *(
+            _choice_slip(
+                "the slower form",
+                "the slower form is chosen: take the one with fewer seconds, or with more tokens_per_s",
+                pick=pick,
+            )
+            for pick in (
+                lambda part, times: "naive" if times["naive"] > times["absorb"] else "absorb",
+                lambda part, times: "naive" if times["naive"] >= times["absorb"] > 0 else "absorb",
+            )
+        ),
+        *(
+            _choice_slip(
+                "by MACs",
+                "the form with fewer MACs is chosen, which is always naive: compare times, since small batches wait "
+                "for memory",
+                pick=pick,
+            )
+            for pick in (lambda part, times: "naive" if times["naive"] else "absorb", lambda part, _: "naive")
         ),
         _choice_slip(
             "by words",

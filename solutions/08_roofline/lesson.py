@@ -5,7 +5,16 @@
 # beginning of their context, the rule has an exception. Every request to a service starts with the same system
 # prompt; one of Claude-4 has 26,472 tokens (table 2 of the TyphoonMLA paper, arXiv:2509.21081). With 20 such
 # requests in a batch, is it faster to read the prompt expanded, or latent? With 200? This lesson answers by
-# calculation, and then compares with measurements. It takes about three hours, needs no GPU and has 20 points.
+# calculation, and then compares with measurements. It takes about three hours and needs no GPU.
+#
+# | exercise | you write | points |
+# |---|---|---|
+# | `prefix_costs` | MACs and words of both forms, with a shared prefix | 4 |
+# | `break_even` | the batch from which naive wins, on any device | 3 |
+# | `predict_crossovers` | this batch on the paper's NPU and on an H100 | 3 |
+# | `step_time` | time and bound of a decode step, by the roofline | 3 |
+# | `choose_forms` | which form for which part of the context | 4 |
+# | `read_measurements` | crossover and rates from a measured table | 3 |
 #
 # | symbol | meaning | DeepSeek-V3 |
 # |---|---|---|
@@ -278,8 +287,9 @@ plots.bars(
 )
 
 # %% [markdown]
-# Neither the model's width nor its number of heads matters, so Kimi K2 and DeepSeek-V2-Lite have the same bars. What
-# matters is the device's ridge. The H200 computes as the H100 does and reads faster, so its bar is shorter: 61.
+# Neither the hidden size nor the number of heads is in the equation. Kimi K2 and DeepSeek-V2-Lite have DeepSeek-V3's
+# Dn, Dr, Dv and R, so they have the same bars. What matters is the device's ridge. The H200 computes as the H100
+# does and reads faster, so its bar is shorter: 61.
 #
 # Speculative decoding with S = 4 divides every bar by four: then 22 sequences are enough on an H100, by the data
 # sheet.

@@ -495,6 +495,40 @@ def predict_crossovers():
         },
     ),
     Submission(
+        "kurt",
+        "ridges, one form for all, the slower form",
+        patches=(
+            rewrite(
+                "predict_crossovers",
+                """
+def predict_crossovers():
+    return {"ascend": 376 / 1.8, "h100_data_sheet": 989.5 / 3.35, "h100_measured": 744 / 3.019}
+""",
+            ),
+            replace("step_time", 'f"{form}_macs"', '"naive_macs"'),
+            replace("step_time", 'f"{form}_words"', '"naive_words"'),
+            replace("choose_forms", "min(times, key=times.get)", "max(times, key=times.get)"),
+        ),
+        expect={
+            "predict_crossovers": Expected(0, says="the devices' ridges"),
+            "step_time": Expected(0, says="whatever `form` says"),
+            "choose_forms": Expected(0, says="the slower form is chosen"),
+        },
+    ),
+    Submission(
+        "lars",
+        "a batch rounded up",
+        patches=(
+            replace("break_even", "return reading / computing", "return -(-reading // computing)"),
+            replace("choose_forms", '("absorb", "naive")}', '("naive", "absorb")}'),
+            replace("choose_forms", "min(times, key=times.get)", "max(times, key=times.get)"),
+        ),
+        expect={
+            "break_even": Expected(0, says="the right one, rounded"),
+            "choose_forms": Expected(0, says="the slower form is chosen"),
+        },
+    ),
+    Submission(
         "hana",
         "stops half way",
         patches=(unfinished("step_time"), unfinished("choose_forms"), unfinished("read_measurements")),

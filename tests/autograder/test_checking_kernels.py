@@ -136,3 +136,34 @@ def test_what_is_open_is_decided_by_the_judge(checked, name, workers, capsys):
         with pytest.raises(CheckFailed) as failed:
             checked(KERNEL + launcher)
         assert str(failed.value).split(" (at")[0] == judged.reason.split(" (at")[0]
+
+
+OPTIONS = {
+    "num_warps=max(1, 4096 / 1024)": "num_warps is 4.0: give a whole number (`//`, not `/`)",
+    "num_warps='4'": "num_warps is '4': give a whole number (`//`, not `/`)",
+    "num_warps=True": "num_warps is True: give a whole number (int(n))",
+    "num_warps=64 // 1024": "num_warps is 0, expected 1, 2, 4, 8, 16 or 32: max(1, n) where n may come to 0",
+    "num_warps=3": "num_warps is 3, expected 1, 2, 4, 8, 16 or 32: max(1, n) where n may come to 0",
+    "num_stages=2.0": "num_stages is 2.0: give a whole number (`//`, not `/`)",
+    "num_stages=0": "num_stages is 0, expected 1 to 64: max(1, n) where n may come to 0",
+    "num_ctas=1.0": "num_ctas is 1.0: give a whole number (`//`, not `/`)",
+    "num_ctas=2": "num_ctas is 2: programs that share several blocks are not graded",
+    "maxnreg='64'": "maxnreg is '64': give a whole number (`//`, not `/`)",
+    "num_warps=None, num_stages=None, num_ctas=None, maxnreg=None": "",
+    "num_stages=numpy.int64(2)": "num_stages is np.int64(2): give a whole number (int(n))",
+    "num_warps=numpy.int64(8), num_stages=1, num_ctas=1, maxnreg=64": "",
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_an_option_that_no_gpu_takes_is_refused_in_the_same_words(checked, options, workers, capsys):
+    launcher = RIGHT.replace("BLOCK=64", f"BLOCK=64, {options}")
+    judged = verdict(workers, launcher)
+    if not OPTIONS[options]:
+        checked(KERNEL + launcher)
+        assert judged.outcome is Outcome.PASSED
+        return
+    with pytest.raises(CheckFailed) as failed:
+        checked(KERNEL + launcher)
+    for said in (str(failed.value), judged.reason):
+        assert "in line 19 (`sum_kernel[(len(x),)](" in said and OPTIONS[options] in said, said

@@ -94,8 +94,6 @@ class Recorder:
         bound = signature.bind(*args, **{k: v for k, v in kwargs.items() if k in names})
         bound.apply_defaults()
         constants = {name for name, p in signature.parameters.items() if "constexpr" in str(p.annotation)}
-        if options.get("num_ctas") not in (None, 1):
-            raise CannotRecord(f"num_ctas is {options['num_ctas']}: programs that share several blocks are not graded")
         _check_options(options)
         sizes = _grid(grid(dict(bound.arguments)) if callable(grid) else grid)
         self.events.append(
@@ -329,13 +327,19 @@ def recording(inputs: dict[str, Any], execute: bool = False) -> Iterator[Recorde
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    """Raise CannotRecord for an option of a launch that Triton does not know, or that makes it another launch."""
-    from mla_ref.hardware.emulator.backend import AMD_OPTIONS, Options
+    """Raise CannotRecord for an option of a launch that Triton does not know, or that makes it another launch.
+
+    Raises TypeError and ValueError for values that no GPU takes.
+    """
+    from mla_ref.hardware.emulator.backend import AMD_OPTIONS, Options, check_option
 
     known = Options.__dataclass_fields__
     for name, value in options.items():
         if name not in known:
             raise CannotRecord(f"{name} is neither a parameter of the kernel nor an option of a launch")
+        check_option(name, value)
+        if name == "num_ctas" and value not in (None, 1):
+            raise CannotRecord(f"num_ctas is {value}: programs that share several blocks are not graded")
         free = name in (*OPTIONS, *WITHOUT_EFFECT, *AMD_OPTIONS)
         if not free and value is not None and value != known[name].default:
             raise CannotRecord(f"a launch with {name} is not graded")

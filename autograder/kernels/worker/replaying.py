@@ -215,7 +215,7 @@ class Compiled:
 
     def kernel(self, launch: dict[str, Any]) -> tuple[Kernel, list[Given]]:
         """Return a launch's kernel, and what it is given, without constants. What fails knows the kernel."""
-        from mla_ref.hardware.emulator.backend import check_grid, check_warps, compile_kernel, kernel_of
+        from mla_ref.hardware.emulator.backend import check_grid, check_option, compile_kernel, kernel_of
 
         check_grid(launch["kernel"], launch["grid"])
         if "module" in launch:
@@ -226,7 +226,7 @@ class Compiled:
             return self._given(self.known[launch["module"]], launch["parameters"], launch["args"])
         function = self.namespace[launch["kernel"]]
         try:
-            check_warps(launch["warps"])
+            check_option("num_warps", launch["warps"])
             signature, constants, _ = specialise(function, launch["args"])  # alignment decides nothing here
             options = {"num_warps": launch["warps"]} if function.is_gluon() else {}  # layouts are of so many
             key = repr((launch["kernel"], signature, constants, options))

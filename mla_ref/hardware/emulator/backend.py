@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import numbers
 import re
 import sys
 import tempfile
@@ -46,7 +47,7 @@ ALIGNED = 16  # bytes
 ROWS = re.compile(r"tt\.descriptor_(gather|scatter) ")
 UNEVEN = "a tensor descriptor of which the start or a stride is no multiple of 16 bytes"
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
-MOST_WARPS = 32  # of a program: 1024 threads
+LARGEST = {"num_warps": 32, "num_stages": 64, "num_ctas": 16, "maxnreg": 1024}  # 32 warps are 1024 threads
 CONSTANT = "constexpr"
 one_at_a_time = threading.Lock()  # or updates by atomic operations of two launches would be lost
 UNKNOWN = 1  # a kernel's registers and bytes of shared memory: who computes an occupancy divides by them
@@ -80,8 +81,11 @@ class Compiler(CUDABackend):
         self.binary_ext = "generic"
 
     def parse_options(self, opts: dict[str, Any]) -> Any:
-        check_warps(opts.get("num_warps") or 1)
+        for name, value in opts.items():
+            check_option(name, value)
         own = {"arch": f"sm{CAPABILITY}", "num_ctas": 1}  # more than one take a later capability
+        if opts.get("num_warps") is not None:
+            own["num_warps"] = int(opts["num_warps"])
         opts = {"supported_fp8_dtypes": ("fp8e4nv", "fp8e5"), **opts, **own}
         given = {name: opts[name] for name in AMD_OPTIONS if name in opts}
         return Options(**vars(super().parse_options(opts)), **given)
@@ -261,10 +265,19 @@ def check_grid(name: str, grid: Sequence[int]) -> None:
             raise ValueError(f"{name}: the grid {tuple(grid)} has {size} programs along {axis}, expected 0 to {most}")
 
 
-def check_warps(warps: int) -> None:
-    """Raise ValueError for a number of warps that no GPU takes."""
-    if warps not in (1 << n for n in range(MOST_WARPS.bit_length())):
-        raise ValueError(f"num_warps is {warps}, expected a power of two up to {MOST_WARPS}")
+def check_option(name: str, value: Any) -> None:
+    """Raise TypeError or ValueError for an option of a launch that no GPU takes; None stands for Triton's default."""
+    if value is None or name not in LARGEST:
+        return
+    whole = numbers.Integral if name == "num_warps" else int  # the others stay in JSON: none of NumPy's
+    if isinstance(value, bool) or not isinstance(value, whole):
+        how = "int(n)" if hasattr(value, "__index__") else "`//`, not `/`"
+        raise TypeError(f"{name} is {value!r}: give a whole number ({how})")
+    most = LARGEST[name]
+    if name == "num_warps" and value not in (1 << n for n in range(most.bit_length())):
+        raise ValueError(f"num_warps is {value}, expected 1, 2, 4, 8, 16 or 32: max(1, n) where n may come to 0")
+    if not 1 <= value <= most:
+        raise ValueError(f"{name} is {value}, expected 1 to {most}: max(1, n) where n may come to 0")
 
 
 def _warn(message: str) -> None:

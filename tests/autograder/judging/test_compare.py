@@ -85,6 +85,7 @@ def test_an_empty_row_has_an_lse_of_minus_infinity_and_nothing_else():
         ("none", "ValueError", "out should have raised ValueError, but returned a str"),
         (71.1, 71.1111, "the right one, rounded: leave it as it is"),
         (71, 71.9, "the right one, rounded: leave it as it is"),
+        (62, 61.4379, "the right one, rounded: leave it as it is"),
         (torch.full((3,), 1 / 3).half(), torch.full((3,), 1 / 3), "; it is float16, which rounds as much"),
         ({"a": None}, {"a": [1, 2]}, "out['a'] is None, expected 2 values"),
         ({"a": torch.ones(2)}, {"a": [1, 2]}, "of shape [2], expected 2 values: .tolist() makes a list of it"),

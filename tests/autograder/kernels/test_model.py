@@ -7,6 +7,7 @@ import torch
 
 from autograder.judging.program import Cell
 from autograder.kernels.model import model_call
+from autograder.kernels.workers import KernelFailure
 from mla_ref.hardware.cost import Cost
 
 pytestmark = pytest.mark.xdist_group("workers")
@@ -54,6 +55,25 @@ def into_zeros(x, y):
     out = torch.zeros_like(x)
     add[(triton.cdiv(x.numel(), 1024),)](x, y, out, x.numel(), BLOCK=1024)
     return out
+
+def into_part(x, y, out):
+    n = x.numel() // 4
+    add[(triton.cdiv(n, 1024),)](x, y, out, n, BLOCK=1024)
+    return out
+
+def zeros_like(x, y):
+    return into_part(x, y, torch.zeros_like(x))
+
+def zero_(x, y):
+    return into_part(x, y, torch.empty_like(x).zero_())
+
+def fill_(x, y):
+    out = torch.empty_like(x)
+    out[:] = 0
+    return into_part(x, y, out)
+
+def full(x, y):
+    return into_part(x, y, torch.full(x.shape, 0.0, device=x.device))
 
 def hidden_host_work(x, y):
     with torch.utils._python_dispatch._disable_current_modes():
@@ -105,6 +125,12 @@ def test_a_fill_is_bound_by_memory(modelled):
     assert fill.name == "zeros_like"
     assert fill.bound == "DRAM"
     assert fill.seconds < modelled("copied_first").steps[0].seconds
+
+
+@pytest.mark.parametrize("how", ["zeros_like", "zero_", "fill_", "full"])
+def test_what_torch_fills_in_does_not_count_and_that_is_said(modelled, how):
+    with pytest.raises(KernelFailure, match=f"have them store what `{how}` of torch fills in, too"):
+        modelled(how)
 
 
 def test_a_slower_memory_takes_longer(modelled):
