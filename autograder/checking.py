@@ -14,6 +14,7 @@ import inspect
 import linecache
 import re
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
@@ -52,10 +53,11 @@ from mla_ref.hardware.emulator.memory import Fills
 
 VISIBLE_SEED = "visible"
 SMALLEST_PICTURE = 64  # elements; fewer say nothing
+GRADED = "its own cell runs whole, and of your other cells only the statements run that define what it needs"
 ALONE = (
-    "right here, but not where it is graded: there its own cell runs whole, and of your other cells only the "
-    "statements run that define what it needs. Put all that it needs into its own cell, and nothing else"
+    f"right here, but not where it is graded: there {GRADED}. Put all that it needs into its own cell, and nothing else"
 )
+SAYS = "right here, but the grader says: "
 ALIEN = "{} is imported, which the grader may not have: use PyTorch, or put what you need of it into the notebook"
 UNCONFIRMED = "it was not run as it is graded, in a process of its own: "
 PREINSTALLED = frozenset(["torch", "triton", "numpy", "mla_ref", "autograder"])
@@ -89,11 +91,12 @@ def check(name: str) -> None:
         exercise = replace(exercise, parts=parts)
     cases = draw_cases(exercise, VISIBLE_SEED, hidden=False)
     with supplied(namespace, course, lesson, exercise):
-        results = [run_case(exercise, entry, case) for case in cases]
+        results = _run_cases(exercise, entry, cases)
     messages = {n: message for n, (message, _, _) in enumerate(results)}
     calls = calls_of(exercise, cases, messages)
     read = {n: read_case(exercise, cases[n], message, calls) for n, message in messages.items()}
     failures = {n: failure for n, failure in read.items() if failure}
+    failures |= {n: replace(failures[len(results) - 1], case="") for n in range(len(results), len(cases))}
     verdict = verdict_from(exercise, cases, failures)
     if not failures:
         calls = [call for _, _, call in results]
@@ -285,7 +288,8 @@ def _confirmed(
 
     The judge runs the program that it cuts from the session's cells, in a process of its own. A call of None does
     other things on other data, or ran on a GPU; one with a `reason` does not count. Of these the judge's words are
-    enough; where it finds what none of the calls shows, it is told that the program is not the session.
+    enough. Where it finds what none of the calls shows, a name that is missing or a cell that fails tells that the
+    program is not the session; what else it says comes first.
     """
     reason = next((each.reason for each in calls if each and each.reason), None)
     try:
@@ -304,7 +308,21 @@ def _confirmed(
         return replace(verdict_from(exercise, cases, {}), notes=(f"{UNCONFIRMED}{found.reason}",))
     if found.outcome is Outcome.PASSED or reason or None in calls:
         return found
-    return replace(found, reason=f"{ALONE}. The grader would say: {found.reason}", notes=(*found.notes, ALONE))
+    if _unlike_the_session(found):
+        return replace(found, reason=f"{ALONE}. The grader would say: {found.reason}", notes=(*found.notes, ALONE))
+    values = not exercise.kernel and found.outcome in (Outcome.WRONG, Outcome.PARTIAL)  # of a kernel, how it is written
+    perhaps = values or (found.outcome is Outcome.ERROR and not found.reason.startswith("SyntaxError"))
+    notes = (*found.notes, f"where it is graded {GRADED}") if perhaps else found.notes
+    return replace(found, reason=f"{SAYS}{found.reason}", notes=notes)
+
+
+def _unlike_the_session(found: Verdict) -> bool:
+    """Return whether the judge missed a name, or a cell failed there that is Python for it, too."""
+    limited = found.outcome in (Outcome.TIME, Outcome.MEMORY, Outcome.ENDED)
+    if limited or any("SyntaxError" in said for said in (found.reason, *found.notes)):  # an `await` beside functions
+        return False
+    cell_failed = found.outcome is Outcome.ERROR and not any(part.case for part in found.parts)
+    return cell_failed or bool(found.notes) or found.outcome is Outcome.MISSING or found.reason.startswith("NameError")
 
 
 def _judged(course: Course, lesson: str, exercise: Exercise, cells: list[Cell]) -> Verdict:
@@ -314,6 +332,19 @@ def _judged(course: Course, lesson: str, exercise: Exercise, cells: list[Cell]) 
         settle = Answers(exercise, cells, workers) if exercise.replayed else None
         return judge(exercise, cells, VISIBLE_SEED, workers.sandbox, settle, hidden=False)
     return judge(exercise, cells, VISIBLE_SEED, _started(course, Sandbox), hidden=False)
+
+
+def _run_cases(exercise: Exercise, entry: Any, cases: list[Case]) -> list[tuple[dict[str, Any], Any, Explained | None]]:
+    """Return what `run_case` gives of each case, up to one that takes all the time there is: the others would, too."""
+    results = []
+    for case in cases:
+        started = time.monotonic()
+        results.append(run_case(exercise, entry, case))
+        failure = read_case(exercise, case, results[-1][0]) if "error" in results[-1][0] else None
+        late = failure is not None and failure.outcome is Outcome.TIME
+        if late and time.monotonic() - started >= exercise.limits.seconds:
+            break
+    return results
 
 
 def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[dict[str, Any], Any, Explained | None]:

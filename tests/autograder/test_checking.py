@@ -230,9 +230,7 @@ def test_what_other_cells_do_counts_in_a_check_as_it_does_for_the_judge(tiny, bu
     said = in_session(cells, "double")
     sys.modules.pop("of_mine", None)
     assert (said is None) == right, said
-    assert (
-        right or "right here, but not where it is graded" in said or "put what you need of it into the notebook" in said
-    )
+    assert right or "right here, but" in said or "put what you need of it into the notebook" in said
     own = [Cell(f"cell {n}", source) for n, source in enumerate(cells)]
     program = build_program((), (), own, own[-1])
     assert (judge(DOUBLE, program, "seed", bubble).outcome is Outcome.PASSED) == right
@@ -262,6 +260,50 @@ def test_a_check_reads_cells_as_they_were_typed(tiny):
     assert [("double: passed" in part) for part in parts] == [right for _, right in MAGICS], said
     assert "no cell that was run defines double" not in parts[4]
     assert "its own cell runs whole" in parts[-1], said
+
+
+JUDGED = {  # what the judge alone finds, and what comes first in what is said of it
+    "a name that only the session has": (
+        ["globals()['k'] = 2", "def double(x): return k * x"],
+        "right here, but not where it is graded",
+    ),
+    "a cell that fails in the end": (
+        ["def double(x): return 2 * x\nraise ValueError"],
+        "right here, but not where it is graded",
+    ),
+    "a function that fills a list": (
+        ["ks = []\ndef put(n): ks.append(n)", "put(2)", "def double(x): return ks[-1] * x"],
+        "right here, but the grader says: IndexError in line 1",
+    ),
+    "memory": (
+        ["def double(x): return 2 * x + 0 * len(torch.empty(1 << 27))"],
+        "right here, but the grader says: more than 256 MiB",
+    ),
+    "time": (
+        ["def double(x):\n    while 'In' not in globals(): pass\n    return 2 * x"],
+        "right here, but the grader says: no answer within 1 s",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_what_the_judge_alone_finds_comes_first_unless_the_session_has_more(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("MLA_COURSE", str(write(tmp_path, "exercises", {"seconds=5.0": "seconds=1.0"}).root))
+    cells, says = JUDGED[name]
+    said = in_session(["import torch", *cells], "double")
+    assert said.startswith(says), said
+
+
+def test_after_a_call_that_takes_all_the_time_there_are_no_others(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MLA_COURSE", str(write(tmp_path, "exercises", {"seconds=5.0": "seconds=1.0"}).root))
+    endless = "calls = []\ndef double(x):\n    calls.append(x)\n    while True: pass"
+    namespace = {"check": check}
+    exec(endless, namespace)
+    with pytest.raises(CheckFailed, match="no answer within 1 s"):
+        exec("check('double')", namespace)
+    assert len(namespace["calls"]) == 1
+    said = capsys.readouterr().out
+    assert "small: 0/2" in said and "large: 0/1  no answer within 1 s" in said, said
 
 
 def test_what_the_session_shows_is_shown_once(capsys):
@@ -330,4 +372,4 @@ def test_without_the_lessons_scripts_a_check_knows_set_up_and_starters(tmp_path,
     cells, right = HANDED_OUT[name]
     said = in_session([lesson.setup[0].source, *cells], "quad")
     assert (said is None) == right, said
-    assert right or "right here, but not where it is graded" in said
+    assert right or "right here, but the grader says: " in said
