@@ -31,14 +31,14 @@ from autograder import progress as notes
 from autograder.classroom import report
 from autograder.course.colab import INSTALL
 from autograder.course.course import PROJECT, Course, find_course
-from autograder.course.lesson import LessonError
+from autograder.course.lesson import Lesson, LessonError
 from autograder.isolation.sandbox import Sandbox
 from autograder.isolation.worker import layout, running, wire
 from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for, without_bfloat16
 from autograder.judging.exercise import Arguments, Exercise, upcast
 from autograder.judging.judge import Failure, broken_terms, calls_of, judge, read_case, verdict_from
-from autograder.judging.program import Cell, build_program, defining, parsed
+from autograder.judging.program import Cell, build_program, defining, names_read, parsed
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.kernels import measure
 from autograder.kernels.answers import Answers
@@ -102,10 +102,9 @@ def check(name: str) -> None:
         calls = [call for _, _, call in results]
         verdict = _confirmed(namespace, course, lesson, exercise, cases, calls) or verdict
     if exercise.needs and not course.has(lesson, "lesson"):
-        said = f"it was checked with your own {', '.join(exercise.needs)}, and the grader has right ones"
-        right = verdict.outcome is Outcome.PASSED
-        more = "use of them only what their tasks ask" if right else "where one of yours is wrong, this may be right"
-        verdict = replace(verdict, notes=(*verdict.notes, f"{said}: {more}"))
+        cells, _ = _cells(namespace, course, lesson)
+        used = names_read(exercise.needs, cells, found[-1]) if (found := defining(exercise.name, cells)) else []
+        verdict = report.with_own(verdict, used)
     first = min(failures, default=None)
     picture = "" if first is None else _picture(exercise, cases[first], results[first][1])
     show(verdict, picture)
@@ -177,16 +176,7 @@ def session_program(
 
     Raises CheckFailed if none of them defines the exercise's function.
     """
-    shell = _shell_of(namespace)
-    history = shell.history_manager.input_hist_raw if shell else namespace.get("In", ())  # `In` has no magics any more
-    own = [Cell(f"[{n}]", source) for n, source in enumerate(history)]  # as Jupyter shows it
-    try:
-        plan = course.lesson(lesson)
-    except LessonError:  # no more of it is installed than its exercises
-        plan = None
-    if plan:
-        given = {cell.source for cell in plan.notebook.cells if _is_given(cell)}
-        own = [cell for cell in own if cell.source not in given]
+    own, plan = _cells(namespace, course, lesson)
     found = defining(exercise.name, own)
     if not found:
         raise CheckFailed(f"no cell that was run defines {exercise.name}: write it in its own cell, and run that")
@@ -199,6 +189,22 @@ def session_program(
         if mine and mine[-1] is not solution and asked:
             own[own.index(mine[-1])] = replace(mine[-1], source=f"{mine[-1].source}\n{asked}")
     return build_program(plan.setup, plan.references(exercise.needs), own, solution, last)
+
+
+def _cells(namespace: dict[str, Any], course: Course, lesson: str) -> tuple[list[Cell], Lesson | None]:
+    """Return the cells of the student's that this session has run, and the lesson, of which they are not.
+
+    The lesson is None where no more of it is installed than its exercises.
+    """
+    shell = _shell_of(namespace)
+    history = shell.history_manager.input_hist_raw if shell else namespace.get("In", ())  # `In` has no magics any more
+    own = [Cell(f"[{n}]", source) for n, source in enumerate(history)]  # as Jupyter shows it
+    try:
+        plan = course.lesson(lesson)
+    except LessonError:
+        return own, None
+    given = {cell.source for cell in plan.notebook.cells if _is_given(cell)}
+    return [cell for cell in own if cell.source not in given], plan
 
 
 def _is_given(cell: Any) -> bool:

@@ -13,13 +13,12 @@ import torch
 from autograder import checking
 from autograder.checking import CheckFailed, check
 from autograder.classroom import report
-from autograder.classroom.build import release
 from autograder.course.course import UnknownExercise
 from autograder.judging.judge import draw_cases, fault, judge
 from autograder.judging.program import Cell, build_program
 from autograder.judging.verdict import Outcome
 
-from .tiny_course import DOUBLE, NAME, verdict, write
+from .tiny_course import DOUBLE, NAME, RIGHT, WRONG, verdict, without_script, write
 
 
 @pytest.fixture(autouse=True)
@@ -363,13 +362,39 @@ HANDED_OUT = {  # where no lesson's script is: the student's cells, and whether 
 @pytest.mark.thorough(but=2)
 @pytest.mark.parametrize("name", HANDED_OUT)
 def test_without_the_lessons_scripts_a_check_knows_set_up_and_starters(tmp_path, monkeypatch, name):
-    course = write(tmp_path, "lesson", {"import math\n": "import math\n\ndef shift(x): return x + 1\n"})
-    lesson = course.lesson(NAME)
-    script = course.folder(NAME) / "lesson.py"
-    (script.parent / "handed_out.ipynb").write_bytes(release(course, NAME, tmp_path).read_bytes())
-    script.unlink()
+    course = without_script(tmp_path, {"import math\n": "import math\n\ndef shift(x): return x + 1\n"})
     monkeypatch.setenv("MLA_COURSE", str(course.root))
     cells, right = HANDED_OUT[name]
-    said = in_session([lesson.setup[0].source, *cells], "quad")
+    said = in_session([course.lesson(NAME).setup[0].source, *cells], "quad")
     assert (said is None) == right, said
     assert right or "right here, but the grader says: " in said
+
+
+OWN = "Your own double was used here. The grader uses its own"
+USED = {  # cells, and what is said of the student's own `double`
+    "in a helper": (
+        ["def double(x): return 2 * x", "def twice(x): return double(x)", "def quad(x): return twice(twice(x))"],
+        f"{OWN}, so rely only on what double's task promises",
+    ),
+    "wrong": (
+        ["def double(x): return 3 * x", "def quad(x): return double(double(x))"],
+        f"{OWN}: where yours is wrong, this may be right",
+    ),
+    "not at all": (["def double(x): return 2 * x", "def quad(x): return 4 * x"], ""),
+}
+
+
+@pytest.mark.parametrize("name", USED)
+def test_a_check_says_which_answers_of_ones_own_it_used(tmp_path, monkeypatch, name, capsys):
+    monkeypatch.setenv("MLA_COURSE", str(without_script(tmp_path).root))
+    cells, says = USED[name]
+    in_session(["import torch", *cells], "quad")
+    said = capsys.readouterr().out
+    assert says in said if says else "note:" not in said, said
+
+
+def test_several_answers_of_ones_own_are_named_in_a_sentence(bubble):
+    said = report.as_text(report.with_own(verdict(bubble, RIGHT["double"]), ["a", "b", "c"]))
+    assert "Your own a, b and c were used here. The grader uses its own, so rely only on what their tasks" in said
+    said = report.as_text(report.with_own(verdict(bubble, WRONG["double"]), ["a", "b"]))
+    assert "Your own a and b were used here. The grader uses its own: where one of yours is wrong, this may be" in said
