@@ -14,6 +14,7 @@ import inspect
 import linecache
 import re
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
@@ -30,14 +31,14 @@ from autograder import progress as notes
 from autograder.classroom import report
 from autograder.course.colab import INSTALL
 from autograder.course.course import PROJECT, Course, find_course
-from autograder.course.lesson import LessonError
+from autograder.course.lesson import Lesson, LessonError
 from autograder.isolation.sandbox import Sandbox
 from autograder.isolation.worker import layout, running, wire
 from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for, without_bfloat16
 from autograder.judging.exercise import Arguments, Exercise, upcast
 from autograder.judging.judge import Failure, broken_terms, calls_of, judge, read_case, verdict_from
-from autograder.judging.program import Cell, build_program, defining, parsed
+from autograder.judging.program import Cell, build_program, defining, names_read, parsed
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.kernels import measure
 from autograder.kernels.answers import Answers
@@ -52,10 +53,11 @@ from mla_ref.hardware.emulator.memory import Fills
 
 VISIBLE_SEED = "visible"
 SMALLEST_PICTURE = 64  # elements; fewer say nothing
+GRADED = "its own cell runs whole, and of your other cells only the statements run that define what it needs"
 ALONE = (
-    "right here, but not where it is graded: there its own cell runs whole, and of your other cells only the "
-    "statements run that define what it needs. Put all that it needs into its own cell, and nothing else"
+    f"right here, but not where it is graded: there {GRADED}. Put all that it needs into its own cell, and nothing else"
 )
+SAYS = "right here, but the grader says: "
 ALIEN = "{} is imported, which the grader may not have: use PyTorch, or put what you need of it into the notebook"
 UNCONFIRMED = "it was not run as it is graded, in a process of its own: "
 PREINSTALLED = frozenset(["torch", "triton", "numpy", "mla_ref", "autograder"])
@@ -89,20 +91,20 @@ def check(name: str) -> None:
         exercise = replace(exercise, parts=parts)
     cases = draw_cases(exercise, VISIBLE_SEED, hidden=False)
     with supplied(namespace, course, lesson, exercise):
-        results = [run_case(exercise, entry, case) for case in cases]
+        results = _run_cases(exercise, entry, cases)
     messages = {n: message for n, (message, _, _) in enumerate(results)}
     calls = calls_of(exercise, cases, messages)
     read = {n: read_case(exercise, cases[n], message, calls) for n, message in messages.items()}
     failures = {n: failure for n, failure in read.items() if failure}
+    failures |= {n: replace(failures[len(results) - 1], case="") for n in range(len(results), len(cases))}
     verdict = verdict_from(exercise, cases, failures)
     if not failures:
         calls = [call for _, _, call in results]
         verdict = _confirmed(namespace, course, lesson, exercise, cases, calls) or verdict
     if exercise.needs and not course.has(lesson, "lesson"):
-        said = f"it was checked with your own {', '.join(exercise.needs)}, and the grader has right ones"
-        right = verdict.outcome is Outcome.PASSED
-        more = "use of them only what their tasks ask" if right else "where one of yours is wrong, this may be right"
-        verdict = replace(verdict, notes=(*verdict.notes, f"{said}: {more}"))
+        cells, _ = _cells(namespace, course, lesson)
+        used = names_read(exercise.needs, cells, found[-1]) if (found := defining(exercise.name, cells)) else []
+        verdict = report.with_own(verdict, used)
     first = min(failures, default=None)
     picture = "" if first is None else _picture(exercise, cases[first], results[first][1])
     show(verdict, picture)
@@ -174,16 +176,7 @@ def session_program(
 
     Raises CheckFailed if none of them defines the exercise's function.
     """
-    shell = _shell_of(namespace)
-    history = shell.history_manager.input_hist_raw if shell else namespace.get("In", ())  # `In` has no magics any more
-    own = [Cell(f"[{n}]", source) for n, source in enumerate(history)]  # as Jupyter shows it
-    try:
-        plan = course.lesson(lesson)
-    except LessonError:  # no more of it is installed than its exercises
-        plan = None
-    if plan:
-        given = {cell.source for cell in plan.notebook.cells if _is_given(cell)}
-        own = [cell for cell in own if cell.source not in given]
+    own, plan = _cells(namespace, course, lesson)
     found = defining(exercise.name, own)
     if not found:
         raise CheckFailed(f"no cell that was run defines {exercise.name}: write it in its own cell, and run that")
@@ -196,6 +189,22 @@ def session_program(
         if mine and mine[-1] is not solution and asked:
             own[own.index(mine[-1])] = replace(mine[-1], source=f"{mine[-1].source}\n{asked}")
     return build_program(plan.setup, plan.references(exercise.needs), own, solution, last)
+
+
+def _cells(namespace: dict[str, Any], course: Course, lesson: str) -> tuple[list[Cell], Lesson | None]:
+    """Return the cells of the student's that this session has run, and the lesson, of which they are not.
+
+    The lesson is None where no more of it is installed than its exercises.
+    """
+    shell = _shell_of(namespace)
+    history = shell.history_manager.input_hist_raw if shell else namespace.get("In", ())  # `In` has no magics any more
+    own = [Cell(f"[{n}]", source) for n, source in enumerate(history)]  # as Jupyter shows it
+    try:
+        plan = course.lesson(lesson)
+    except LessonError:
+        return own, None
+    given = {cell.source for cell in plan.notebook.cells if _is_given(cell)}
+    return [cell for cell in own if cell.source not in given], plan
 
 
 def _is_given(cell: Any) -> bool:
@@ -285,7 +294,8 @@ def _confirmed(
 
     The judge runs the program that it cuts from the session's cells, in a process of its own. A call of None does
     other things on other data, or ran on a GPU; one with a `reason` does not count. Of these the judge's words are
-    enough; where it finds what none of the calls shows, it is told that the program is not the session.
+    enough. Where it finds what none of the calls shows, a name that is missing or a cell that fails tells that the
+    program is not the session; what else it says comes first.
     """
     reason = next((each.reason for each in calls if each and each.reason), None)
     try:
@@ -304,7 +314,21 @@ def _confirmed(
         return replace(verdict_from(exercise, cases, {}), notes=(f"{UNCONFIRMED}{found.reason}",))
     if found.outcome is Outcome.PASSED or reason or None in calls:
         return found
-    return replace(found, reason=f"{ALONE}. The grader would say: {found.reason}", notes=(*found.notes, ALONE))
+    if _unlike_the_session(found):
+        return replace(found, reason=f"{ALONE}. The grader would say: {found.reason}", notes=(*found.notes, ALONE))
+    values = not exercise.kernel and found.outcome in (Outcome.WRONG, Outcome.PARTIAL)  # of a kernel, how it is written
+    perhaps = values or (found.outcome is Outcome.ERROR and not found.reason.startswith("SyntaxError"))
+    notes = (*found.notes, f"where it is graded {GRADED}") if perhaps else found.notes
+    return replace(found, reason=f"{SAYS}{found.reason}", notes=notes)
+
+
+def _unlike_the_session(found: Verdict) -> bool:
+    """Return whether the judge missed a name, or a cell failed there that is Python for it, too."""
+    limited = found.outcome in (Outcome.TIME, Outcome.MEMORY, Outcome.ENDED)
+    if limited or any("SyntaxError" in said for said in (found.reason, *found.notes)):  # an `await` beside functions
+        return False
+    cell_failed = found.outcome is Outcome.ERROR and not any(part.case for part in found.parts)
+    return cell_failed or bool(found.notes) or found.outcome is Outcome.MISSING or found.reason.startswith("NameError")
 
 
 def _judged(course: Course, lesson: str, exercise: Exercise, cells: list[Cell]) -> Verdict:
@@ -314,6 +338,19 @@ def _judged(course: Course, lesson: str, exercise: Exercise, cells: list[Cell]) 
         settle = Answers(exercise, cells, workers) if exercise.replayed else None
         return judge(exercise, cells, VISIBLE_SEED, workers.sandbox, settle, hidden=False)
     return judge(exercise, cells, VISIBLE_SEED, _started(course, Sandbox), hidden=False)
+
+
+def _run_cases(exercise: Exercise, entry: Any, cases: list[Case]) -> list[tuple[dict[str, Any], Any, Explained | None]]:
+    """Return what `run_case` gives of each case, up to one that takes all the time there is: the others would, too."""
+    results = []
+    for case in cases:
+        started = time.monotonic()
+        results.append(run_case(exercise, entry, case))
+        failure = read_case(exercise, case, results[-1][0]) if "error" in results[-1][0] else None
+        late = failure is not None and failure.outcome is Outcome.TIME
+        if late and time.monotonic() - started >= exercise.limits.seconds:
+            break
+    return results
 
 
 def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[dict[str, Any], Any, Explained | None]:

@@ -34,7 +34,8 @@ COUNTS = "This is what your own checks said last. Only the judge's verdict count
 class Entry:
     """An exercise, or its speed, and what its check said last; outcome and time are "" where none has run.
 
-    `speed` is the share of the floor's speed that was reached, `bars` those that earn points.
+    `speed` is the share of the floor's speed that was reached, `bars` those that earn points; `needs` are the exercises
+    whose answers this one calls.
     """
 
     lesson: str
@@ -46,6 +47,7 @@ class Entry:
     time: str = ""
     speed: float | None = None
     bars: tuple[float, ...] = ()
+    needs: tuple[str, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -78,7 +80,7 @@ def entries(course: Course, folder: Path) -> list[Entry]:
             for of_speed in (False, True) if exercise.speed else (False,):
                 name, points = exercise.graded(of_speed)
                 bars = tuple(fraction for fraction, _ in exercise.speed.bars) if of_speed else ()
-                blank = Entry(lesson, name, points, bars=bars)
+                blank = Entry(lesson, name, points, bars=bars, needs=exercise.needs)
                 found.append(max((_read(_file(place, name), blank) for place in places), key=lambda each: each.time))
     return found
 
@@ -105,12 +107,16 @@ def _finite(value: Any) -> float:
 
 
 def next_step(found: Sequence[Entry]) -> str:
-    """Return what to do next: mend what was checked last, else go on behind it, else fill the first gap."""
+    """Return what to do next: mend what was checked last, else go on behind it, else fill the first gap.
+
+    What it needs comes first where its check has failed.
+    """
     latest = max(range(len(found)), key=lambda n: found[n].time)
     open_ = [each for each in (*found[latest:], *found[:latest]) if not each.done]
     if not open_:
         return "Every check has passed. Let the judge look: mla-course check NOTEBOOK, in a terminal."
-    entry = open_[0]
+    needed = (each for each in open_ if each.name in open_[0].needs and each.outcome)
+    entry = min(needed, key=found.index, default=open_[0])
     name, of_speed = entry.name.removesuffix(SPEED), entry.name.endswith(SPEED)
     what = f"the speed of {name}" if of_speed else name
     if entry.outcome:

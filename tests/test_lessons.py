@@ -3,6 +3,7 @@
 import itertools
 import re
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 
 import nbformat
@@ -114,6 +115,34 @@ def test_each_exercise_has_three_hints(name):
     for each, text in texts(name):
         assert [text.count(f"<summary>Hint {n}</summary>") for n in (1, 2, 3)] == [1, 1, 1], each.name
         assert text.count("<details>") == text.count("</details>")
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_cell_that_asks_for_a_number_of_ones_own_is_open(name):
+    for cell in COURSE.lesson(name).notebook.cells:
+        if re.search(r"put your own|change both", cell.source) and cell.cell_type == "code":
+            assert not cell.metadata.get("jupyter", {}).get("source_hidden"), cell["id"]
+
+
+def test_hidden_tensors_are_as_small_and_as_large_as_the_lessons_say():
+    said = re.search(r"below B = (\d+), S = (\d+), T = (\d+)\nand H = (\d+)", "".join(t for _, t in texts("01_mha")))
+    drawn = [
+        case
+        for each in COURSE.exercises("01_mha")
+        if each.name in ("attention", "grouped_attention")
+        for part in each.parts
+        for seed in range(300)
+        for case in part.hidden(Random(seed))
+    ]
+    for letter, bound in zip("BSTH", map(int, said.groups()), strict=True):
+        assert max(case[letter] for case in drawn) < bound, letter
+    _, exercise = COURSE.locate("absorbed_mla_attention")
+    _, text = next(each for each in texts("03_absorption") if each[0].name == exercise.name)
+    found = re.search(r"has ([\d,]+) tokens or more.*?= (\d+) MiB", text, re.DOTALL).groups()
+    T, mib = (int(each.replace(",", "")) for each in found)
+    assert round(T * 64 * 256 * 4 / 2**20) == mib
+    long = [max(case["T"] for part in exercise.parts for case in part.hidden(Random(seed))) for seed in range(300)]
+    assert T <= min(long) < T + 10
 
 
 @pytest.mark.parametrize("name", LESSONS)

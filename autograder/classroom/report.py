@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -42,6 +43,20 @@ def as_text(verdict: Verdict) -> str:
         lines += [f"  {line}" for line in speed_lines(verdict.speed, verdict.outcome is Outcome.PASSED)]
     lines += [f"  note: {note}" for note in verdict.notes]
     return "\n".join(lines)
+
+
+def with_own(verdict: Verdict, used: Sequence[str]) -> Verdict:
+    """Return the verdict on an answer with a note on what it used: earlier answers of the student's own, by name."""
+    if not used:
+        return verdict
+    names = " and ".join(filter(None, [", ".join(used[:-1]), used[-1]]))
+    if verdict.outcome is Outcome.PASSED:
+        which = f"{used[0]}'s task promises" if len(used) == 1 else "their tasks promise"
+        more = f", so rely only on what {which}"
+    else:
+        more = f": where {'yours' if len(used) == 1 else 'one of yours'} is wrong, this may be right"
+    note = f"Your own {names} {'was' if len(used) == 1 else 'were'} used here. The grader uses its own{more}"
+    return replace(verdict, notes=(*verdict.notes, note))
 
 
 def chip(outcome: str) -> str:

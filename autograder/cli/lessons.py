@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autograder.cli.terminal import Jobs, Json, Lessons, Modelled, Seconds, app, bars, err, out, steps, stoppable
 from autograder.course.course import find_course
 from autograder.course.lesson import LessonError
+
+if TYPE_CHECKING:
+    from autograder.classroom.grader import Grader, Job
+    from autograder.course.lesson import Lesson
+    from autograder.judging.verdict import Verdict
 
 
 @app.command()
@@ -93,6 +98,9 @@ def check(
         at_once = min(jobs or grader.place.seats, 1 + len(work) // 8)  # each takes seconds to start
         faults = grader.judge_all(work, lambda done: progress("judging", done, len(work)), at_once)
         found = {path: [faults.get(job.key) or grader.verdict(plans[path], job) for job in cut[path]] for path in plans}
+        for path, plan in plans.items():
+            if plan.handed_out:
+                found[path] = [_with_own(grader, plan, job, found[path]) for job in cut[path]]
     if as_json:
         print(json.dumps({str(path): [each.to_json() for each in verdicts] for path, verdicts in found.items()}))
     for path, verdicts in {} if as_json else found.items():
@@ -108,6 +116,20 @@ def check(
         )
     passed = all(verdict.outcome is Outcome.PASSED for verdicts in found.values() for verdict in verdicts)
     raise typer.Exit(0 if passed else 1)
+
+
+def _with_own(grader: Grader, plan: Lesson, job: Job, verdicts: Sequence[Verdict]) -> Verdict:
+    """Return a job's verdict, with a note on what it needs of the student's own answers that are not right."""
+    from autograder.classroom import report
+    from autograder.judging.program import names_read
+    from autograder.judging.verdict import Outcome
+
+    by_name = {each.exercise: each for each in verdicts}
+    program = (grader.chosen(plan, job) if job.choices else job).program
+    solution = next((cell for cell in program if cell.name == job.exercise.name), None)
+    wrong = [name for name in job.exercise.needs if by_name[name].outcome is not Outcome.PASSED]
+    used = names_read(wrong, program, solution) if solution and not job.answers else []
+    return report.with_own(by_name[job.name], used)
 
 
 @app.command()

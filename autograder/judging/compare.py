@@ -68,8 +68,10 @@ class Calls:
         self._fits: dict[tuple[str, str | None], int] = {}
 
     def fit(self, mistake: Mistake, key: str | None = None) -> int:
-        """Return how many wrong results a mistake gives; -1 if one of the right results speaks against it.
+        """Return how many wrong results a mistake gives; -1 if a result speaks against it.
 
+        A right one does where the mistake gives another, and a wrong one where the mistake gives the right one, unless
+        it is another known mistake that shows there.
         Mistakes of one message are one, which may show in several ways: with other blocks of tokens, say. With a `key`
         only that entry of each result counts.
         """
@@ -93,17 +95,28 @@ class Calls:
         count = 0
         for n, right in sorted(enumerate(self._rights(key)), key=lambda each: not each[1]):
             of_mistake = any(self._same(n, each.oracle, key) for each in mistakes)
-            if right and not of_mistake:
+            if not of_mistake and (right or self._is_of_something_else(n, mistakes, key)):
                 return -1
             count += of_mistake and not right
         return count
 
+    def _is_of_something_else(self, n: int, mistakes: Sequence[Mistake], key: str | None) -> bool:
+        """Return whether call `n` is wrong where these mistakes do not show, in a way that no other one explains."""
+        arguments, result = self._given[n]
+        expected = self._exercise.oracle(**upcast(arguments))
+        if not all(self._alike(arguments, each.oracle(**upcast(arguments)), expected, key) for each in mistakes):
+            return False
+        others = (each.oracle(**upcast(arguments)) for each in self._exercise.mistakes)
+        return not any(self._alike(arguments, result, each, key) for each in others)
+
     def _same(self, n: int, oracle: Callable[..., Any], key: str | None) -> bool:
         """Return whether call `n` gave what an oracle gives."""
         arguments, result = self._given[n]
-        expected, tolerance = oracle(**upcast(arguments)), relative_tolerance(self._exercise, arguments)
-        if _shows_nowhere(expected):
-            return True
+        expected = oracle(**upcast(arguments))
+        return _shows_nowhere(expected) or self._alike(arguments, result, expected, key)
+
+    def _alike(self, arguments: Arguments, result: Any, expected: Any, key: str | None) -> bool:
+        tolerance = relative_tolerance(self._exercise, arguments)
         if key is None:
             return difference(result, expected, _names(self._exercise, arguments), tolerance) is None
         values = (each.get(key) if isinstance(each, dict) else None for each in (result, expected))
@@ -120,11 +133,11 @@ def _shows_nowhere(wrong: Any) -> bool:
 def _likeliest(fitting: Iterator[Mistake], calls: Calls | None) -> Mistake | None:
     """Return which mistake it is of those that fit one call: the one that fits most others, and of these the first.
 
-    One that fits alone keeps its name though a right call speaks against it: it may be made in some calls only.
+    None that another call speaks against is meant.
     """
     if calls is None:
         return next(fitting, None)
-    best, most = None, -2
+    best, most = None, 0
     for each in fitting:
         if calls.fit(each) > most:
             best, most = each, calls.fit(each)
@@ -163,7 +176,7 @@ def _in_one_entry(
         if any(_value(other.get(each), expected[each], each, tolerance) for each in before):
             continue
         having.setdefault(mistake.message, mistake)
-    if calls is not None and len(having) > 1:
+    if calls is not None:
         having = {message: each for message, each in having.items() if calls.fit(each, key) >= 0}
     if len(having) != 1:
         return None
@@ -210,6 +223,8 @@ def difference(result: Any, expected: Any, names: Sequence[str], tolerance: floa
     `names` are those of the values, or one for all of them. A list of names is one of calls, which may be a single one.
     """
     if isinstance(expected, list) and len(expected) == len(names) > (0 if isinstance(names, list) else 1):
+        if isinstance(names, list) and isinstance(result, list | tuple) and len(result) == len(expected):
+            return _session(result, expected, names, tolerance)
         return _sequence(result, expected, names, tolerance, _count(len(names)))
     if isinstance(expected, tuple):
         if len(names) == len(expected):
@@ -266,6 +281,19 @@ def _sequence(
     for value, wanted, name in zip(result, expected, names, strict=True):
         if found := _value(value, wanted, name, tolerance):
             return found
+    return None
+
+
+def _session(result: Any, expected: Any, names: Sequence[str], tolerance: float) -> Difference | None:
+    """Compare what calls gave: first numbers and refusals of all of them, which what the others hold follows from."""
+
+    def counted(each: tuple[Any, Any, str]) -> bool:
+        return isinstance(each[1], int | str) or (isinstance(each[0], str) and each[0].startswith(REFUSED))
+
+    for value, wanted, name in sorted(zip(result, expected, names, strict=True), key=counted, reverse=True):
+        if found := _value(value, wanted, name, tolerance):
+            count = type(value) is type(wanted) is int and value.bit_length() < 64
+            return replace(found, reason=f"{name} is {value}, expected {wanted}") if count else found
     return None
 
 
@@ -333,12 +361,7 @@ def _tensor(result: Any, expected: torch.Tensor, name: str, tolerance: float) ->
         return strange
     finite = expected.isfinite()
     result, expected = result.where(finite, 0.0), expected.where(finite, 0.0)
-    found = _error(result, expected, name, tolerance)
-    if found and tolerance < torch.finfo(dtype).eps and found.error <= torch.finfo(dtype).eps:
-        return replace(
-            found, reason=f"{found.reason}; it {form} {str(dtype).removeprefix('torch.')}, which rounds as much"
-        )
-    return found
+    return _error(result, expected, name, tolerance, dtype, form)
 
 
 def _not_finite(result: torch.Tensor, expected: torch.Tensor, name: str) -> Difference | None:
@@ -356,7 +379,10 @@ def _not_finite(result: torch.Tensor, expected: torch.Tensor, name: str) -> Diff
     return None
 
 
-def _error(result: torch.Tensor, expected: torch.Tensor, name: str, tolerance: float) -> Difference | None:
+def _error(
+    result: torch.Tensor, expected: torch.Tensor, name: str, tolerance: float, dtype: torch.dtype, form: str
+) -> Difference | None:
+    """Return how far off a result is, and what the error looks like, if only that it `form` ("is", say) one dtype."""
     if expected.numel() == 0:
         return None
     delta = result - expected
@@ -369,7 +395,9 @@ def _error(result: torch.Tensor, expected: torch.Tensor, name: str, tolerance: f
     if error <= tolerance and not bad.any():
         return None
     reason = f"{name} has a relative error of {error:.2g}, allowed {tolerance:.0e}"
-    if hint := _pattern(result, expected, bad.reshape(expected.shape[:-1]) if expected.dim() else bad, tolerance):
+    if tolerance < torch.finfo(dtype).eps and error <= torch.finfo(dtype).eps:
+        reason += f"; it {form} {str(dtype).removeprefix('torch.')}, which rounds as much"
+    elif hint := _pattern(result, expected, bad.reshape(expected.shape[:-1]) if expected.dim() else bad, tolerance):
         reason += f"; {hint}"
     return Difference(reason, error=error, where=name)
 
@@ -378,7 +406,7 @@ def _pattern(result: torch.Tensor, expected: torch.Tensor, bad: torch.Tensor, to
     """Return what the error looks like: a constant factor, or confined to some indices of one axis."""
     factor = (result * expected).sum() / (expected * expected).sum().clamp_min(1e-300)
     rest = (result - factor * expected).norm() / expected.norm().clamp_min(1e-300)
-    if abs(factor) > 1e-6 and rest <= tolerance * max(1.0, abs(factor)):
+    if abs(factor) > 1e-6 and f"{factor:.4g}" != "1" and rest <= tolerance * max(1.0, abs(factor)):
         unit = _thousands(float(factor), 1.0, tolerance)
         return f"it is {factor:.4g} times the expected one throughout{': look at the unit' if unit else ''}"
     for axis in range(bad.dim()):

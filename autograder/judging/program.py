@@ -174,6 +174,14 @@ def defining(name: str, cells: Sequence[Cell]) -> list[Cell]:
     return [cell for cell, defines in zip(cells, found, strict=True) if defines]
 
 
+def names_read(names: Sequence[str], own: Sequence[Cell], solution: Cell) -> list[str]:
+    """Return which of these names a solution reads, or what it needs of the other cells beside what binds them."""
+    given = [Cell(name, "", gives=name) for name in names]
+    cells = build_program((), given, own, solution, last=True)[len(given) :]
+    read = {name for cell in cells for statement in _code(cell.source).statements or () for name in statement.reads}
+    return [name for name in names if name in read]
+
+
 def statements_beside(names: set[str], source: str) -> str:
     """Return the statements of a cell that bind or change other names than these, and of imports those of others."""
     code = _code(source)

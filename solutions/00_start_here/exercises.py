@@ -339,7 +339,7 @@ PREDICT_H100 = Exercise(
         Mistake("seconds", "these are seconds, expected microseconds", lambda **a: _h100(**a, unit=1.0)),
         Mistake(
             "milliseconds",
-            "these are milliseconds, expected microseconds: they are smaller by a factor of 1000",
+            "these are milliseconds, expected microseconds: your numbers are 1000 times too small",
             lambda **a: _h100(**a, unit=1e3),
         ),
         Mistake(

@@ -15,7 +15,7 @@
 # | D, Dh | width of the model; width of one head |
 #
 # Limits of every exercise here: 10 s and 512 MiB for all cases together. Tensors stay below B = 4, S = 10, T = 50
-# and H = 20, and are float32 on the CPU. Attention may have a relative error of 1e-4; what a cache stores must come
+# and H = 25, and are float32 on the CPU. Attention may have a relative error of 1e-4; what a cache stores must come
 # back as it was.
 
 # %% setup="imports"
@@ -536,11 +536,12 @@ print(f"largest value: {prefill.abs().max():.2f}")
 # **Predict first.** The layer above has D = 512 and 8 heads of 64. The context is T = 512 tokens. One decode step
 # with the cache projects one token and attends from one query. One step without it projects 512 tokens and attends
 # from 512 queries. How many times longer does the step without the cache take, on one core of this machine? Write
-# your number into the next cell before you run it.
+# your number into the next cell before you run on.
 
 # %%
 guess = 1  # times longer at T = 512: put your own number here
 
+# %%
 from mla_ref.hardware.timing import bench, measure_copy_bandwidth
 
 torch.set_num_threads(1)  # one core, here and below: times are steadier where a machine is shared
@@ -776,4 +777,5 @@ print("repeat instead of repeat_interleave: of the heads 0 to 3, these are wrong
 # - Keys and values of past tokens never change, so they are kept. A step's work falls by a factor of T.
 # - The cache costs 2 · layers · key heads · Dh · itemsize bytes per token.
 # - A decode step reads all of the cache and does H/G FLOPs per byte of it in bfloat16. It is bound by memory, so a
-#   smaller cache makes it faster. MLA caches one short vector per token, from which all heads are rebuilt.
+#   smaller cache makes it faster. MLA caches two short vectors per token: one from which every head's value and part of
+#   its key are rebuilt, and the rest of the key, which all heads share.

@@ -2,7 +2,8 @@
 # # Lesson 02: naive MLA
 #
 # Multi-head attention caches a key and a value for every head of every token. Multi-head Latent Attention (MLA)
-# caches one short vector per token instead, the **latent**, and makes the keys and values of all heads from it.
+# caches two short vectors per token instead: the **latent**, from which it makes every head's value and one part of its
+# key, and the other part of the key, which all heads share.
 #
 # You build one MLA layer in plain PyTorch, step by step. It is called *naive* because it expands the latent into full
 # keys and values at every step, and you measure what that costs. Lesson 03 removes the cost. This lesson takes about

@@ -364,8 +364,8 @@ check("absorb_output")
 # Call `absorb_query`, `latent_attention` and `absorb_output`. The grader supplies right ones, so this exercise does
 # not depend on your own.
 #
-# Limit: 256 MiB. One hidden case has 4,400 tokens or more, H = 64 and Dn = 256: its expanded keys alone would take
-# 4,400 × 64 × 256 × 4 bytes = 275 MiB. The absorbed form needs a few. The judge also counts the FLOPs of
+# Limit: 256 MiB. One hidden case has 4,300 tokens or more, H = 64 and Dn = 256: its expanded keys alone would take
+# 4,300 × 64 × 256 × 4 bytes = 269 MiB. The absorbed form needs a few. The judge also counts the FLOPs of
 # your products and the bytes that your operations write: at most twice the FLOPs of the absorbed form, and 16 times
 # the bytes of its tensors. So expanding one head after the other does not pass either, nor does copying the latent for
 # every head.

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 04: first kernels: RMSNorm and RoPE
 #
-# So far you called PyTorch's operations. On a GPU each of them starts a **kernel**: a program that reads its inputs
-# from memory, computes, and writes its result to memory. Starting one is a **launch**. PyTorch that runs one operation
-# after the other is called **eager**.
+# So far you called PyTorch's operations. On a GPU each of them starts a **kernel**: a function that runs on the
+# GPU, reads its inputs from memory, computes, and writes its result to memory. Starting one is a **launch**. PyTorch
+# that runs one operation after the other is called **eager**.
 #
 # In this lesson you write kernels in Triton, a language for GPU kernels inside Python. One kernel does all steps of an
 # RMSNorm, another all steps of RoPE: each reads its input once and writes its result once. This is called **fusion**.
@@ -45,7 +45,7 @@ def eager_rms_norm(x, weight, eps=1e-6):
     y = x.float()
     squares = y.square()
     mean = squares.mean(-1, keepdim=True)  # [N, 1]
-    rstd = torch.rsqrt(mean + eps)  # [N, 1], "reciprocal of the standard deviation"
+    rstd = torch.rsqrt(mean + eps)  # [N, 1], 1 / root mean square; the name is LayerNorm's, of 1 / standard deviation
     y = y * rstd
     y = y * weight
     return y.to(x.dtype)
@@ -237,8 +237,8 @@ print(double(torch.ones(5, device=device)).tolist())
 # threads that move together. `num_warps` is the number of warps of a program, 4 if nothing is said. Of a block of 1024
 # numbers on 4 warps, each of the 128 threads holds 8.
 #
-# What lies between a load and a store never goes to memory. It is held in **registers**, the storage of each thread
-# next to the arithmetic units. So fusion is: more lines between load and store.
+# What lies between a load and a store does not go to memory, as long as it fits into the **registers**, the storage of
+# each thread next to the arithmetic units. So fusion is: more lines between load and store.
 
 # %% [markdown]
 # ## What runs a kernel where there is no GPU
@@ -471,12 +471,13 @@ check_speed("scale_add")
 # | blocks per SM | programs that an SM holds at a time (CUDA calls a program a *thread block*) |
 #
 # Columns without an entry are left out. In front of the DRAM is a cache, the L2, of 50 MB on an H100. What is read
-# again may still lie there. These are the words under "bound by":
+# again may still lie there. The least that memory moves is a **sector**, 32 bytes. These are the words under
+# "bound by":
 #
 # | bound by | the kernel |
 # |---|---|
 # | DRAM | waits for its bytes from and to memory: compare them with the floor's |
-# | L2 | asks its cache for too much: the same again (see issued MB), or sectors of 32 bytes for 2 (see bytes a load) |
+# | L2 | asks its cache for too much: the same again (see issued MB), or a whole sector for 2 bytes (see bytes a load) |
 # | load and store units | takes too many loads or stores for its bytes |
 # | instructions | computes too much for each byte; "matrix units" means the same for matrix products |
 # | waiting | asks for too few bytes at a time, and waits for each |
@@ -684,7 +685,7 @@ draw_operations(rope_operations, B * S * H * Dr, f"eager_rope, B={B}, S={S}, H={
 # 1. **Load every other number**: offsets 0, 2, 4, … for $a$ and 1, 3, 5, … for $b$.
 # 2. **Load the row as it lies**, and take it apart in registers.
 #
-# Memory moves in sectors of 32 bytes, and a thread loads up to 16 bytes at once if they are neighbours. In the first
+# Memory moves in sectors, and a thread loads up to 16 bytes at once if they are neighbours. In the first
 # way no two numbers of a load are neighbours. A thread loads 2 bytes at a time, and each sector is asked for twice or
 # more. The second way loads 16 bytes at a time. In Triton it takes three functions:
 #

@@ -13,13 +13,12 @@ import torch
 from autograder import checking
 from autograder.checking import CheckFailed, check
 from autograder.classroom import report
-from autograder.classroom.build import release
 from autograder.course.course import UnknownExercise
 from autograder.judging.judge import draw_cases, fault, judge
 from autograder.judging.program import Cell, build_program
 from autograder.judging.verdict import Outcome
 
-from .tiny_course import DOUBLE, NAME, verdict, write
+from .tiny_course import DOUBLE, NAME, RIGHT, WRONG, verdict, without_script, write
 
 
 @pytest.fixture(autouse=True)
@@ -230,9 +229,7 @@ def test_what_other_cells_do_counts_in_a_check_as_it_does_for_the_judge(tiny, bu
     said = in_session(cells, "double")
     sys.modules.pop("of_mine", None)
     assert (said is None) == right, said
-    assert (
-        right or "right here, but not where it is graded" in said or "put what you need of it into the notebook" in said
-    )
+    assert right or "right here, but" in said or "put what you need of it into the notebook" in said
     own = [Cell(f"cell {n}", source) for n, source in enumerate(cells)]
     program = build_program((), (), own, own[-1])
     assert (judge(DOUBLE, program, "seed", bubble).outcome is Outcome.PASSED) == right
@@ -262,6 +259,50 @@ def test_a_check_reads_cells_as_they_were_typed(tiny):
     assert [("double: passed" in part) for part in parts] == [right for _, right in MAGICS], said
     assert "no cell that was run defines double" not in parts[4]
     assert "its own cell runs whole" in parts[-1], said
+
+
+JUDGED = {  # what the judge alone finds, and what comes first in what is said of it
+    "a name that only the session has": (
+        ["globals()['k'] = 2", "def double(x): return k * x"],
+        "right here, but not where it is graded",
+    ),
+    "a cell that fails in the end": (
+        ["def double(x): return 2 * x\nraise ValueError"],
+        "right here, but not where it is graded",
+    ),
+    "a function that fills a list": (
+        ["ks = []\ndef put(n): ks.append(n)", "put(2)", "def double(x): return ks[-1] * x"],
+        "right here, but the grader says: IndexError in line 1",
+    ),
+    "memory": (
+        ["def double(x): return 2 * x + 0 * len(torch.empty(1 << 27))"],
+        "right here, but the grader says: more than 256 MiB",
+    ),
+    "time": (
+        ["def double(x):\n    while 'In' not in globals(): pass\n    return 2 * x"],
+        "right here, but the grader says: no answer within 1 s",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_what_the_judge_alone_finds_comes_first_unless_the_session_has_more(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("MLA_COURSE", str(write(tmp_path, "exercises", {"seconds=5.0": "seconds=1.0"}).root))
+    cells, says = JUDGED[name]
+    said = in_session(["import torch", *cells], "double")
+    assert said.startswith(says), said
+
+
+def test_after_a_call_that_takes_all_the_time_there_are_no_others(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MLA_COURSE", str(write(tmp_path, "exercises", {"seconds=5.0": "seconds=1.0"}).root))
+    endless = "calls = []\ndef double(x):\n    calls.append(x)\n    while True: pass"
+    namespace = {"check": check}
+    exec(endless, namespace)
+    with pytest.raises(CheckFailed, match="no answer within 1 s"):
+        exec("check('double')", namespace)
+    assert len(namespace["calls"]) == 1
+    said = capsys.readouterr().out
+    assert "small: 0/2" in said and "large: 0/1  no answer within 1 s" in said, said
 
 
 def test_what_the_session_shows_is_shown_once(capsys):
@@ -321,13 +362,39 @@ HANDED_OUT = {  # where no lesson's script is: the student's cells, and whether 
 @pytest.mark.thorough(but=2)
 @pytest.mark.parametrize("name", HANDED_OUT)
 def test_without_the_lessons_scripts_a_check_knows_set_up_and_starters(tmp_path, monkeypatch, name):
-    course = write(tmp_path, "lesson", {"import math\n": "import math\n\ndef shift(x): return x + 1\n"})
-    lesson = course.lesson(NAME)
-    script = course.folder(NAME) / "lesson.py"
-    (script.parent / "handed_out.ipynb").write_bytes(release(course, NAME, tmp_path).read_bytes())
-    script.unlink()
+    course = without_script(tmp_path, {"import math\n": "import math\n\ndef shift(x): return x + 1\n"})
     monkeypatch.setenv("MLA_COURSE", str(course.root))
     cells, right = HANDED_OUT[name]
-    said = in_session([lesson.setup[0].source, *cells], "quad")
+    said = in_session([course.lesson(NAME).setup[0].source, *cells], "quad")
     assert (said is None) == right, said
-    assert right or "right here, but not where it is graded" in said
+    assert right or "right here, but the grader says: " in said
+
+
+OWN = "Your own double was used here. The grader uses its own"
+USED = {  # cells, and what is said of the student's own `double`
+    "in a helper": (
+        ["def double(x): return 2 * x", "def twice(x): return double(x)", "def quad(x): return twice(twice(x))"],
+        f"{OWN}, so rely only on what double's task promises",
+    ),
+    "wrong": (
+        ["def double(x): return 3 * x", "def quad(x): return double(double(x))"],
+        f"{OWN}: where yours is wrong, this may be right",
+    ),
+    "not at all": (["def double(x): return 2 * x", "def quad(x): return 4 * x"], ""),
+}
+
+
+@pytest.mark.parametrize("name", USED)
+def test_a_check_says_which_answers_of_ones_own_it_used(tmp_path, monkeypatch, name, capsys):
+    monkeypatch.setenv("MLA_COURSE", str(without_script(tmp_path).root))
+    cells, says = USED[name]
+    in_session(["import torch", *cells], "quad")
+    said = capsys.readouterr().out
+    assert says in said if says else "note:" not in said, said
+
+
+def test_several_answers_of_ones_own_are_named_in_a_sentence(bubble):
+    said = report.as_text(report.with_own(verdict(bubble, RIGHT["double"]), ["a", "b", "c"]))
+    assert "Your own a, b and c were used here. The grader uses its own, so rely only on what their tasks" in said
+    said = report.as_text(report.with_own(verdict(bubble, WRONG["double"]), ["a", "b"]))
+    assert "Your own a and b were used here. The grader uses its own: where one of yours is wrong, this may be" in said

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from autograder.cli import app
 from autograder.isolation.sandbox import default_isolation
 
-from .tiny_course import NAME, RIGHT, WRONG, hand_in, notebook
+from .tiny_course import NAME, RIGHT, WRONG, hand_in, notebook, without_script
 
 
 @pytest.fixture
@@ -57,6 +57,15 @@ def test_check_prints_verdicts_and_points(run, tmp_path):
     status, text = run("check", path, "--json")
     assert status == 1
     assert {v["exercise"]: v["score"] for v in json.loads(text)[str(path)]} == {"double": 0, "quad": 2}
+
+
+def test_check_without_solutions_says_where_a_wrong_answer_of_ones_own_was_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLA_COURSE", "")
+    path, course = tmp_path / f"{NAME}.ipynb", without_script(tmp_path)
+    said = "note: Your own double was used here. The grader uses its own: where yours is wrong, this may be right"
+    for answers, told in ((WRONG, 1), (RIGHT, 0), ({**WRONG, "quad": "def quad(x): return 4 * x"}, 0)):
+        path.write_text(json.dumps(notebook(**answers)))
+        assert _run(course, "check", path)[1].count(said) == told, answers
 
 
 def test_grade_feedback_and_export_tell_the_same_scores(run, tmp_path):

@@ -9,6 +9,7 @@ import torch
 from autograder.course.course import Course
 from autograder.isolation.worker import running
 from autograder.judging import compare
+from autograder.judging.cases import draw_cases
 from autograder.judging.exercise import Exercise, Part, upcast
 from mla_ref.hardware import emulator
 
@@ -309,6 +310,52 @@ def test_a_wrong_answer_has_its_sentence(mistake):
     made, says = ANSWERS[mistake]
     exercise, given, result = made()
     assert says in compare.assess(exercise, given, result).reason
+
+
+def every_case(name, exercise, answer):
+    """Return what is said first of an answer, given all its visible cases."""
+    found = lesson(name, exercise)
+    cases = draw_cases(found, "seed", hidden=False)
+    results = [answer(found, case.arguments) for case in cases]
+    calls = compare.Calls(found, [(case.arguments, result) for case, result in zip(cases, results, strict=True)])
+    told = (compare.assess(found, case.arguments, result, calls) for case, result in zip(cases, results, strict=True))
+    return next(each.reason for each in told if each)
+
+
+def intensity_of_elements(exercise, given):
+    right = exercise.oracle(**given)
+    return right | {"intensity": right["intensity"] * given["itemsize"]}
+
+
+def scaled_by_values(exercise, given):
+    root = ((given["q_nope"].shape[-1] + given["q_rope"].shape[-1]) / given["w_uv"].shape[1]) ** 0.5
+    return exercise.oracle(**upcast(given | {name: given[name] * root for name in ("q_nope", "q_rope")}))
+
+
+CONTRADICTED = {  # answers, and the name that another visible case speaks against
+    "itemsize fixed at 2": (
+        "01_mha",
+        "predict_cache_bytes",
+        lambda exercise, given: exercise.oracle(**{**given, "itemsize": 2}),
+        "these are half the bytes",
+    ),
+    "FLOPs by elements": ("01_mha", "predict_decode_cost", intensity_of_elements, "bytes per FLOP"),
+    "scaled by 1/√Dv": ("02_naive_mla", "naive_mla_attention", scaled_by_values, "1/√Dn"),
+}
+
+
+@pytest.mark.parametrize("answer", CONTRADICTED)
+def test_a_mistake_is_not_told_where_another_case_speaks_against_it(answer):
+    *made, name = CONTRADICTED[answer]
+    assert name not in every_case(*made)
+
+
+def test_a_cache_that_counts_calls_is_told_its_length():
+    def appended(exercise, given):
+        results, lengths = exercise.oracle(**upcast(given)), iter(range(99))
+        return [next(lengths) if isinstance(each, int) else each for each in results]
+
+    assert every_case("01_mha", "KVCache", appended) == "length after call 1 of append is 1, expected 3"
 
 
 def test_a_session_says_of_which_cell_a_line_is_unless_it_is_the_exercises_own():

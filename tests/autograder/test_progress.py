@@ -65,6 +65,20 @@ def test_after_a_gap_one_goes_on_and_comes_back_at_the_end(tmp_path, tiny):
     assert "Next: double" in run(tmp_path).output
 
 
+def test_what_the_next_one_needs_and_is_wrong_comes_first(tmp_path):
+    course = Course.at(Path(__file__).parents[2])
+    lesson, exercise = course.locate("grouped_attention")
+    assert exercise.needs == ("attention",)
+    progress.note(Verdict("attention", 5, 2, Outcome.PARTIAL, "halved"), tmp_path)
+    progress.note(Verdict("predict_cache_bytes", 2, 2, Outcome.PASSED), tmp_path)
+    progress.note(Verdict(exercise.name, 4, 2, Outcome.PARTIAL, "quartered"), tmp_path)
+    assert f"Next: attention in lesson {lesson}: partial: halved" in progress.as_text(
+        progress.entries(course, tmp_path)
+    )
+    progress.note(Verdict("attention", 5, 5, Outcome.PASSED), tmp_path)
+    assert f"Next: {exercise.name} in lesson {lesson}" in progress.as_text(progress.entries(course, tmp_path))
+
+
 def test_speed_is_held_against_its_bars(tmp_path):
     course = Course.at(Path(__file__).parents[2])
     lesson, exercise = course.locate("scale_add")

@@ -6,6 +6,7 @@ import textwrap
 import uuid
 from pathlib import Path
 
+from autograder.classroom.build import release
 from autograder.course.course import Course
 from autograder.judging.judge import judge
 from autograder.judging.program import Cell, build_program
@@ -30,6 +31,15 @@ def write(folder, kind="exercises", changes=None):
         text = text.replace(old, new)
     file.write_text(text)
     return Course.at(root)
+
+
+def without_script(folder, changes=None):
+    """Write the course to `folder/course` as a release has it, its lesson without a script; return it."""
+    course = write(folder, "lesson", changes)
+    script = course.folder(NAME) / "lesson.py"
+    (script.parent / "handed_out.ipynb").write_bytes(release(course, NAME, folder).read_bytes())
+    script.unlink()
+    return Course.at(course.root)
 
 
 def verdict(box, source, exercise=DOUBLE, helpers=(), seed="seed", references=()):

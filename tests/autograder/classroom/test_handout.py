@@ -89,9 +89,10 @@ def test_check_in_a_release_says_that_it_calls_the_students_own(released, tmp_pa
     assert wrong != right["rms_normalize"]
     code = "import math, torch\nfrom autograder import check\n"
     for first, own in ((right["rms_normalize"], False), (wrong, True)):
-        cells = f"{code}{first}\n{right['rotate_pairs']}\n{right['latent_kv']}\ncheck('latent_kv')\n"
+        cells = f"{code}{first}\n{right['rotate_pairs']}\n{right['latent_kv']}\n"
+        cells += f"In = [{first!r}, {right['rotate_pairs']!r}, {right['latent_kv']!r}]\ncheck('latent_kv')\n"
         done = _ran(released, cells, tmp_path)
-        assert "it was checked with your own rms_normalize" in done.stdout, done.stdout + done.stderr
+        assert "Your own rms_normalize and rotate_pairs were used here" in done.stdout, done.stdout + done.stderr
         assert ("where one of yours is wrong" in done.stdout) == own, done.stdout
 
 
@@ -120,6 +121,7 @@ def test_a_student_gets_the_judges_verdict_on_a_notebook_of_a_release(released, 
     assert "predict_cache_bytes: unfinished, 0 of 2 points" in done.stdout
     assert "KVCache: wrong" in done.stdout and "only the tokens it was given" in done.stdout
     assert "CachedAttention: partial" in done.stdout  # with this cache
+    assert "Your own KVCache was used here. The grader uses its own: where yours is wrong" in done.stdout
     assert "solutions are not here" in done.stdout
 
 

@@ -128,11 +128,28 @@ def test_what_rounding_does_not_explain_is_not_said_to_be_rounded(result, expect
     assert "round" not in said(result, expected)
 
 
+def test_where_rounding_explains_all_no_places_are_named():
+    expected = torch.tensor([0.5, 1 / 3, 0.1, 0.25])[:, None].expand(4, 3)
+    assert said(expected.half(), expected) == (
+        "out has a relative error of 0.00013, allowed 1e-05; it is float16, which rounds as much"
+    )
+
+
+def test_of_calls_lengths_and_refusals_are_compared_before_what_they_hold():
+    calls = ["call 1 of append", "length after call 1 of append", "call 2 of append"]
+    expected = [torch.ones(3), 3, "ValueError"]
+    assert said([torch.zeros(3), 1, "ValueError"], expected, calls) == f"{calls[1]} is 1, expected 3"
+    assert said([torch.zeros(3), 3, torch.ones(4)], expected, calls).startswith(f"{calls[2]} should have raised")
+    assert said(["ValueError", 1, "ValueError"], expected, calls).startswith(f"{calls[0]} should not raise")
+    assert said([torch.zeros(3), 3, "ValueError"], expected, calls).startswith(f"{calls[0]} has a relative error")
+
+
 def test_a_constant_factor_is_named():
     expected = torch.randn(5, 6, dtype=torch.float64)
     assert "1.442 times" in said(expected * 1.442, expected)
     assert "-1 times" in said(-expected, expected)
     assert "times" not in said(torch.randn(5, 6), expected)
+    assert "times" not in said(expected * 1.00002, expected), "1 times, it would be"
 
 
 def test_a_known_mistake_is_named_and_only_where_it_matches():
@@ -171,9 +188,11 @@ def test_of_two_mistakes_that_fit_a_call_it_is_the_one_that_fits_the_others():
     assert named({2: 1, 4: 1}) == "one"
     assert named({2: 1, 4: 2}) == "half"
     assert named({2: 1, 4: 2, 3: 3}) == "half of even"  # the right result of 3 is not half of it
-    assert named({2: 1, 4: 4}) == "one"  # each of them would be wrong at 4, so that nothing tells
+    assert named({2: 1, 4: 4}) is None  # each of them would be wrong at 4
     assert named({1: 1, 2: 7}) == "mute"
     assert named({2: 1, 4: 99}) == "one"  # what is wrong in another way speaks against nothing
+    assert named({2: 1, 1: 99}) == "half"  # unless `one` would be right there
+    assert named({2: 1, 1: 0.5, 3: 3}) == "half of even"  # which is not what is wrong at 1: half is
 
 
 def test_of_two_mistakes_that_have_an_entry_it_is_the_one_that_no_call_speaks_against():
@@ -189,6 +208,10 @@ def test_of_two_mistakes_that_have_an_entry_it_is_the_one_that_no_call_speaks_ag
 
     assert "which is not the right number" in reason(1)  # two mistakes have it
     assert "which is not the right number" in reason(1, 3)  # and a right call speaks against both
+    mistakes.pop()
+    assert reason(1) == "out['a']: always 1"
+    assert "which is not the right number" in reason(1, 3)
+    mistakes.append(Mistake("half", "half", lambda x: {"a": x / 2, "b": 5}))
     calls = Calls(exercise, [({"x": 2}, {"a": 1, "b": 7}), ({"x": 1}, {"a": 1, "b": 7})])
     assert assess(exercise, {"x": 2}, {"a": 1, "b": 7}, calls).reason == "out['a']: always 1"
 
