@@ -11,6 +11,7 @@ from triton.language import exp as exponential
 
 ONE = tl.constexpr(triton.next_power_of_2(17) - 31)
 KIND: tl.constexpr = tl.float32
+PI = tl.constexpr(pi)
 SEVERAL = tl.constexpr((1, 2.0, -float("inf"), tl.float32))
 print((shown := 4), [n for n in range(3) if (last := n)])
 
@@ -38,7 +39,7 @@ def add_kernel(x_ptr, y_ptr, out_ptr, alpha, n, BLOCK: tl.constexpr = 1024):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + offsets, mask=offsets < n).to(KIND)
     y = tl.load(y_ptr + offsets, mask=offsets < n)
-    ones = exponential(x * 0) * (pi / math.pi)
+    ones = exponential(x * 0) * (PI / math.pi)
     tl.store(out_ptr + offsets, halved(alpha * x * ones) + y, mask=offsets < n)
 
 

@@ -157,7 +157,6 @@ LAUNCH = {"kind": "launch", "kernel": "k", "grid": [1, 1, 1], "args": {}, "optio
 VIEW = {"storage": 0, "offset": 0, "shape": [1], "strides": [1], "dtype": "fp32"}
 HOST = {"kind": "host", "op": ["clone", "default"], "line": "", "args": [{"tensor": VIEW}], "kwargs": {}, "out": [VIEW],
         "flops": 0, "reads": [], "writes": []}  # fmt: skip
-
 USE = {"kernel": "k", "function": "k", "defined": ["", 1], "source": "", "names": {}, "defaults": {}}
 
 
