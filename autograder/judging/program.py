@@ -162,6 +162,13 @@ def names_bound(source: str) -> set[str]:
     return _bound(_Code(source, _statements(source)))
 
 
+def bound_by(node: ast.stmt) -> tuple[set[str], set[str]]:
+    """Return the names that a top-level statement binds, also by `:=` or `case`, and those that it changes in place."""
+    top = _Scope()
+    changed, _ = _walk([node], top)
+    return top.bound, changed
+
+
 def names_defined(source: str) -> set[str]:
     """Return the names that a cell binds, magics or not, but for those bound anew to what is made of them."""
     return {name for statement in _code(source).statements or () for name in statement.defined}

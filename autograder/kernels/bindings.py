@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autograder.judging.program import Cell, parsed
+from autograder.judging.program import Cell, bound_by, parsed
 from autograder.kernels.language import DTYPES, GLUON, MATH_CALLS, MATH_VALUES, MODULES
 
 MAX_DEPTH = 100  # of an expression or a function, in nodes of its tree
@@ -106,14 +106,17 @@ def bindings_of(cells: Sequence[Cell]) -> Bindings:
 
 
 def _bind(node: ast.stmt, cell: Cell, found: Bindings) -> None:
+    bound, changed = bound_by(node)
+    other = Binding("other", cell, node)
     if isinstance(node, ast.Import | ast.ImportFrom):
         _import(node, cell, found)
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         paths = {path_of(called(decorator), found) for decorator in node.decorator_list}
         triton = isinstance(node, ast.FunctionDef) and paths & {*JIT, "triton.autotune", "triton.heuristics"}
+        found |= dict.fromkeys(bound - {node.name}, other)  # in its head
         kind, head = ("function", _head(node, found)) if triton else ("other", None)
         found[node.name] = Binding(kind, cell, node, head)
-    elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+    elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and not _walrus(node):
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             value = node.value
             if isinstance(node, ast.AugAssign) and isinstance(target, ast.Name):
@@ -121,15 +124,18 @@ def _bind(node: ast.stmt, cell: Cell, found: Bindings) -> None:
             if value is not None:
                 _assign(target, value, node, cell, found)
     else:
+        found |= dict.fromkeys(bound, other)
         imported: Bindings = {}
         for each in _own(node):
             if isinstance(each, ast.Import | ast.ImportFrom):
                 _import(each, cell, imported)
-            elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                found[each.name] = Binding("other", cell, node)
-            elif isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load):
-                found[each.id] = Binding("other", cell, node)
         found |= imported
+    constants = {name for name in changed if name in found and found[name].kind == "constant"}
+    found |= dict.fromkeys(constants, other)
+
+
+def _walrus(node: ast.AST) -> bool:
+    return any(isinstance(each, ast.NamedExpr) for each in ast.walk(node))
 
 
 def _head(node: ast.FunctionDef, found: Bindings) -> Bindings:
@@ -139,14 +145,15 @@ def _head(node: ast.FunctionDef, found: Bindings) -> Bindings:
 
 def _assign(target: ast.expr, value: ast.expr, node: ast.stmt, cell: Cell, found: Bindings) -> None:
     if isinstance(target, ast.Name):
-        found[target.id] = _binding(value, node, cell, found)
+        found[target.id] = binding_of(value, node, cell, found)
     else:  # each name of several: `A, B = 1, 2`, worked out before any of them is bound
         other = Binding("other", cell, node)
         pairs = _pairs(target, value)
-        found.update({name: _binding(its, node, cell, found) if its else other for name, its in pairs})
+        found.update({name: binding_of(its, node, cell, found) if its else other for name, its in pairs})
 
 
-def _binding(value: ast.expr, node: ast.stmt, cell: Cell, found: Bindings) -> Binding:
+def binding_of(value: ast.expr, node: ast.stmt, cell: Cell, found: Bindings) -> Binding:
+    """Return what an expression of a statement stands for."""
     try:
         if is_deep(value):
             raise NoConstant(ast.Name("..."))
@@ -408,3 +415,9 @@ def literal(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f"float('{value}')"
     return repr(value)
+
+
+def plain(value: Any) -> Any:
+    """Return a constant without tl.constexpr, in tuples, too."""
+    value = _plain(value)
+    return tuple(map(plain, value)) if isinstance(value, tuple) else value

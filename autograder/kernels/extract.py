@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,12 +22,14 @@ from autograder.kernels.bindings import (
     Binding,
     Bindings,
     NoConstant,
+    binding_of,
     bindings_of,
     called,
     folded,
     is_deep,
     literal,
     path_of,
+    plain,
 )
 from autograder.kernels.language import (
     ALLOWED,
@@ -41,6 +44,7 @@ from autograder.kernels.language import (
     OPTIONS,
     VALUE_ATTRIBUTES,
 )
+from autograder.kernels.worker import uses
 
 HEADER = "import math\n\nimport triton\nimport triton.language as tl\n"
 GLUON_HEADER = """from triton.experimental import gluon
@@ -125,11 +129,60 @@ def check_definition(cells: Sequence[Cell], name: str, cell: str, line: int) -> 
         )
 
 
+def check_use(cells: Sequence[Cell], use: Mapping[str, Any]) -> None:
+    """Raise NotAKernel if a function is not what the cells say when its kernel is launched, by what was noted of it.
+
+    What the student's process says of itself proves nothing. It tells of what is done where the source does not show
+    it, such as `globals()["F"] = 5.0`.
+    """
+    bindings, when = _bindings(tuple(cells)), f"when {use['kernel']} is launched"
+    changed = next((name for name in use["names"] if name in ALLOWED), None)
+    if changed:
+        raise NotAKernel(
+            f"{changed} is {use['names'][changed][0]} {when}: leave what Triton and Python define as it is"
+        )
+    found = [(name, texts, _said(bindings[name])) for name, texts in use["names"].items() if name in bindings]
+    binding = bindings.get(use["function"])
+    if binding and binding.kind == "function" and _said(binding) == uses.function_text(*use["defined"]):
+        text = textwrap.dedent(ast.get_source_segment(binding.cell.source, binding.node))  # as Triton does
+        now = parsed(use["source"])
+        if now is None or is_deep(now) or ast.dump(now) != ast.dump(parsed(text)):
+            raise NotAKernel(f"the source of {use['function']} is another {when} than in its cell: change it there")
+        for name, default in _defaults(binding.node.args):
+            said = _said(binding_of(default, binding.node, binding.cell, binding.value))
+            texts = use["defaults"].get(name, ["unbound"])
+            found.append((f"the default of {name} in {use['function']}", texts, said))
+    for name, texts, said in found:
+        if said and said not in texts:
+            why = f"{name} is {texts[0]} {when}, and {said} where the notebook defines it"
+            raise NotAKernel(re.sub(r"cell own-\d+", "a cell of your own", f"{why}: bind it there, and nowhere else"))
+
+
+def _said(binding: Binding) -> str | None:
+    """Return the text by which `worker.uses` names what a name is bound to, if that is known."""
+    if binding.kind == "function":
+        first = min(each.lineno for each in (*_decorators(binding.node), binding.node))
+        return uses.function_text(binding.cell.name, first)
+    if binding.kind == "path":
+        return binding.value if binding.value in (*ALLOWED, *uses.MODULES) else None
+    text = literal(plain(binding.value)) if binding.kind == "constant" else ""
+    return None if "Layout" in text else text[: uses.LONGEST]
+
+
+def _defaults(node: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
+    last = [*node.posonlyargs, *node.args][::-1]
+    pairs = [*zip(last, node.defaults[::-1], strict=False), *zip(node.kwonlyargs, node.kw_defaults, strict=True)]
+    yield from ((arg.arg, default) for arg, default in pairs if default)
+
+
+_bindings = functools.lru_cache(maxsize=8)(bindings_of)
+
+
 @functools.lru_cache(maxsize=8)
 def _cut(cells: tuple[Cell, ...], kernels: tuple[str, ...]) -> Kernels:
     if sum(len(cell.source) for cell in cells) > MAX_SOURCE:
         raise NotAKernel(f"the cells hold more than {MAX_SOURCE >> 10} KiB of code: take out what is not needed")
-    bindings = bindings_of(cells)
+    bindings = _bindings(cells)
     parts: dict[str, ast.stmt] = {}
     for name in kernels:
         _visit(name, bindings, parts, ())
@@ -205,7 +258,7 @@ def _visit(name: str, bindings: Bindings, parts: dict[str, ast.stmt], above: tup
     if binding.kind in ("other", "path"):
         if isinstance(binding.node, ast.Global):
             raise NotAKernel(f"{user}, which a function binds by `global`: bind it once, outside of functions")
-        if isinstance(binding.node, ast.FunctionDef):
+        if isinstance(binding.node, ast.FunctionDef) and binding.node.name == name:
             for path in (path_of(called(each), bindings) for each in binding.node.decorator_list):
                 if path is not None:
                     raise NotAKernel(f"{user}, a function with @{path}: the grader replays @triton.jit functions alone")
@@ -213,6 +266,8 @@ def _visit(name: str, bindings: Bindings, parts: dict[str, ast.stmt], above: tup
         said = f"{user}, which is neither a @triton.jit function nor a constant nor an import of Triton"
         if isinstance(binding.node, ast.Import | ast.ImportFrom):
             said += BLOCKS
+        elif isinstance(binding.node, ast.stmt):
+            said += f": line {binding.node.lineno} binds or changes it"
         raise NotAKernel(said)
     if name.startswith("__") or name in MODULES:
         raise NotAKernel(f"{user}: give it another name")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NotRequired
 
 import torch
@@ -15,9 +15,9 @@ from typing_extensions import TypedDict
 from autograder.isolation.sandbox import Limits
 from autograder.isolation.worker.layout import packed
 from autograder.isolation.worker.trees import mapped, tensors_in
-from autograder.judging.program import Cell
-from autograder.kernels.extract import Kernels, NotAKernel, check_definition, cut_kernels
-from autograder.kernels.worker import hosting
+from autograder.judging.program import MAX_CODE, Cell
+from autograder.kernels.extract import Kernels, NotAKernel, check_definition, check_use, cut_kernels
+from autograder.kernels.worker import hosting, uses
 from autograder.kernels.worker.recording import NAMED
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, ended, sentence
 
@@ -42,12 +42,15 @@ class Recording:
         Where the tensors of the result lie.
     form
         The result, with `{"$view": n}` for each tensor.
+    uses
+        What Triton takes the launched kernels and their helpers for (see `worker.uses`).
     """
 
     events: list[dict[str, Any]]
     storages: list[dict[str, Any]]
     result: list[dict[str, Any]]
     form: Any = None
+    uses: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def launches(self) -> list[dict[str, Any]]:
@@ -109,7 +112,10 @@ def kernels_of(program: Sequence[Cell], *recordings: Recording) -> Kernels:
     try:
         for each in sorted(launched, key=str):
             check_definition(program, *each)
-        return cut_kernels(program, sorted({name for name, *_ in launched}))
+        kernels = cut_kernels(program, sorted({name for name, *_ in launched}))
+        for each in (each for recording in recordings for each in recording.uses):
+            check_use(program, each)
+        return kernels
     except NotAKernel as error:
         raise KernelFailure(str(error)) from None
 
@@ -120,6 +126,9 @@ STRICT = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
 Size = Annotated[int, Field(ge=0, le=MOST_BYTES)]
 Index = Annotated[int, Field(ge=0, le=MOST)]  # of a storage
 Pair = Annotated[list[Size], Field(min_length=2, max_length=2)]  # a storage and the bytes of a tensor in it
+Name = Annotated[str, Field(max_length=1000)]
+Place = Annotated[list[Name | Size], Field(min_length=2, max_length=2)]  # a cell and a line in it
+Texts = Annotated[list[Name], Field(min_length=1, max_length=uses.MOST)]  # of one value
 Number = bool | int | float | str | None
 
 
@@ -209,10 +218,22 @@ class Launch(TypedDict):
     __pydantic_config__ = STRICT
     kind: Literal["launch"]
     kernel: str
-    defined: Annotated[list[Annotated[str, Field(max_length=1000)] | Size], Field(min_length=2, max_length=2)]
+    defined: Place
     grid: Annotated[list[Annotated[int, Field(ge=0, le=1 << 31)]], Field(min_length=3, max_length=3)]
     args: dict[str, TensorArgument | DtypeArgument | ConstantArgument | ValueArgument]
     options: Options
+
+
+class Use(TypedDict):
+    """What a kernel, or a helper of one, is when it is launched: its source, and the texts of what its names mean."""
+
+    __pydantic_config__ = STRICT
+    kernel: Name
+    function: Name
+    defined: Place
+    source: Annotated[str, Field(max_length=MAX_CODE)]
+    names: dict[Name, Texts]
+    defaults: dict[Name, Texts]
 
 
 class Notes(TypedDict):
@@ -221,6 +242,7 @@ class Notes(TypedDict):
     __pydantic_config__ = STRICT
     storages: Annotated[list[Storage], Field(max_length=MOST)]
     events: Annotated[list[Annotated[Host | Launch, Field(discriminator="kind")]], Field(max_length=MOST)]
+    uses: Annotated[list[Use], Field(max_length=MAX_LAUNCHES)]
     result: Annotated[list[View], Field(max_length=64)]
     form: Any
 
@@ -243,7 +265,7 @@ def checked(notes: Any) -> Recording:
         launches = [event for event in events if event["kind"] == "launch"]
         for arg in (arg for launch in launches for arg in launch["args"].values() if "descriptor" in arg):
             _check_descriptor(arg)
-        recording = Recording(events, storages, found["result"], found["form"])
+        recording = Recording(events, storages, found["result"], found["form"], found["uses"])
         for view in recording.views():
             _check_view(view, storages)
         for storage in storages:

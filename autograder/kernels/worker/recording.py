@@ -21,6 +21,7 @@ from autograder.isolation.worker.layout import is_gapped
 from autograder.isolation.worker.trees import by_name, holds, mapped, tensors_in
 from autograder.kernels.worker.diagnostics import diagnosed
 from autograder.kernels.worker.hosting import ALIKE, EMPTY, is_known
+from autograder.kernels.worker.uses import definition, uses
 from mla_ref.hardware.emulator.memory import Blanks, Fills
 
 LARGEST_CONSTANT = 1 << 20  # bytes of a tensor that was there before the call
@@ -64,6 +65,7 @@ class Recorder:
     def __init__(self, inputs: dict[str, Any]):
         self.events: list[dict[str, Any]] = []
         self.storages: list[dict[str, Any]] = []
+        self.uses: list[dict[str, Any]] = []  # of the kernels, each that differs
         self._kept: list[torch.UntypedStorage] = []
         self._numbers: dict[int, int] = {}
         self.blanks = Blanks()
@@ -84,7 +86,8 @@ class Recorder:
         views = [self._view(_as_stored(tensor)) for tensor in tensors_in(result)]
         numbers = iter(range(len(views)))
         form = mapped(result, lambda _: {"$view": next(numbers)})
-        return {"events": self.events, "storages": self.storages, "result": views, "form": form}
+        found = {"events": self.events, "storages": self.storages, "uses": self.uses}
+        return {**found, "result": views, "form": form}
 
     def launch(self, function: Any, args: tuple, kwargs: dict[str, Any], grid: Any) -> None:
         """Note one launch of a kernel."""
@@ -95,12 +98,13 @@ class Recorder:
         bound.apply_defaults()
         constants = {name for name, p in signature.parameters.items() if "constexpr" in str(p.annotation)}
         _check_options(options)
+        self.uses += [each for each in uses(function) if each not in self.uses]
         sizes = _grid(grid(dict(bound.arguments)) if callable(grid) else grid)
         self.events.append(
             {
                 "kind": "launch",
                 "kernel": function.fn.__name__,
-                "defined": _definition(function.fn.__code__),
+                "defined": definition(function),
                 "grid": sizes + [1] * (3 - len(sizes)),
                 "args": {n: self._argument(n, v, n in constants) for n, v in bound.arguments.items()},
                 "options": {k: int(v) for k, v in options.items() if k in OPTIONS and v is not None},
@@ -362,11 +366,6 @@ def _line() -> str:
         return ""
     text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
     return f"line {frame.f_lineno} (`{text[:120]}`)"
-
-
-def _definition(code: Any) -> list[Any]:
-    """Return the cell that defines a function, where the judge runs it, and the line in which it begins."""
-    return [running.cell_of(code.co_filename), code.co_firstlineno]
 
 
 def _bytes(tensor: torch.Tensor) -> int:

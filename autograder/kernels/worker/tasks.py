@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autograder.isolation.worker import running, wire
-from autograder.kernels.worker import compiling, recording, replaying
+from autograder.kernels.worker import compiling, recording, replaying, uses
 from mla_ref.hardware import emulator
 
 UNCHECKED = (
@@ -29,6 +29,7 @@ def warm_up() -> None:
     from triton.runtime import cache
 
     getattr(cache, "triton_key", int)()  # a digest of its own files
+    uses.originals()
     if os.environ.get("MLA_GPU") == "1":
         from autograder.kernels.worker import measuring
 

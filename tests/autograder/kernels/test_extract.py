@@ -50,6 +50,37 @@ def test_takes_kernels_with_what_they_need_and_nothing_else():
     compile(source, "kernels", "exec")
 
 
+@pytest.mark.parametrize(
+    "below",
+    [
+        "unused = (C := 5)",
+        "unused, D = (C := 5), 3",
+        "unused = [n for n in (1,) if (C := 5)]",
+        "def launch(x=(C := 5)): pass",
+        "@(C := print)\ndef launch(x): pass",
+        "class Base(list, metaclass=(C := type)): pass",
+        "launch = lambda x=(C := 5): x",
+        "@triton.jit\ndef other(x, n=(C := 5)): pass",
+        "match 5:\n    case C: pass",
+        "match [5]:\n    case [*C]: pass",
+        "match {1: 5}:\n    case {**C}: pass",
+        "C.value = 5",
+        "C.value += 5",
+    ],
+)
+def test_a_constant_that_a_statement_binds_or_changes_otherwise_is_refused(below):
+    with pytest.raises(NotAKernel, match=r"k uses C, which is neither .*: line \d binds or changes it"):
+        cut([*with_constant("tl.constexpr(1)"), below], ["k"])
+
+
+@pytest.mark.parametrize(
+    "below",
+    ["def launch(x):\n    return (C := x)", "launch = lambda x: (C := x)", "class Base:\n    D = (C := 5)", "C.value"],
+)
+def test_a_constant_is_not_bound_by_names_of_functions(below):
+    assert "C = tl.constexpr(1)" in cut([*with_constant("tl.constexpr(1)"), below], ["k"])
+
+
 def test_takes_the_last_definition():
     cells = [IMPORTS, "@triton.jit\ndef k(x):\n    tl.store(x, 1)\n", "@triton.jit\ndef k(x):\n    tl.store(x, 2)\n"]
     assert "tl.store(x, 2)" in cut(cells, ["k"])

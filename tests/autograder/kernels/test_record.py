@@ -157,10 +157,11 @@ LAUNCH = {"kind": "launch", "kernel": "k", "grid": [1, 1, 1], "args": {}, "optio
 VIEW = {"storage": 0, "offset": 0, "shape": [1], "strides": [1], "dtype": "fp32"}
 HOST = {"kind": "host", "op": ["clone", "default"], "line": "", "args": [{"tensor": VIEW}], "kwargs": {}, "out": [VIEW],
         "flops": 0, "reads": [], "writes": []}  # fmt: skip
+USE = {"kernel": "k", "function": "k", "defined": ["", 1], "source": "", "names": {}, "defaults": {}}
 
 
 def notes(**changes):
-    return {"events": [], "storages": [{"bytes": 600}], "result": [], "form": None, **changes}
+    return {"events": [], "storages": [{"bytes": 600}], "uses": [], "result": [], "form": None, **changes}
 
 
 @pytest.mark.parametrize(
@@ -205,6 +206,8 @@ def test_forged_operations_are_refused(change):
         {"storages": [{"bytes": 600, "content": torch.zeros(3, dtype=torch.uint8), "dtype": "fp32"}]},
         {"storages": [{"bytes": 600, "content": torch.zeros(600, dtype=torch.uint8)}]},
         {"storages": [{"bytes": 4, "input": "x", "content": torch.zeros(4, dtype=torch.uint8), "dtype": "fp32"}]},
+        {"uses": [USE | {"names": {"F": []}}]},
+        {"uses": [USE | {"source": None}]},
         {"form": {"$view": 0}},
         {"result": [VIEW], "form": {"$view": 0.0}},
         {"result": [VIEW], "form": {"$view": False}},

@@ -1,0 +1,28 @@
+"""The factor is 1 where it is assigned, and a pattern of `match` captures 5 in its name."""
+
+EXERCISE = "scale_add"
+SPEED = False
+EXPECT = "uses FACTOR, which is neither"
+
+# The cell:
+FACTOR = tl.constexpr(1.0)
+
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, alpha, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n, other=0.0)
+    y = tl.load(y_ptr + offs, mask=offs < n, other=0.0)
+    tl.store(out_ptr + offs, FACTOR * (alpha * x + y), mask=offs < n)
+
+
+match tl.constexpr(5.0):
+    case FACTOR:
+        pass
+
+
+def scale_add(x, y, alpha):
+    n = x.numel()
+    out = torch.empty_like(x)
+    add_kernel[(triton.cdiv(n, 1024),)](x, y, out, alpha, n, BLOCK=1024)
+    return out
