@@ -514,8 +514,8 @@ def _order(view: Mapping[str, Any], target: Mapping[str, Any]) -> str:
     own = {axis: view["strides"][axis] for axis in sorted(axes, key=lambda axis: wanted[axis])}
     if not own or all(stride == wanted[axis] for axis, stride in own.items()):
         return "alike"
-    nearest = min((axis for axis in range(-count, 0) if target["shape"][axis] > 1), key=lambda axis: wanted[axis])
-    if own.get(nearest, 0) * NAMED[view["dtype"]].itemsize >= SECTOR:
+    made = (axis for axis in range(-count, 0) if target["shape"][axis] > 1)
+    if own.get(min(made, key=lambda axis: wanted[axis], default=None), 0) * NAMED[view["dtype"]].itemsize >= SECTOR:
         return "turned"
     dense = itertools.accumulate((view["shape"][axis] for axis in own), operator.mul, initial=1)
     gapless = view["shape"] != target["shape"] and all(a == b for a, b in zip(own.values(), dense, strict=False))

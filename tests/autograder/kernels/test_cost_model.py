@@ -91,3 +91,7 @@ def test_of_what_torch_puts_together_only_what_is_transposed_takes_long():
 def test_indices_that_lie_far_apart_do_not_make_a_look_up_slow():
     apart = torch.empty((4096, 64), device="meta")[:, 0]
     assert seconds("index_select", [ROWS, 0, apart], 4096, 8192) == seconds("clone", [ROWS], 4096, 8192)
+
+
+def test_a_pass_that_makes_one_number_has_a_time():
+    assert seconds("take", [TURNED, torch.empty(1, device="meta")], 1) < seconds("clone", [ROWS], 4096, 8192)
