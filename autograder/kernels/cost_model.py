@@ -14,15 +14,17 @@ predicted), many atomics on one address, the host's own time between launches, a
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from autograder.kernels.worker.compiling import MEASURES
-from autograder.kernels.worker.hosting import views_in
+from autograder.kernels.worker.hosting import control, views_in
 from autograder.kernels.worker.recording import NAMED
 from mla_ref.hardware.devices import Device, HardwareError, hardware_file
 
@@ -473,8 +475,8 @@ def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2, si
         moved = max(moved, written)
     share = k.host_product if event.get("flops") else 1.0
     parts = {"DRAM": moved / (share * k.dram * device.dram_bandwidth), "waiting": k.start + k.dram_wait}
-    if read and not event.get("flops") and (pace := _pace(event, read != written, k)):
-        parts["instructions"] = _elements(event) / (pace * device.sms * device.sm.clock)
+    if read and not event.get("flops") and (cycles := _cycles(event, read != written, k)):
+        parts["instructions"] = cycles / (device.sms * device.sm.clock)
     if event.get("flops"):
         parts["matrix units"] = event["flops"] / (k.tensor * device.rate())
     seconds = _joined(parts.values(), k.sharpness)
@@ -483,30 +485,41 @@ def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2, si
     )
 
 
-def _pace(event: Mapping[str, Any], converts: bool, k: Constants) -> float | None:
-    """Return the elements that a multiprocessor makes in a cycle in an operation of torch; None if bytes bound it.
+def _cycles(event: Mapping[str, Any], converts: bool, k: Constants) -> float:
+    """Return the cycles of one multiprocessor that an operation of torch takes; 0 if bytes bound it.
 
     A copy between two orders is made element by element. Where neighbours in what it writes lie far apart in what it
-    reads, each takes a sector.
+    reads, each takes a sector: of several operands in those of that operand, of one in all that are made of it.
     """
-    name = _name(event["op"])
+    name, made = _name(event["op"]), _elements(event)
     if name in PACES:
-        return PACES[name]
+        return made / PACES[name]
     seen = [*views_in(event.get("args") or ())]
-    target = next(iter(event.get("out") or seen), None)
-    orders = [_order(view, target) for view in seen if target and view["shape"] == target["shape"]]
-    if "turned" in orders:
-        return TURNED
-    return k.host if converts or name in ONE_BY_ONE or "apart" in orders else None
+    target, places = next(iter(event.get("out") or seen), None), [id(view) for view in (control(event) if seen else ())]
+    data = [view for view in seen if id(view) not in places]
+    orders = [(_order(view, target), math.prod(view["shape"])) for view in data]
+    turned = sum(made if len(data) == 1 else size for order, size in orders if order == "turned")
+    slowly = converts or name in ONE_BY_ONE or any(order != "alike" for order, _ in orders)
+    return turned / TURNED + (max(0.0, made - turned) / k.host if slowly else 0.0)
 
 
 def _order(view: Mapping[str, Any], target: Mapping[str, Any]) -> str:
-    """Return how a view lies beside one of its shape: `alike`, `apart`, or `turned`, with neighbours far apart."""
-    axes = [axis for axis, size in enumerate(target["shape"]) if size > 1 and view["strides"][axis]]
-    if all(view["strides"][axis] == target["strides"][axis] for axis in axes):
+    """Return how a view lies beside what is made of it: `alike`, `apart`, or `turned`, with neighbours far apart.
+
+    Axes are counted from the last, as the view may have fewer. One of another shape is alike if it has no gaps.
+    """
+    wanted = target["strides"]
+    count = min(len(wanted), len(view["shape"]))
+    axes = [axis for axis in range(-count, 0) if view["shape"][axis] > 1 and view["strides"][axis]]
+    own = {axis: view["strides"][axis] for axis in sorted(axes, key=lambda axis: wanted[axis])}
+    if not own or all(stride == wanted[axis] for axis, stride in own.items()):
         return "alike"
-    nearest = min(axes, key=lambda axis: target["strides"][axis])
-    return "turned" if view["strides"][nearest] * NAMED[view["dtype"]].itemsize >= SECTOR else "apart"
+    made = (axis for axis in range(-count, 0) if target["shape"][axis] > 1)
+    if own.get(min(made, key=lambda axis: wanted[axis], default=None), 0) * NAMED[view["dtype"]].itemsize >= SECTOR:
+        return "turned"
+    dense = itertools.accumulate((view["shape"][axis] for axis in own), operator.mul, initial=1)
+    gapless = view["shape"] != target["shape"] and all(a == b for a, b in zip(own.values(), dense, strict=False))
+    return "alike" if gapless else "apart"
 
 
 def _elements(event: Mapping[str, Any]) -> float:

@@ -1,8 +1,9 @@
 """The cost model's parts: what fits on a multiprocessor, and what the cache holds."""
 
 import pytest
+import torch
 
-from autograder.kernels.cost_model import L2, DoesNotFit, resident_blocks
+from autograder.kernels.cost_model import L2, Constants, DoesNotFit, host_time, resident_blocks
 from mla_ref.hardware.devices import DEVICES
 
 
@@ -48,3 +49,49 @@ def test_rows_that_were_touched_launch_by_launch_are_all_held():
     for row in range(1000):
         assert l2.bytes_moved({0: 9e3}, {}, {0: (row, row)})[1] == 9e3
     assert l2.bytes_moved({0: 9e6}, {}, {0: (0, 999)})[1] == pytest.approx(0.0)
+
+
+def view(tensor):
+    return {"tensor": {"dtype": "bf16", "shape": list(tensor.shape), "strides": list(tensor.stride())}}
+
+
+def seconds(op, args, *shape):
+    """Return the modelled time of an operation of torch, in `args` tensors, that makes a dense tensor of a shape."""
+    packed = [[view(t) for t in a] if isinstance(a, tuple) else view(a) if hasattr(a, "stride") else a for a in args]
+    made, size = view(torch.empty(shape, device="meta"))["tensor"], 2 * torch.Size(shape).numel()
+    event = {"op": [op, "default"], "args": packed, "out": [made], "reads": [[0, size]], "writes": [[1, size]]}
+    return host_time(event, DEVICES["h100"], Constants.load(), L2(50e6, 0.5)).seconds
+
+
+ROWS = torch.empty((4096, 8192), device="meta")
+TURNED = torch.empty((8192, 4096), device="meta").t()
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "shape"),
+    [
+        ("cat", lambda x: [(x[:2048], x[2048:])], (4096, 8192)),
+        ("cat", lambda x: [(x[:, :4096], x[:, 4096:]), 1], (4096, 8192)),
+        ("stack", lambda x: [(x[:2048], x[2048:])], (2, 2048, 8192)),
+        ("constant_pad_nd", lambda x: [x, [0, 16]], (4096, 8208)),
+        ("index_select", lambda x: [x, 0, torch.empty(4000, device="meta")], (4000, 8192)),
+        ("repeat", lambda x: [x[:2048], [2, 1]], (4096, 8192)),
+    ],
+)
+def test_torch_takes_as_long_for_what_is_transposed_whatever_shape_it_makes_of_it(op, args, shape):
+    assert seconds(op, args(TURNED), *shape) > 0.95 * seconds("clone", [TURNED], 4096, 8192)
+    assert seconds(op, args(ROWS), *shape) < 0.5 * seconds("clone", [TURNED], 4096, 8192)
+
+
+def test_of_what_torch_puts_together_only_what_is_transposed_takes_long():
+    both = seconds("cat", [(TURNED[:512], ROWS[512:])], 4096, 8192)
+    assert seconds("clone", [ROWS], 4096, 8192) < both < 0.6 * seconds("clone", [TURNED], 4096, 8192)
+
+
+def test_indices_that_lie_far_apart_do_not_make_a_look_up_slow():
+    apart = torch.empty((4096, 64), device="meta")[:, 0]
+    assert seconds("index_select", [ROWS, 0, apart], 4096, 8192) == seconds("clone", [ROWS], 4096, 8192)
+
+
+def test_a_pass_that_makes_one_number_has_a_time():
+    assert seconds("take", [TURNED, torch.empty(1, device="meta")], 1) < seconds("clone", [ROWS], 4096, 8192)
