@@ -512,7 +512,7 @@ class _Launch:
                 self.turns.counter = counter
                 self._run(sorted(beside - {0, middle, self.programs - 1}), races, self.turns)
                 counter = counter if self.turns.alike(middle) else None
-        if counter is None and again and (busy := self._busy(per_axis, rng)) != grid:
+        if counter is None and again and self.programs and (busy := self._busy(per_axis, rng)) != grid:
             chosen = [(self._number(at), each) for at, each in sample(busy, per_axis, rng)]
             chosen.append((self.programs - 1, self.programs - math.prod(busy)))
             ran = {number for number, _ in chosen}
