@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,16 @@ from mla_ref.hardware.emulator.ttir import Block, Op
 
 SECTOR = 32  # bytes that an L2 cache moves at least; four to a line
 LINE = 4 * SECTOR
+LEAST = 3  # sectors of a line that memory takes as long for as for fewer
 WORD = 4  # bytes: a sector of which more than two words are written in part is written in pieces
 BINS = 40  # powers of two of reuse distances in bytes; the last bin is for what a program had not touched before
 NEW = BINS - 1
 FAR = 20  # a distance that no L1 cache spans
 PASSING = (3, 7)  # the cache modifiers .cg and .cv in Triton's enumeration: their loads find nothing in the L1 cache
 ALIKE = 1.1  # times as many sectors as another program's may take one that stands for it: rows begin within sectors
+AT_ONCE, TOGETHER = 128, 1 << 23  # programs, and bytes that they touch, between which time is short
+FEW = 1 / 16  # of the sectors: so few that lack to lines do not matter
+MARKS = {"load": ("read",), "store": ("write",), "atomic": ("read", "write")}
 WAITS = ("program", "gpu", "system")  # whom a barrier, or the fence of an ordered atomic operation, waits for
 BY_LINE = ("executions", "turns", "runs", "chances")
 LONG = 16  # accesses from which on a program is long, and few of its kind are run
@@ -63,6 +67,7 @@ class Pattern:
         self.offsets, self.mask, self.distinct = offsets, mask, distinct
         self.instructions, self.sectors, self.partial, self.lines, self.runs = self.figures = figures
         self.active = int(mask.sum())
+        self.in_part = bool((np.unique(distinct >> 2, return_counts=True)[1] < LEAST).any())
 
 
 class Counter(Watch):
@@ -105,6 +110,9 @@ class Counter(Watch):
         self.distinct: dict[tuple[int, str], int] = {}
         self.extent: dict[tuple[int, str], list[int]] = {}
         self.seen: dict[tuple[int, str], np.ndarray] = {}
+        self.parts: dict[int, dict[tuple[int, str], list[np.ndarray]]] = {}  # by program: new sectors in parts of lines
+        self.lacking: dict[tuple[int, str], float] = {}  # sectors that those lack to `LEAST`, taken together
+        self.late: dict[tuple[int, str], list[float]] = {}  # and lack more as a program takes them apart, by distance
         self.longest: dict[str, Any] | None = None
         self.unwritten: set[int] = set()
         self.signatures: dict[int, tuple] = {}
@@ -220,6 +228,7 @@ class Counter(Watch):
                 else:
                     self._access(op, site, size, active, found)
             self._close()
+            self._count_lines()
             self.signatures[number], self.traffic[number] = tuple(self.signature), self.passed
             self._compare(*before)
 
@@ -276,6 +285,8 @@ class Counter(Watch):
         self.level = -1
         self.signature: list[tuple] = []
         self.passed: list[tuple] = []
+        self.parts[self.number] = {}
+        self.times: dict[tuple[int, str], list[int]] = {}
 
     def _close(self) -> None:
         """End a round: loads that are under way together."""
@@ -299,7 +310,7 @@ class Counter(Watch):
             for name in ("instructions", "sectors", "partial", "lines", "runs"):
                 total[name] += getattr(pattern, name) * weight
             passes = kind == "load" and (op.attrs.get("isVolatile") or op.attrs.get("cache") in PASSING)
-            self._touch(kind, number, pattern.distinct + origin // SECTOR, bool(passes))
+            self._touch(kind, number, pattern.distinct + origin // SECTOR, bool(passes), pattern.in_part)
         if kind != "load":
             self._close()
 
@@ -332,7 +343,7 @@ class Counter(Watch):
         known.append(pattern)
         return origin - shift, pattern
 
-    def _touch(self, kind: str, number: int, where: np.ndarray, passes: bool) -> None:
+    def _touch(self, kind: str, number: int, where: np.ndarray, passes: bool, in_part: bool) -> None:
         last, written = self.memory.last[number], self.memory.written[number]
         if kind != "store":
             if not (written[where].all() if self.exact else number in self.memory.touched):
@@ -346,9 +357,9 @@ class Counter(Watch):
                 bins = np.minimum(np.frexp(distance.astype(np.float64))[1], BINS - 2)
                 for each in np.unique(bins):
                     self._fetch(where[old][bins == each], int(each), passes)
-        self._mark(number, "write" if kind == "store" else "read", where)
+        self._mark(number, "write" if kind == "store" else "read", where, in_part)
         if kind == "atomic":
-            self._mark(number, "write", where)
+            self._mark(number, "write", where, in_part)
         if kind != "load":
             written[where] = True
             self.memory.touched.add(number)
@@ -362,7 +373,7 @@ class Counter(Watch):
                 counted["requests"][level] += len(np.unique(where >> 2)) * self.weight
             self.level = max(self.level, level, FAR if passes else level)
 
-    def _mark(self, number: int, mark: str, where: np.ndarray) -> None:
+    def _mark(self, number: int, mark: str, where: np.ndarray, in_part: bool) -> None:
         key = (number, mark)
         if key not in self.seen:
             self.seen[key] = blank(8 * len(self.memory.last[number])).view(np.int64)
@@ -372,6 +383,9 @@ class Counter(Watch):
         seen = self.seen[key]
         before = seen[where]
         mine = int((before < self.started).sum())
+        if in_part and mine:
+            self.parts[self.number].setdefault(key, []).append(where[before < self.started])
+            self.times.setdefault(key, []).append(self.memory.clock)
         self.sums[key] += mine * self.weight
         self.each[key][self.number] += mine
         self.distinct[key] += int((before == 0).sum())
@@ -379,7 +393,58 @@ class Counter(Watch):
         extent = self.extent[key]
         extent[0], extent[1] = min(extent[0], int(where[0])), max(extent[1], int(where[-1]))
 
+    def _count_lines(self) -> None:
+        """Go through the lines that the program has touched in part: what it touches of one at a time is one part."""
+        for key, parts in self.parts[self.number].items():
+            lines, times = np.concatenate(parts) >> 2, np.repeat(self.times[key], [len(part) for part in parts])
+            order = np.argsort(lines, kind="stable")
+            lines, times = lines[order], times[order]
+            first = np.flatnonzero(np.append(True, np.diff(lines) != 0))
+            begin = np.flatnonzero(np.append(True, (np.diff(lines) != 0) | (np.diff(times) != 0)))
+            lack = np.maximum(0, LEAST - np.diff(np.append(first, len(lines))))
+            self.lacking[key] = self.lacking.get(key, 0) + int(lack.sum()) * self.weight
+            if len(begin) == len(first):
+                continue
+            at = np.searchsorted(begin, first)  # of each line's first part among all
+            each = np.maximum(0, LEAST - np.diff(np.append(begin, len(lines))))
+            more = np.add.reduceat(each, at) - lack
+            gaps = np.diff(times[begin], prepend=times[0]) * SECTOR
+            gaps[at] = 0
+            bins = np.frexp(np.maximum.reduceat(gaps, at).astype(np.float64))[1]
+            late = self.late.setdefault(key, [0] * BINS)
+            for level in np.unique(bins[more > 0]):
+                late[min(int(level), BINS - 2)] += int(more[bins == level].sum()) * self.weight
+
     # The launch
+
+    def neighbours(self, grid: Sequence[int], programs: int) -> set[int]:
+        """Return the programs that may touch the rest of the lines that others have touched in part.
+
+        They are those near the one that has the most of them, on any axis and in groups of four or eight, if they run
+        at about the same time. None are if such lines are few.
+        """
+        if sum(self.lacking.values()) <= FEW * sum(self.sums.values()):
+            return set()
+        number, far = self._in_part(), max(AT_ONCE, TOGETHER * programs // (SECTOR * sum(self.sums.values())))
+        steps = {a * b for a in (1, grid[0], grid[0] * grid[1]) for n in (1, 2, 3, 4, 8, 12, 16, 24) for b in (-n, n)}
+        return {number + step for step in steps if abs(step) <= far and 0 <= number + step < programs}
+
+    def _in_part(self) -> int:
+        """Return the program that has touched the most sectors of lines in part."""
+        return max(self.weights, key=lambda n: sum(len(part) for parts in self.parts[n].values() for part in parts))
+
+    def alone(self, key: tuple[int, str]) -> float:
+        """Return the share of what is lacking that no program nearby touches."""
+        if sum(self.lacking.values()) <= FEW * sum(self.sums.values()):
+            return 0.0
+        own = self.parts[self._in_part()].get(key)
+        if own is None:
+            return 1.0
+        lines, count = np.unique(np.concatenate(own) >> 2, return_counts=True)
+        there = np.unique(np.concatenate([part for each in self.parts.values() for part in each.get(key, ())]))
+        found = np.searchsorted(there, 4 * lines + 4) - np.searchsorted(there, 4 * lines)
+        lacking = np.maximum(0, LEAST - count).sum()
+        return float((np.maximum(0, LEAST - found) * count / found).sum() / lacking) if lacking else 0.0
 
     def long_and_alike(self, first: int, second: int, last: int) -> bool:
         """Return whether three programs are long, and alike but for masks: then they show what all do."""
@@ -431,8 +496,23 @@ class Counter(Watch):
             "longest": self.longest,
             "distinct": distinct,
             "spans": spans,
+            "in_part": self._shares_in_part(),
             "unwritten": sorted(self.unwritten),
         }
+
+    def _shares_in_part(self) -> dict[str, dict[str, list[Any]]]:
+        """Return by storage and mark what lines touched in part lack, as a share of the sectors that are touched.
+
+        That is the share of all that programs lack, of what no program nearby touches, and, by distance, what each
+        program touches apart.
+        """
+        found: dict[str, dict[str, list[Any]]] = {}
+        for key, lacking in sorted(self.lacking.items()):
+            late = {str(level): n / self.sums[key] for level, n in enumerate(self.late.get(key, ())) if n}
+            share = lacking / self.sums[key]
+            if lacking or late:
+                found.setdefault(str(key[0]), {})[key[1]] = [share, self.alone(key) * share, late]
+        return found
 
 
 def _inside(block: Block) -> Iterator[Op]:
@@ -535,6 +615,22 @@ class Turns(Watch):
         most = max(self.sectors.values(), default=0)
         one = sum(sectors for _, sectors, *_ in self.counter.traffic[shown])
         return len(set(self.counts.values())) <= 1 and most <= ALIKE * one
+
+
+class Lines(Watch):
+    """Which sectors other programs than those that were counted touch, for `Counter.alone`."""
+
+    def __init__(self, counter: Counter, programs: Collection[int]):
+        self.counter, self.programs = counter, programs
+
+    def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
+        on = machine.programs_on().tolist()
+        found = self.counter.found(machine, op, on, touched)
+        for number, each in zip(machine.numbers.tolist(), found, strict=True):
+            parts = self.counter.parts.setdefault(number, {}) if number in self.programs else {}
+            for storage, origin, pattern in each:
+                for mark in MARKS[KINDS[op.name]]:
+                    parts.setdefault((storage, mark), []).append(pattern.distinct + origin // SECTOR)
 
 
 class Writes(Watch):

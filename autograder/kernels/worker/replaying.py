@@ -25,7 +25,7 @@ from autograder.isolation.worker import running
 from autograder.isolation.worker.layout import blank, window
 from autograder.kernels.worker import hosting
 from autograder.kernels.worker.compiling import specialise
-from autograder.kernels.worker.counting import LOOPS, Counter, Drawn, Ran, Sectors, Together, Turns, Writes
+from autograder.kernels.worker.counting import LOOPS, Counter, Drawn, Lines, Ran, Sectors, Together, Turns, Writes
 from autograder.kernels.worker.diagnostics import diagnosed
 from autograder.kernels.worker.generated import Generated
 from autograder.kernels.worker.recording import NAMED
@@ -512,12 +512,16 @@ class _Launch:
                 self.turns.counter = counter
                 self._run(sorted(beside - {0, middle, self.programs - 1}), races, self.turns)
                 counter = counter if self.turns.alike(middle) else None
-        if counter is None and again and self.programs and (busy := self._busy(per_axis, rng)) != grid:
-            chosen = [(self._number(at), each) for at, each in sample(busy, per_axis, rng)]
-            chosen.append((self.programs - 1, self.programs - math.prod(busy)))
-            ran = {number for number, _ in chosen}
-        counter = counter or count(chosen, exact)
+        if counter is None:
+            if again and self.programs and (busy := self._busy(per_axis, rng)) != grid:
+                chosen = [(self._number(at), each) for at, each in sample(busy, per_axis, rng)]
+                chosen.append((self.programs - 1, self.programs - math.prod(busy)))
+            counter, ran = count(chosen, exact), {number for number, _ in chosen}
         counter.unwritten |= seen
+        near = counter.neighbours(grid, self.programs) - (set(counter.weights) if again else ran)
+        if near:
+            self._run(sorted(near), races, Lines(counter, near))
+            ran = ran | near
         if whole:
             others = Turns()
             self._run([number for number in range(self.programs) if number not in ran], races, others)
