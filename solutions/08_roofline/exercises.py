@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -644,11 +645,14 @@ CHOOSE_FORMS = Exercise(
             "naive reads. Compare the two times",
             _by_break_even,
         ),
-        _choice_slip(
-            "by MACs",
-            "the form with fewer MACs is chosen, which is always naive: compare times, since small batches wait for "
-            "memory",
-            pick=lambda part, _: "naive",
+        replace(
+            _choice_slip(
+                "by MACs",
+                "the form with fewer MACs is chosen, which is always naive: compare times, since small batches wait "
+                "for memory",
+                pick=lambda part, _: "naive",
+            ),
+            at_times=True,
         ),
         _choice_slip(
             "by words",
@@ -682,10 +686,13 @@ CHOOSE_FORMS = Exercise(
             "both forms take equally long over a part, and naive is chosen: absorb where both are equal",
             pick=lambda part, times: "naive" if 0 < times["naive"] <= times["absorb"] else "absorb",
         ),
-        _choice_slip(
-            "empty part naive",
-            "a part without tokens takes no time in either form, and counts as absorb: nothing is expanded for it",
-            pick=lambda part, times: "naive" if times["naive"] <= times["absorb"] else "absorb",
+        replace(
+            _choice_slip(
+                "empty part naive",
+                "a part without tokens takes no time in either form, and counts as absorb: nothing is expanded for it",
+                pick=lambda part, times: "naive" if times["naive"] <= times["absorb"] else "absorb",
+            ),
+            at_times=True,
         ),
     ),
     needs=("prefix_costs", "step_time"),
