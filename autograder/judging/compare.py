@@ -68,17 +68,19 @@ class Calls:
         self._fits: dict[tuple[str, str | None], int] = {}
 
     def fit(self, mistake: Mistake, key: str | None = None) -> int:
-        """Return how many wrong results a mistake gives; -1 if a result speaks against it.
+        """Return how many wrong results a mistake gives; -1 if a result speaks against it, 0 if it is made at times.
 
         A right one does where the mistake gives another, and a wrong one where the mistake gives the right one, unless
-        it is another known mistake that shows there.
+        it is another known mistake that shows there. Those of kernels and of sessions are all made at times: with other
+        blocks, or after other calls.
         Mistakes of one message are one, which may show in several ways: with other blocks of tokens, say. With a `key`
         only that entry of each result counts.
         """
         known = mistake.message, key
         if known not in self._fits:
             alike = [each for each in self._exercise.mistakes if each.message == mistake.message and each != mistake]
-            self._fits[known] = self._fit([mistake, *alike], key)
+            at_times = mistake.at_times or self._exercise.kernel or self._exercise.driver == "session"
+            self._fits[known] = max(self._fit([mistake, *alike], key), 0 if at_times else -1)
         return self._fits[known]
 
     @property
@@ -137,7 +139,7 @@ def _likeliest(fitting: Iterator[Mistake], calls: Calls | None) -> Mistake | Non
     """
     if calls is None:
         return next(fitting, None)
-    best, most = None, 0
+    best, most = None, -1
     for each in fitting:
         if calls.fit(each) > most:
             best, most = each, calls.fit(each)

@@ -42,13 +42,15 @@ class Mistake:
     """A wrong answer that has a name: when an output matches `oracle`, the verdict says `message`.
 
     NaN of the oracle is NaN that a kernel computes; `unwritten` says that it stands for what no store writes, or for
-    what a mask leaves out of a load.
+    what a mask leaves out of a load. `at_times` says that it may be made in some calls only: the others, right or wrong
+    in another way, do not speak against it.
     """
 
     name: str
     message: str
     oracle: Callable[..., Any]
     unwritten: bool = False
+    at_times: bool = False
 
 
 @dataclass(frozen=True)

@@ -255,6 +255,7 @@ ROOFLINE_TIME = Exercise(
             "names swapped",
             'seconds is right and bound is not: it names what takes longer, and is "memory" when both are equal',
             lambda **a: (_roofline(**a)[0], _swap(_roofline(**a)[1])),
+            at_times=True,
         ),
         Mistake(
             "rates exchanged",
@@ -428,11 +429,13 @@ RIDGE_ROWS = Exercise(
             "one too few",
             "this is the last number of rows that is memory-bound, expected the first that is compute-bound",
             lambda **a: _crossing(**a) - 1,
+            at_times=True,
         ),
         Mistake(
             "one too many",
             "one row fewer is compute-bound too: expected the first number of rows that is",
             lambda **a: _crossing(**a) + 1,
+            at_times=True,
         ),
         Mistake(
             "weights only",

@@ -304,11 +304,13 @@ RMS = Exercise(
             "float16 mean",
             "the mean of the squares overflows float16 (beyond 65504): convert the result back, at the very end",
             _half_mean,
+            at_times=True,
         ),
         Mistake(
             "float16 squares",
             "the squares overflow float16 (beyond 256² = 65536): convert x to float32 before squaring",
             _half_squares,
+            at_times=True,
         ),
     ),
     forbidden=("rms_norm",),

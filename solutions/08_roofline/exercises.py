@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -669,11 +670,14 @@ CHOOSE_FORMS = Exercise(
             )
         ),
         *(
-            _choice_slip(
-                "by MACs",
-                "the form with fewer MACs is chosen, which is always naive: compare times, since small batches wait "
-                "for memory",
-                pick=pick,
+            replace(
+                _choice_slip(
+                    "by MACs",
+                    "the form with fewer MACs is chosen, which is always naive: compare times, since small batches "
+                    "wait for memory",
+                    pick=pick,
+                ),
+                at_times=True,
             )
             for pick in (lambda part, times: "naive" if times["naive"] else "absorb", lambda part, _: "naive")
         ),
@@ -709,10 +713,13 @@ CHOOSE_FORMS = Exercise(
             "both forms take equally long over a part, and naive is chosen: absorb where both are equal",
             pick=lambda part, times: "naive" if 0 < times["naive"] <= times["absorb"] else "absorb",
         ),
-        _choice_slip(
-            "empty part naive",
-            "a part without tokens takes no time in either form, and counts as absorb: nothing is expanded for it",
-            pick=lambda part, times: "naive" if times["naive"] <= times["absorb"] else "absorb",
+        replace(
+            _choice_slip(
+                "empty part naive",
+                "a part without tokens takes no time in either form, and counts as absorb: nothing is expanded for it",
+                pick=lambda part, times: "naive" if times["naive"] <= times["absorb"] else "absorb",
+            ),
+            at_times=True,
         ),
     ),
     needs=("prefix_costs", "step_time"),

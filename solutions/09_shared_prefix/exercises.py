@@ -182,6 +182,7 @@ MERGE = Exercise(
             "plain mean",
             "out is the mean of both: a part of many tokens weighs more, exp(its lse − the lse of both)",
             _weighed(lambda z: torch.full_like(z, 0.5)),
+            at_times=True,
         ),
         Mistake(
             "weights not normalised",
@@ -199,6 +200,7 @@ MERGE = Exercise(
                 "weights and products are rounded to 16 bits: take the parts to float32 first, and round once, at the "
                 "end",
                 _in_16_bits(dtype, divided),
+                at_times=True,
             )
             for dtype in (HALF, BF16)
             for divided in (False, True)
@@ -1205,18 +1207,20 @@ TREE = Exercise(
         Mistake(
             "own part left out", "the own tokens are missing: own_out and own_lse are a part too", _tree(own=False)
         ),
-        Mistake("plain mean", AVERAGED, _tree(merge=_plain)),
-        Mistake("plain mean", AVERAGED, _tree(merge=_one_by_one)),
+        Mistake("plain mean", AVERAGED, _tree(merge=_plain), at_times=True),
+        Mistake("plain mean", AVERAGED, _tree(merge=_one_by_one), at_times=True),
         Mistake(
             "lse not carried on",
             "the parts are merged one by one, and the lse stays that of the first: after each merge it is that of all "
             "so far",
             _tree(merge=_lse_not_carried),
+            at_times=True,
         ),
         Mistake(
             "NaN of no own tokens",
             "a request without own tokens gives NaN: its own_out is not defined where own_lse is −inf; leave it out",
             _nan_without_own,
+            at_times=True,
         ),
     ),
     needs=("merge_two",),

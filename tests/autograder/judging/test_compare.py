@@ -1,6 +1,7 @@
 """What counts as right, and what is said of what is not."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -191,6 +192,9 @@ def test_of_two_mistakes_that_fit_a_call_it_is_the_one_that_fits_the_others():
     assert named({2: 1, 4: 4}) is None  # each of them would be wrong at 4
     assert named({1: 1, 2: 7}) == "mute"
     assert named({2: 1, 4: 99}) == "one"  # what is wrong in another way speaks against nothing
+    at_times = [replace(each, at_times=True) for each in mistakes]
+    calls = Calls(replace(exercise, mistakes=at_times), [({"x": 2}, 1), ({"x": 4}, 4)])
+    assert assess(replace(exercise, mistakes=at_times), {"x": 2}, 1, calls).mistake == "one"
     assert named({2: 1, 1: 99}) == "half"  # unless `one` would be right there
     assert named({2: 1, 1: 0.5, 3: 3}) == "half of even"  # which is not what is wrong at 1: half is
 
