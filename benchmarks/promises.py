@@ -615,7 +615,8 @@ def speed(pool: Pool, share: float) -> dict[str, Any]:
     bits = list(pool.map(speed_of, *zip(*again, strict=True)))
     by_twin = {each: {b for (n, _), b in zip(again, bits, strict=True) if n == each} for each in TWINNED}
     solved = [v[1] for v in pool.map(on_solution, some(kernel_exercises(speed=True), share))]
-    times = [(g[2], g[3]) for g in graded + bits] + [(v.speed["seconds"], v.speed["floor"]) for v in solved]
+    modelled = [v.speed for v in solved if v.speed]  # kernels in Gluon have no modelled time
+    times = [(g[2], g[3]) for g in graded + bits] + [(each["seconds"], each["floor"]) for each in modelled]
     return {
         "repeats": repeats,
         "kernels_repeated": list(REPEATED),

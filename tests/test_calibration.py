@@ -92,6 +92,7 @@ def test_on_recorded_times_a_fit_leaves_less_error_than_guesses_on_tasks_that_it
     assert report["mean_error"]["fitted"] < report["mean_error"]["task_left_out"] < report["mean_error"]["before"]
 
 
+@pytest.mark.thorough
 def test_a_fit_that_does_not_help_leaves_the_constants(counted, bench):
     text, found = bench(record_of(counted, Constants.load()))
     assert not found["taken"] and found["changed"] == {} and "stay as they are" in text

@@ -157,7 +157,7 @@ def test_the_bars_of_speed_are_published(name):
             assert f"{each.speed.ratio:g} times" in text, each.name
 
 
-@pytest.mark.thorough(but=3)
+@pytest.mark.thorough(but=2)
 @pytest.mark.parametrize("name", LESSONS)
 def test_the_solution_notebook_runs_from_top_to_bottom(name, tmp_path):
     notebook = nbformat.from_dict(COURSE.lesson(name).notebook)

@@ -84,7 +84,7 @@ def test_a_file_says_what_it_is(path):
     assert COURSE.locate(entry.exercise)
 
 
-@pytest.mark.thorough(but=30)
+@pytest.mark.thorough(but=15)
 @pytest.mark.parametrize("entry", entries(ATTACKS))
 def test_an_attack_fails(grader, entry):
     verdict = judged(grader, entry)[-1]

@@ -115,6 +115,7 @@ def test_what_cannot_run_exits_with_2_and_a_sentence(arguments, says, tmp_path):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.thorough
 def test_grade_says_what_submissions_run_under(notebooks, tmp_path):
     shutil.copytree(notebooks / "ada", tmp_path / "submitted" / "ada" / NAME)
     result = run("grade", "--classroom", tmp_path, "--isolation", "process", "--jobs", "1", "--json")

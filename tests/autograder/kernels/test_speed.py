@@ -157,6 +157,7 @@ def test_a_time_below_the_floor_is_the_models_fault_and_earns_nothing(monkeypatc
     assert verdict.outcome is Outcome.FAULT and "less than any kernel takes" in verdict.reason
 
 
+@pytest.mark.thorough
 def test_a_pass_on_the_host_costs_time(workers):
     plain = speed.judge_speed(TIMED, program(FULL), workers)
     slower = speed.judge_speed(TIMED, program(FULL.replace("(x, out,", "(x.double().float(), out,")), workers)

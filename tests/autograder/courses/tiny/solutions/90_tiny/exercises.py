@@ -17,7 +17,7 @@ DOUBLE = Exercise(
     ),
     inputs=_inputs,
     oracle=lambda x: 2 * x,
-    mistakes=(Mistake("half", "it is halved, expected doubled", lambda x: x / 2),),
+    mistakes=(Mistake("half", "it is halved, expected doubled", lambda x: x / 2, at_times=True),),
     limits=Limits(seconds=5.0, memory=256 << 20),
 )
 QUAD = Exercise("quad", "four times", (Part("all", 2, [dict(n=5)]),), _inputs, lambda x: 4 * x, needs=("double",))
