@@ -526,8 +526,8 @@ draw_measured(128, 16, 4096)
 draw_measured(128, 128, 4096)
 
 # %% [markdown]
-# With 16 heads all take {{above_the_floor}} longer than the floor. With 128 heads the block decides. A block of 16 heads
-# reads the cache 8 times for 128 heads, from the L2 at best: vLLM's kernel does. The reference has 32 heads in a
+# With 16 heads all take {{above_the_floor}} longer than the floor. With 128 heads the block decides. A block of 16
+# heads reads the cache 8 times for 128 heads, from the L2 at best: vLLM's kernel does. The reference has 32 heads in a
 # block without descriptors, and 64 with them. The floor is still the cache, but barely: 128 heads on one token
 # are 278,528 FLOPs for 1152 bytes, 242 FLOPs a byte, and from 295 on the arithmetic takes longer.
 #
