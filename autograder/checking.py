@@ -245,7 +245,9 @@ def foreign(cells: Sequence[Cell]) -> str | None:
                 return top
         if isinstance(node, ast.Try):
             waiting += [*node.handlers, *node.finalbody]
-        elif not (isinstance(node, ast.If) or (isinstance(node, ast.With) and "suppress" in ast.unparse(node))):
+            continue
+        suppressed = isinstance(node, ast.With) and any("suppress" in ast.unparse(each) for each in node.items)
+        if not (suppressed or isinstance(node, ast.If)):
             waiting += ast.iter_child_nodes(node)
     return None
 

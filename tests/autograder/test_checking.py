@@ -322,8 +322,8 @@ def test_an_import_that_the_grader_may_lack_is_refused_before_it_is_handed_in(tm
         "if torch is None: import einopsy",
     ):
         assert in_session(["import torch", f"{perhaps}\ndef double(x): return 2 * x"], "double") is None
-    quiet = "import warnings\nwith warnings.catch_warnings():\n    import einopsy\n"
-    assert "einopsy" in in_session(["import torch", f"{quiet}def double(x): return 2 * x"], "double")
+    quiet = "import warnings\nwith warnings.catch_warnings():\n    import einopsy\n    suppressed = True\n"
+    assert "einopsy is imported" in in_session(["import torch", f"{quiet}def double(x): return 2 * x"], "double")
     fetched = "try:\n    import einopsy\nexcept ImportError:\n    import einopsy as other\n"
     assert "einopsy" in in_session(["import torch", f"{fetched}def double(x): return 2 * x"], "double")
     sys.modules.pop("einopsy")
