@@ -89,6 +89,15 @@ def computes(x_ptr, out_ptr, a, b, turns, KIND: tl.constexpr, BLOCK: tl.constexp
     tl.store(out_ptr + offs, x)
 
 
+@triton.jit
+def pieces(x_ptr, y_ptr, out_ptr, a, times, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    programs = tl.num_programs(0)
+    program = (tl.program_id(0).to(tl.int64) * times % programs).to(tl.int32)
+    offs = tl.arange(0, BLOCK)
+    offs = ((offs // WIDTH) * programs + program) * WIDTH + offs % WIDTH
+    tl.store(out_ptr + offs, a * tl.load(x_ptr + offs).to(tl.float32) + tl.load(y_ptr + offs).to(tl.float32))
+
+
 def wait(x, turns, warps, programs):
     out = torch.empty_like(x)
     block = x.numel() // programs
@@ -127,6 +136,12 @@ def compute_integers(x, turns, kind):
     return out
 
 
+def take_apart(x, y, size, times):
+    out = torch.empty_like(x)
+    pieces[(x.numel() // 1024,)](x, y, out, 2.5, times, WIDTH=size // 2, BLOCK=1024, num_warps=4)
+    return out
+
+
 def turned(x):
     return x.t().contiguous()
 
@@ -157,6 +172,38 @@ def flipped(x):
 
 def copied(x):
     return x.clone()
+
+
+def joined(x):
+    return torch.cat([x[: x.shape[0] // 2], x[x.shape[0] // 2 :]])
+
+
+def joined_turned(x):
+    return joined(x.t())
+
+
+def stacked(x):
+    return torch.stack([x, x])
+
+
+def stacked_turned(x):
+    return torch.stack([x.t(), x.t()])
+
+
+def padded(x):
+    return torch.nn.functional.pad(x, (0, 16))
+
+
+def padded_turned(x):
+    return torch.nn.functional.pad(x.t(), (0, 16))
+
+
+def looked_up(x):
+    return x.index_select(0, torch.arange(x.shape[0] - 1, -1, -1, device=x.device))
+
+
+def looked_up_turned(x):
+    return looked_up(x.t())
 
 
 def sorted_rows(x):
@@ -204,6 +251,11 @@ CORNERS: list[tuple[str, str, dict[str, tuple[tuple[int, ...], str]], dict[str, 
         for block, warps in ((1024, 4), (32768, 32)) for turns in (0, 16, 64)
     ),
     *(
+        (f"pieces of {size} bytes, programs {order}", "take_apart", dict.fromkeys("xy", ((1 << 26,), "bfloat16")),
+         {"size": size, "times": times})
+        for order, times in (("in order", 1), ("15 apart", 65521), ("mixed", 26681)) for size in (32, 64, 128, 2048)
+    ),
+    *(
         (f"{name}: {kind}", f"compute_{name}", {"x": ((2112 * 1024,), dtype)}, {"turns": 64, "kind": kind})
         for name, dtype, kinds in (("floats", "float32", FLOATS), ("integers", "int32", INTEGERS))
         for kind in kinds
@@ -218,6 +270,10 @@ CORNERS: list[tuple[str, str, dict[str, tuple[tuple[int, ...], str]], dict[str, 
             ("every_second", ((8192, 4096),)),
             ("columns", ((65536, 512),)),
             ("flipped", ((8192, 4096),)),
+            *(
+                (name + turn, ((8192, 4096),))
+                for name in ("joined", "stacked", "padded", "looked_up") for turn in ("", "_turned")
+            ),
         )
         for shape in shapes
         for dtype in ("bfloat16", "float32")

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from autograder.judging.exercise import Arguments, Exercise, Mistake, relative_tolerance, upcast
+from autograder.judging.formula import Answer, explained
 
 ROW_FACTOR = 10.0
 REFUSED = "ValueError"  # how begins what a session (see `isolation.worker.running`) gives for a step that raised it
@@ -56,7 +57,10 @@ def assess(exercise: Exercise, arguments: Arguments, result: Any, calls: Calls |
     )
     if mistake := _likeliest(fitting, calls):
         return Difference(mistake.message, mistake.name, found.error, found.where, found.reason)
-    return _in_one_entry(exercise, arguments, result, expected, tolerance, calls) or found
+    if named := _in_one_entry(exercise, arguments, result, expected, tolerance, calls):
+        return named
+    how = calls.explained(_wrong_entry(result, expected, tolerance)) if calls and ";" not in found.reason else None
+    return replace(found, reason=f"{found.reason}; in all calls {how}") if how else found
 
 
 class Calls:
@@ -82,6 +86,17 @@ class Calls:
             at_times = mistake.at_times or self._exercise.kernel or self._exercise.driver == "session"
             self._fits[known] = max(self._fit([mistake, *alike], key), 0 if at_times else -1)
         return self._fits[known]
+
+    def explained(self, key: str | None) -> str | None:
+        """Return what makes wrong numbers of the right ones in all calls: see `formula`. `key` is one of a dict's."""
+        answers = []
+        for arguments, result in self._given:
+            pair = result, self._exercise.oracle(**upcast(arguments))
+            got, right = (each.get(key) if isinstance(each, dict) else each for each in pair)
+            if not _numbers(got) or not _numbers(right) or isinstance(got, list | tuple):
+                return None
+            answers.append(Answer(got, right, dict(_sizes(arguments))))
+        return explained(answers)
 
     @property
     def wrong(self) -> int:
@@ -161,12 +176,10 @@ def _in_one_entry(
     """
     if not isinstance(result, dict) or not isinstance(expected, dict):
         return None
-    before = list(
-        itertools.takewhile(lambda each: not _value(result.get(each), expected[each], each, tolerance), expected)
-    )
-    key = next((each for each in expected if each not in before), None)
+    key = _wrong_entry(result, expected, tolerance)
     if key not in result or not _numbers(expected[key]) or not _numbers(result[key]):
         return None
+    before = list(itertools.takewhile(lambda each: each != key, expected))
     where = f"{exercise.returns[0] if exercise.returns else 'the result'}[{key!r}]"
     found = _value(result[key], expected[key], where, tolerance)
     having = {}
@@ -184,6 +197,22 @@ def _in_one_entry(
         return None
     ((message, mistake),) = having.items()
     return Difference(f"{found.where}: {message}", mistake.name, found.error, found.where, found.reason)
+
+
+def _wrong_entry(result: Any, expected: Any, tolerance: float) -> str | None:
+    """Return the first key of a dict that has another value than is expected."""
+    if not isinstance(result, dict) or not isinstance(expected, dict):
+        return None
+    return next((each for each in expected if _value(result.get(each), expected[each], each, tolerance)), None)
+
+
+def _sizes(arguments: Any) -> Iterator[tuple[str, float]]:
+    """Yield the numbers among the arguments of a call, and in dicts among them."""
+    for name, value in arguments.items():
+        if isinstance(value, dict):
+            yield from _sizes(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield name, float(value)
 
 
 def _numbers(value: Any) -> bool:
@@ -329,12 +358,12 @@ def _rounded(result: float, expected: float) -> bool:
 
 
 def _thousands(result: float, expected: float, tolerance: float) -> str | None:
-    """Return which power of 1000 a number is off by, if it is one."""
-    for power in (3, 6, 9, 12) if expected else ():
-        if math.isclose(result, expected * 10.0**power, rel_tol=tolerance):
-            return f"{10**power} times"
-        if math.isclose(result * 10.0**power, expected, rel_tol=tolerance):
-            return f"1/{10**power} of"
+    """Return which power of 1000 or 1024 a number is off by, if it is one."""
+    for base, power in itertools.product((1000, 1024), (1, 2, 3, 4) if expected else ()):
+        if math.isclose(result, expected * base**power, rel_tol=tolerance):
+            return f"{base**power} times"
+        if math.isclose(result * base**power, expected, rel_tol=tolerance):
+            return f"1/{base**power} of"
     return None
 
 

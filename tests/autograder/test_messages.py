@@ -350,6 +350,50 @@ def test_a_mistake_is_not_told_where_another_case_speaks_against_it(answer):
     assert name not in every_case(*made)
 
 
+def one_entry(key, wrong):
+    """Return an answer with one wrong entry: `wrong` of the right one and the arguments."""
+
+    def answer(exercise, given):
+        right = exercise.oracle(**upcast(given))
+        return right | {key: wrong(right[key], given)}
+
+    return answer
+
+
+UNNAMED = {  # answers that no mistake has a name for, and what is told of their numbers
+    "head_dim forgotten": (
+        "01_mha",
+        "predict_cache_bytes",
+        one_entry("mha", lambda right, given: right / given["head_dim"]),
+        "in all calls it is the right one divided by head_dim",
+    ),
+    "MACs of the scores alone": (
+        "01_mha",
+        "predict_decode_cost",
+        one_entry("flops", lambda right, given: right / 4),
+        "in all calls it is 1/4 of the right one",
+    ),
+    "no RoPE": (
+        "03_absorption",
+        "predict_macs",
+        one_entry("absorb_macs", lambda right, given: right - given["H"] * given["Dr"]),
+        "in all calls H · Dr is missing",
+    ),
+    "KiB": (
+        "01_mha",
+        "predict_cache_bytes",
+        one_entry("mha", lambda right, given: right / 1024),
+        "it is 1/1024 of the right one: look at the unit",
+    ),
+}
+
+
+@pytest.mark.parametrize("answer", UNNAMED)
+def test_a_number_without_a_name_is_told_by_a_factor_or_a_term(answer):
+    *made, says = UNNAMED[answer]
+    assert says in every_case(*made)
+
+
 def test_a_cache_that_counts_calls_is_told_its_length():
     def appended(exercise, given):
         results, lengths = exercise.oracle(**upcast(given)), iter(range(99))
