@@ -363,6 +363,7 @@ def test_the_mutants_on_record_are_noticed_in_every_lesson():
         assert each["percent_of_the_others"] >= 98, (lesson, each["survived"])
 
 
+@pytest.mark.thorough
 def test_what_is_called_an_equivalent_mutant_is_one_of_the_mutants():
     pytest.importorskip("triton", reason="the benchmark runs kernels")
     from mutation import COURSE, equivalent, mutants, without_marks

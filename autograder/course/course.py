@@ -108,15 +108,14 @@ class Course:
 
     def lesson_names(self) -> list[str]:
         """Return the lessons' names in order, such as "01_mha"."""
-        files = [path for kind in ("exercises", "lesson") for path in self.solutions.glob(f"[0-9][0-9]_*/{kind}.py")]
-        return sorted({path.parent.name for path in files})
+        return sorted(path.name for path in self.solutions.glob("[0-9][0-9]_*") if _is_lesson(path))
 
     def folder(self, lesson: str) -> Path:
         """Return a lesson's folder. Raises LessonError, naming the lessons there are, if there is none of that name."""
-        names = self.lesson_names()
-        if lesson not in names:
-            raise LessonError(f"there is no lesson {lesson!r}; the lessons are {', '.join(names)}")
-        return self.solutions / lesson
+        folder = self.solutions / lesson
+        if not re.fullmatch(r"\d\d_[^/]*", lesson) or not _is_lesson(folder):
+            raise LessonError(f"there is no lesson {lesson!r}; the lessons are {', '.join(self.lesson_names())}")
+        return folder
 
     def lesson(self, name: str) -> Lesson:
         """Return a lesson, read anew when its script or a record has changed.
@@ -195,6 +194,10 @@ class Course:
         except Exception as error:
             message = " ".join(str(error).split())
             raise CourseError(f"{file} cannot be imported: {type(error).__name__}: {message}") from error
+
+
+def _is_lesson(folder: Path) -> bool:
+    return any((folder / f"{kind}.py").exists() for kind in ("exercises", "lesson"))
 
 
 def _settings(file: Path) -> dict:

@@ -12,6 +12,8 @@ from autograder.course.course import Course
 
 from .tiny_course import LESSON, NAME, write
 
+pytestmark = pytest.mark.xdist_group("site")  # which is built once
+
 OWN = 'print("the lesson\'s own words")'
 WORDS = 'print("own words", double(torch.ones(1)).item())\nimport sys\nprint("a", "warning", file=sys.stderr)'
 TEXT = "# Some words on the matter."

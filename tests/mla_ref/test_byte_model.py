@@ -31,7 +31,7 @@ def model():
 @pytest.fixture(scope="module")
 def new(thorough):
     """How many bytes are written, beyond one page and one chunk."""
-    return 1000 if thorough or DEVICE == "cuda" else 250
+    return 1000 if thorough or DEVICE == "cuda" else 200
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,8 @@ from autograder.judging.verdict import Outcome, Verdict
 
 from ..tiny_course import DOUBLE, LESSON, NAME, QUAD, RIGHT, WRONG, hand_in, notebook
 
+pytestmark = pytest.mark.xdist_group("exported class")  # which is graded once
+
 
 @pytest.fixture(scope="module")
 def room(tiny, tmp_path_factory):

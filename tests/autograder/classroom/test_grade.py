@@ -25,6 +25,8 @@ from autograder.isolation.sandbox import SandboxError
 from autograder.judging import judge
 from autograder.judging.verdict import Outcome
 
+pytestmark = pytest.mark.xdist_group("graded class")  # which is graded once
+
 COURSE = Course.at(Path(__file__).parents[3])
 NAME = "00_start_here"
 STUDENTS = ("ada", "eli", "hana")

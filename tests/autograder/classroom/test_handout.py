@@ -18,6 +18,8 @@ from autograder.course.lesson import without_marks
 
 from ..tiny_course import FOLDER, NAME, write
 
+pytestmark = pytest.mark.xdist_group("release")  # which is written once
+
 ROOT = Path(__file__).parents[3]
 OURS = Course.at(ROOT)
 

@@ -81,6 +81,7 @@ def meta(*shape, dtype=torch.bfloat16):
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+@pytest.mark.thorough(but=3)
 @pytest.mark.parametrize("device", ["t4", "a100_80gb", "l4", "rtx4090", "h100", "b200", "mi300x"])
 def test_compiles_for_every_named_gpu(workers, device):
     found = compiled(workers, "rows", {"x": meta(64, 1024, dtype=torch.float16), "block": 1024, "warps": 4}, device)

@@ -1,5 +1,6 @@
 """A case of the test bed: a small kernel, its arguments, and what NumPy says that it computes."""
 
+import functools
 import itertools
 import linecache
 import zlib
@@ -112,6 +113,21 @@ def compare(got: np.ndarray, want: np.ndarray, rtol: float | None, atol: float =
         raise AssertionError(f"{(~same).sum()} of {same.size} differ; at {at}: {got[at]!r}, expected {want[at]!r}")
 
 
+@dataclass(frozen=True)
+class Text:
+    """The kernel of a source text, made when it is launched: most of the table's are for another worker."""
+
+    source: str
+    name: str
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        return self._kernel[grid]
+
+    @functools.cached_property
+    def _kernel(self) -> Any:
+        return jit(self.source, self.name)
+
+
 def jit(source: str, name: str) -> Any:
     """Return the kernel of a source text."""
     file = f"/nowhere/{name.replace('/', '-')}.py"
@@ -191,7 +207,7 @@ def vectors(
             return oracle(*(exact(x) for x in args[:-1]))
 
     args = (*inputs, blank(count, dtype=out))
-    return Case(name, jit("\n".join(lines) + "\n", name), args, (len(inputs),), whole, **more)
+    return Case(name, Text("\n".join(lines) + "\n", name), args, (len(inputs),), whole, **more)
 
 
 def exact(x: np.ndarray) -> np.ndarray:
@@ -239,7 +255,7 @@ def blocks(
 
     args = (*inputs, *(blank(2, *shape, dtype=dtype) for shape, dtype in outs))
     numbers_of = tuple(range(len(inputs), len(args)))
-    return Case(name, jit(helpers + "\n".join(text) + "\n", name), args, numbers_of, whole, grid=(2,), **more)
+    return Case(name, Text(helpers + "\n".join(text) + "\n", name), args, numbers_of, whole, grid=(2,), **more)
 
 
 def _offsets(shape: tuple[int, ...]) -> str:
