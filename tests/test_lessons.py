@@ -111,6 +111,17 @@ def texts(name):
 
 
 @pytest.mark.parametrize("name", LESSONS)
+def test_a_lesson_opens_with_its_exercises_and_their_points(name):
+    opening = next(cell.source for cell in COURSE.lesson(name).notebook.cells if cell.source.startswith("# Lesson"))
+    rows = re.findall(r"^\| `(\w+)` \|.+?\| (\d+) \|(?: (\d*) ?\|)?$", opening, flags=re.MULTILINE)
+    points = [
+        (each.name, f"{each.points:g}", f"{each.speed.points:g}" if each.speed else "")
+        for each in COURSE.exercises(name)
+    ]
+    assert rows == points
+
+
+@pytest.mark.parametrize("name", LESSONS)
 def test_each_exercise_has_three_hints(name):
     for each, text in texts(name):
         assert [text.count(f"<summary>Hint {n}</summary>") for n in (1, 2, 3)] == [1, 1, 1], each.name

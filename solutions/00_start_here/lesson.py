@@ -15,6 +15,14 @@
 #
 # In this first lesson you calculate the least time that an operation can take, and compare it with your machine's
 # clock. It takes about 75 minutes.
+#
+# | exercise | you write | points |
+# |---|---|---|
+# | `tensor_bytes` | the bytes of a tensor | 3 |
+# | `matmul_cost` | FLOPs and bytes of a matrix product | 3 |
+# | `roofline_time` | the least time of a piece of work, and what sets it | 3 |
+# | `predict_h100` | that of a copy and of a product on an H100 | 3 |
+# | `ridge_rows` | from how many rows on arithmetic, and not memory, sets a layer's time | 3 |
 
 # %% setup="imports"
 import math

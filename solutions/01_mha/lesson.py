@@ -6,6 +6,15 @@
 # costs. Multi-head Latent Attention (MLA, lesson 02) exists to make that number smaller. You need PyTorch and no GPU.
 # The lesson takes about two hours.
 #
+# | exercise | you write | points |
+# |---|---|---|
+# | `predict_cache_bytes` | the bytes that a token takes in the cache | 2 |
+# | `attention` | causal attention and its log-sum-exp | 5 |
+# | `grouped_attention` | the same with heads that share keys and values | 4 |
+# | `KVCache` | a cache of fixed capacity | 4 |
+# | `CachedAttention` | a layer that decodes with it | 4 |
+# | `predict_decode_cost` | bytes, FLOPs and intensity of a step | 3 |
+#
 # A **head** is one attention with queries, keys and values of its own; a layer has many side by side.
 #
 # | symbol | meaning |

@@ -9,6 +9,15 @@
 # keys and values at every step, and you measure what that costs. Lesson 03 removes the cost. This lesson takes about
 # two and a half hours.
 #
+# | exercise | you write | points |
+# |---|---|---|
+# | `predict_latent_cache` | the bytes that a token takes, latent and expanded | 2 |
+# | `rms_normalize` | RMSNorm that survives float16 | 3 |
+# | `rotate_pairs` | RoPE on interleaved pairs | 3 |
+# | `latent_kv` | what MLA caches of a token | 3 |
+# | `naive_mla_attention` | attention over expanded keys and values | 5 |
+# | `mla_decode_step` | one token through a layer with a latent cache | 4 |
+#
 # Every exercise is graded on its own, with the right solutions of the earlier ones. `check` calls your own where it has
 # no others, and says so when something is wrong. Each may use 10 s and 512 MiB. The tensors are small; hidden cases
 # have other shapes: odd widths, one token, one head.

@@ -16,6 +16,16 @@
 # You write the **absorbed** form of MLA, which decode kernels compute, such as DeepSeek's FlashMLA. You count what it
 # saves and what it costs, and from where on the naive form is the better one. The lesson takes about two hours.
 #
+# | exercise | you write | points |
+# |---|---|---|
+# | `predict_macs` | MACs and cached words of both forms | 2 |
+# | `absorb_query` | the key weights into the query | 2 |
+# | `latent_attention` | attention over the latent cache | 5 |
+# | `absorb_output` | the value weights behind the softmax | 2 |
+# | `absorbed_mla_attention` | the whole absorbed form | 3 |
+# | `absorb_costs` | FLOPs and bytes of a whole step | 4 |
+# | `break_even_queries` | from how many query tokens on naive takes fewer FLOPs | 2 |
+#
 # | symbol | meaning | DeepSeek-V3 |
 # |---|---|---|
 # | B, S, T | batch, new query tokens per sequence, context length (the S new tokens included) | |

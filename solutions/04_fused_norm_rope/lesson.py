@@ -13,6 +13,14 @@
 # full size: with a GPU it measures, without one it works out the time on an H100. The limits of an exercise are 10 s
 # and 512 MiB for all its cases. Hidden cases have odd sizes.
 #
+# | exercise | you write | points right | points fast |
+# |---|---|---|---|
+# | `predict_norm_bytes` | the bytes that an RMSNorm moves, eager and fused | 2 | |
+# | `scale_add` | a first kernel: alpha · x + y | 2 | 1 |
+# | `rms_norm` | an RMSNorm in one kernel | 4 | 3 |
+# | `apply_rope` | RoPE in one kernel | 4 | 3 |
+# | `rope_query_key` | RoPE of queries and of the key that all heads share, in one launch | 3 | 2 |
+#
 # | symbol | meaning | DeepSeek-V3 |
 # |---|---|---|
 # | B, S, H | sequences in the batch, new tokens per sequence, heads | H = 128 |
