@@ -48,18 +48,32 @@ def draw_cases(exercise: Exercise, seed: str, hidden: bool = True, own: str = ""
 
 
 def noise_for(exercise: Exercise, case: Case, seed: str) -> Arguments:
-    """Return arguments with the same integers, and noise in place of data; where there is none, other integers."""
+    """Return arguments with the same integers and other data; where there is no data, other integers.
+
+    The data are drawn as those of the case, so that what a program asks of them has the same answer nearly always. What
+    is not finite stays where it is.
+    """
     generator = torch.Generator().manual_seed(_digest(seed, exercise.name, "noise"))
+    drawn = exercise.inputs(generator, **case.params)
     if not any(map(is_data, tensors_in(case.arguments))):
-        return exercise.inputs(generator, **case.params)
+        return drawn
+    others = [*tensors_in(drawn)]
+    alike = len(others) == len([*tensors_in(case.arguments)])
 
     def other(tensor: torch.Tensor) -> torch.Tensor:
+        new = others.pop(0) if alike else None
         if not is_data(tensor):
             return tensor.clone()
-        if tensor.is_floating_point():
-            values = torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
-        else:
-            values = torch.randint(0, 256, tensor.shape, generator=generator).to(tensor.dtype)
+        if not tensor.is_floating_point():
+            return torch.randint(0, 256, tensor.shape, generator=generator).to(tensor.dtype)
+        values, own = torch.randn(tensor.shape, generator=generator), tensor.double()
+        if new is not None and new.shape == tensor.shape:
+            new = new.double()
+            finite = new.isfinite()
+            size = new[finite].square().mean().sqrt().nan_to_num(1.0)
+            new = new.where(finite, values * size).where(own.isfinite(), own)
+            values = values * size if torch.equal(new, own) else new  # a table, say, that is the same in each drawing
+        values = values.to(tensor.dtype).contiguous()
         return spread(values, tensor.stride()) if is_gapped(tensor) else values
 
     return mapped(case.arguments, other)
