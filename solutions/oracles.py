@@ -6,7 +6,7 @@ The letters are those of `drawing`. An oracle takes the exercise's arguments by 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -324,6 +324,16 @@ def sum_mistakes(attention: Oracle) -> tuple[Mistake, ...]:
             )
         ),
     )
+
+
+def other_scales(oracle: Oracle, right: str, scales: Mapping[str, Callable[[Arguments], float]]) -> Iterator[Mistake]:
+    """Return mistakes of the softmax scale, by how each is written; `oracle` takes it as `scale`. `right` is right."""
+
+    def scaled_by(scale: Callable[[Arguments], float]) -> Oracle:
+        return lambda **given: oracle(**{**given, "scale": scale(given)})
+
+    for told, scale in scales.items():
+        yield Mistake("another scale", f"the scores are scaled by {told}, expected {right}", scaled_by(scale))
 
 
 CROSSED = "query and key hold their two parts in different orders: join them in one order in both"

@@ -6,8 +6,6 @@ This is the trusted side. It holds the seed, the oracle and the clock, and sees 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +19,7 @@ from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for
 from autograder.judging.compare import Calls, Difference, assess
 from autograder.judging.exercise import Exercise, upcast
-from autograder.judging.program import Cell
+from autograder.judging.program import Cell, digest_of
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
 from autograder.text import one_line, quoted
 
@@ -78,7 +76,7 @@ def judge(
     started = time.monotonic()
     cells = [dataclasses.asdict(cell) for cell in program]
     try:
-        cases = draw_cases(exercise, seed, hidden, hashlib.sha256(json.dumps(cells).encode()).hexdigest())
+        cases = draw_cases(exercise, seed, hidden, digest_of(program))
     except Exception as error:
         return fault(exercise, f"its cases cannot be drawn: {error!r}")
     if untested := set(range(len(exercise.parts))) - {case.part for case in cases}:

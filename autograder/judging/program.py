@@ -12,13 +12,15 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
+import hashlib
+import json
 import re
 import sys
 import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 MAX_CODE = 1 << 17  # characters of a cell; what is longer is not parsed, and counts as broken
@@ -60,6 +62,11 @@ class Cell:
     source: str
     required: bool = False
     gives: str = ""
+
+
+def digest_of(program: Sequence[Cell]) -> str:
+    """Return what tells a program from others: places that are drawn for it are of no use to another one."""
+    return hashlib.sha256(json.dumps([asdict(cell) for cell in program]).encode()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,7 +54,7 @@ from triton.experimental.gluon.language.nvidia import hopper
 MAX_SOURCE = 2 * MAX_CODE  # characters of all cells
 MAX_NODES = 20_000  # of all functions
 HEURISTICS = "triton.heuristics"
-IGNORED = ("noinline",)  # what is called is written into its callers, so that it is counted where it runs
+NOINLINE = "has noinline: what a kernel calls is graded as a part of it, and Triton gives no block to such a helper"
 Import = ast.Import | ast.ImportFrom
 TYPE = re.compile(r"[\w.* ]{1,40}")  # an annotation that may name a type
 MAX_HELPERS = 30  # that call one another in a chain
@@ -328,10 +328,12 @@ class _Writer:
         jit = _expression(name, decorator)
         if not isinstance(decorator, ast.Call):
             return jit
+        if any(each.arg == "noinline" for each in decorator.keywords):
+            raise self.refuse(NOINLINE)
         options = [self.option(each) for each in decorator.keywords]
         if decorator.args or None in options:
             raise self.refuse(f"has the decorator `{_text(decorator)}`: @triton.jit takes literal options only")
-        return _copy(decorator, func=jit, args=[], keywords=[each for each in options if each.arg not in IGNORED])
+        return _copy(decorator, func=jit, args=[], keywords=options)
 
     def option(self, node: ast.keyword) -> ast.keyword | None:
         value = ast.Tuple(node.value.elts, ast.Load()) if isinstance(node.value, ast.List) else node.value

@@ -96,7 +96,7 @@ ALLOWED = frozenset(
         *(f"math.{name}" for name in MATH_VALUES | MATH_CALLS),
     ]
 )
-OPTIONS = _words("do_not_specialize do_not_specialize_on_alignment noinline debug")
+OPTIONS = _words("do_not_specialize do_not_specialize_on_alignment debug")
 # These take a message, which may be an f-string.
 MESSAGES = _words("print tl.device_assert tl.device_print tl.static_assert tl.static_print")
 

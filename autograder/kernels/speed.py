@@ -18,7 +18,7 @@ from typing import Any
 from autograder.isolation.sandbox import SandboxError
 from autograder.judging import judge
 from autograder.judging.exercise import Exercise, Part
-from autograder.judging.program import Cell
+from autograder.judging.program import Cell, digest_of
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
 from autograder.kernels import cost_model
 from autograder.kernels.answers import Answers
@@ -122,7 +122,8 @@ def model(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, s
     floor = speed.floor(**speed.case)
     slack = 0.0 if seed else -SAMPLED  # what a check, which has none, finds fast enough a grader does
 
-    full = FullSize(exercise, seed) if speed.axes else None
+    own = f"{seed} {digest_of(program)}"  # what a verdict says of the places that were looked at is of no use to others
+    full = FullSize(exercise, own) if speed.axes else None
 
     @_at_full_size()
     def timed(known: Known | None) -> Modelled:

@@ -21,6 +21,7 @@ from ..oracles import (
     base_2_mistake,
     causal,
     mask_mistakes,
+    other_scales,
     slips,
     sum_mistakes,
     weighed,
@@ -116,6 +117,14 @@ def _attention(q, k, v, axis=-1, slip="", **wrong):
     return torch.einsum("bsht,bthd->bshd", weights, v), lse
 
 
+OTHER_SCALES = {
+    "√Dh": lambda a: a["q"].shape[3] ** 0.5,
+    "1/√T": lambda a: a["k"].shape[1] ** -0.5,
+    "1/√H": lambda a: a["q"].shape[2] ** -0.5,
+    "1/√(H·Dh)": lambda a: (a["q"].shape[2] * a["q"].shape[3]) ** -0.5,
+}
+
+
 def _future_at(q, k, v, score):
     """Scores of the future at `score` in place of -inf: they may still get a weight."""
     scores = _scores(q, k)
@@ -193,6 +202,7 @@ ATTENTION = Exercise(
             "the scores are scaled by 1/Dh, expected 1/√Dh",
             lambda **a: _attention(**a, scale=1 / a["q"].shape[-1]),
         ),
+        *other_scales(_attention, "1/√Dh", OTHER_SCALES),
         *mask_mistakes(_attention, "q", "k"),
         *axis_mistakes(_attention),
         Mistake(
@@ -327,6 +337,7 @@ GROUPED_ATTENTION = Exercise(
         Mistake(
             "no scale", "the scores are not divided by √Dh: expected q·k/√Dh", lambda **a: _consecutive(**a, scale=1.0)
         ),
+        *other_scales(_consecutive, "1/√Dh", OTHER_SCALES),
         *mask_mistakes(_consecutive, "q", "k"),
     ),
     needs=("attention",),

@@ -634,6 +634,8 @@ class KVCache:
         {"torch.softmax(scores, dim=-1)": "torch.exp(scores - scores.amax(-1, keepdim=True))"},
         "divide it by the sum of exp(score)",
     ),
+    slip("pat", "times the root", "attention", {"/ math.sqrt": "* math.sqrt"}, "scaled by √Dh, expected 1/√Dh"),
+    slip("pau", "the root of T", "grouped_attention", {"sqrt(q.shape[-1])": "sqrt(k.shape[1])"}, "scaled by 1/√T"),
     slip("pim", "the largest score for lse", "attention", {"logsumexp(scores": "amax(scores"}, "add the logarithm", 1),
     slip(
         "piet",

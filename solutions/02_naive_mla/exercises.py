@@ -27,6 +27,7 @@ from ..oracles import (
     causal,
     mask_mistakes,
     norm_mistakes,
+    other_scales,
     rotated,
     slips,
     sum_mistakes,
@@ -577,6 +578,17 @@ def _expanded(
 
 _attention_slip = slips(_expanded)
 
+OTHER_SCALES = {
+    "1/√Dv": lambda a: a["w_uv"].shape[1] ** -0.5,
+    "1/√Dr": lambda a: a["q_rope"].shape[-1] ** -0.5,
+    "1/√R": lambda a: a["c_kv"].shape[-1] ** -0.5,
+    "1/√T": lambda a: a["c_kv"].shape[1] ** -0.5,
+    "1/√(H·(Dn+Dr))": lambda a: (a["q_nope"].shape[2] * (a["q_nope"].shape[-1] + a["q_rope"].shape[-1])) ** -0.5,
+    "1/(√Dn + √Dr)": lambda a: 1 / (a["q_nope"].shape[-1] ** 0.5 + a["q_rope"].shape[-1] ** 0.5),
+    "√(Dn+Dr)": lambda a: (a["q_nope"].shape[-1] + a["q_rope"].shape[-1]) ** 0.5,
+}
+
+
 ATTENTION = Exercise(
     name="naive_mla_attention",
     title="attention over expanded keys and values",
@@ -631,6 +643,7 @@ ATTENTION = Exercise(
             "the scores are scaled by 1/(Dn+Dr), expected 1/√(Dn+Dr): the root is missing",
             lambda **a: _expanded(**a, width=(a["q_nope"].shape[-1] + a["q_rope"].shape[-1]) ** 2),
         ),
+        *other_scales(lambda scale, **a: _expanded(**a, width=scale**-2), "1/√(Dn+Dr)", OTHER_SCALES),
         _attention_slip(
             "RoPE missing",
             "the RoPE part is missing from the scores: expected q_nope·k_nope + q_rope·k_rope",

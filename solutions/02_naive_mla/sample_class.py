@@ -649,6 +649,13 @@ def rms_normalize(x, weight, eps=1e-6):
         "the key's axis of one head goes behind S",
         1,
     ),
+    slip(
+        "wilma",
+        "two roots",
+        "naive_mla_attention",
+        {SCALE: "(math.sqrt(q_nope.shape[-1]) + math.sqrt(q_rope.shape[-1]))"},
+        "scaled by 1/(√Dn + √Dr), expected 1/√(Dn+Dr)",
+    ),
     *(
         slip(f"vera{n}", about, "naive_mla_attention", changes, words, score)
         for n, (about, changes, words, score) in enumerate(

@@ -31,6 +31,7 @@ from ..oracles import (
     base_2_mistake,
     causal,
     mask_mistakes,
+    other_scales,
     slips,
     sum_mistakes,
     weighed,
@@ -440,6 +441,16 @@ LATENT_ATTENTION = Exercise(
             "the scores are divided by `scale`, expected times `scale`: it is 1/√(Dn+Dr) already",
             lambda **a: _latent(**a | dict(scale=1 / a["scale"])),
         ),
+        *other_scales(
+            _latent,
+            "`scale`",
+            {
+                "`scale` twice": lambda a: a["scale"] ** 2,
+                "√`scale`": lambda a: a["scale"] ** 0.5,
+                "1/√R": lambda a: a["c_kv"].shape[-1] ** -0.5,
+                "1/√Dr": lambda a: a["q_rope"].shape[-1] ** -0.5,
+            },
+        ),
         _latent_slip(
             "RoPE term missing",
             "the scores lack q_rope·k_rope: without it attention does not know positions",
@@ -507,6 +518,18 @@ LATENT_ATTENTION = Exercise(
 # absorbed_mla_attention
 
 EXPANDABLE = 1000  # tokens; beyond, expanding takes the oracle seconds, and it absorbs
+
+
+OTHER_SCALES = {
+    "1/√Dv": lambda a: a["w_uv"].shape[1] ** -0.5,
+    "1/√Dr": lambda a: a["q_rope"].shape[-1] ** -0.5,
+    "1/√R": lambda a: a["c_kv"].shape[-1] ** -0.5,
+    "1/√T": lambda a: a["c_kv"].shape[1] ** -0.5,
+    "1/√(H·(Dn+Dr))": lambda a: (a["q_nope"].shape[2] * (a["q_nope"].shape[-1] + a["q_rope"].shape[-1])) ** -0.5,
+    "1/(√Dn + √Dr)": lambda a: 1 / (a["q_nope"].shape[-1] ** 0.5 + a["q_rope"].shape[-1] ** 0.5),
+    "1/√(Dn+Dr+R)": lambda a: sum(a[name].shape[-1] for name in ("q_nope", "q_rope", "c_kv")) ** -0.5,
+    "1": lambda a: 1.0,
+}
 
 
 def _mla(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, *, scale=None, latent_out=False):
@@ -615,6 +638,7 @@ ABSORBED_MLA_ATTENTION = Exercise(
             "the softmax scale is √(Dn+Dr), expected 1/√(Dn+Dr): `latent_attention` multiplies by it",
             lambda **a: _mla(**a, scale=(a["q_nope"].shape[-1] + a["q_rope"].shape[-1]) ** 0.5),
         ),
+        *other_scales(_mla, "1/√(Dn+Dr)", OTHER_SCALES),
         Mistake(
             "W_UK on the output",
             "the output is multiplied by w_uk: keys use w_uk, values use w_uv",

@@ -408,7 +408,7 @@ def latent_attention(q_latent, q_rope, c_kv, k_rope, scale):
         },
     ),
     Submission(
-        "wim",
+        "wieb",
         "projects the whole context, a stable softmax beside a log-sum-exp by hand",
         patches=(
             replace("latent_attention", "lse = torch.logsumexp(scores, dim=-1)", "lse = scores.exp().sum(-1).log()"),
@@ -627,6 +627,20 @@ def break_even_queries(T, Dn, Dr, Dv, R):
                 ("zeros for what is hidden", {"-math.inf": "0.0"}, "a weight like any other", 2),
             )
         )
+    ),
+    slip(
+        "wies",
+        "the scale once more",
+        "latent_attention",
+        {"(scores * scale)": "(scores * scale * scale)"},
+        "scaled by `scale` twice, expected `scale`",
+    ),
+    slip(
+        "wolf",
+        "the latent's width",
+        "absorbed_mla_attention",
+        {SCALE: "1 / math.sqrt(c_kv.shape[-1])"},
+        "scaled by 1/√R, expected 1/√(Dn+Dr)",
     ),
     slip("wout", "no root", "absorbed_mla_attention", {SCALE: SCALE.replace("math.sqrt", "")}, "the root is missing"),
     Submission(

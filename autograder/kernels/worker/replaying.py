@@ -39,6 +39,7 @@ GUARD = 1 << 12
 ALIGNMENT = 1 << 9
 BESIDE = 21  # programs that run with a sample of three: for their results, and to see that they do as much
 LONGER = 1.1  # times as much as any program that was counted: one that does more is counted too
+IDLE = 4  # programs that are looked at of those that store nothing
 LONGEST = {True: 50.0, False: 2.0}  # and at most so many, by whether a program may run twice
 PER_ELEMENT = ("tt.map_elementwise", "tt.reduce", "tt.scan")
 STEPS = 4  # in how much programs do, from one to the next: where there are more, a sample tells on average
@@ -228,7 +229,9 @@ class Compiled:
         try:
             check_option("num_warps", launch["warps"])
             signature, constants, _ = specialise(function, launch["args"])  # alignment decides nothing here
-            options = {"num_warps": launch["warps"]} if function.is_gluon() else {}  # layouts are of so many
+            options = {"debug": bool(launch["options"].get("debug") or function.debug)}  # whether assertions are made
+            if function.is_gluon():  # whose layouts are of so many warps
+                options["num_warps"] = launch["warps"]
             key = repr((launch["kernel"], signature, constants, options))
             if key not in self.known:
                 with diagnosed():
@@ -515,7 +518,9 @@ class _Launch:
         if counter is None:
             if again and self.programs and (busy := self._busy(per_axis, rng)) != grid:
                 chosen = [(self._number(at), each) for at, each in sample(busy, per_axis, rng)]
-                chosen.append((self.programs - 1, self.programs - math.prod(busy)))
+                idle = sorted({self.programs - 1, *(self._beyond(busy, rng) for _ in range(IDLE))})
+                each, rest = divmod(self.programs - math.prod(busy), len(idle))
+                chosen += [(number, each + (n < rest)) for n, number in enumerate(idle)]
             counter, ran = count(chosen, exact), {number for number, _ in chosen}
         counter.unwritten |= seen
         near = counter.neighbours(grid, self.programs) - (set(counter.weights) if again else ran)
@@ -558,6 +563,14 @@ class _Launch:
                 low, high = (middle, high) if stores(middle) else (low, middle)
             busy[axis] = high
         return busy
+
+    def _beyond(self, busy: Sequence[int], rng: Random | None) -> int:
+        """Return a program that is not in the part of the grid given."""
+        rng = rng or Random(0)
+        while True:
+            at = [rng.randrange(n) for n in self.grid]
+            if any(n >= end for n, end in zip(at, busy, strict=True)):
+                return self._number(at)
 
     def _untimed(self, number: int, times: float) -> ValueError:
         x, y, _ = self.grid

@@ -67,6 +67,23 @@ def test_right_kernels_are_right_there_too(workers, name):
     assert found.outcome in (Outcome.PASSED, Outcome.PARTIAL, Outcome.SLOW), found.reason
 
 
+def test_each_program_is_looked_at_in_places_of_its_own(workers, monkeypatch):
+    """So that what a verdict says of them is of no use to the next hand-in."""
+    secrets = []
+
+    class Noted(speed.FullSize):
+        @property
+        def options(self):
+            secrets.append(self.secret)
+            return super().options
+
+    monkeypatch.setattr(speed, "FullSize", Noted)
+    for source in (WHOLE, WHOLE, f"{WHOLE}# again\n"):
+        verdict(workers, source)
+    one, again, other = secrets
+    assert one == again != other
+
+
 WRONG = {
     "where there are many rows": ("x = x * (row < 40).to(tl.float32)", KERNEL),
     "in every second row": ("x = x * ((row < 40) | (row % 2 == 0)).to(tl.float32)", KERNEL),
