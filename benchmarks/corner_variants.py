@@ -98,6 +98,14 @@ def pieces(x_ptr, y_ptr, out_ptr, a, times, WIDTH: tl.constexpr, BLOCK: tl.const
     tl.store(out_ptr + offs, a * tl.load(x_ptr + offs).to(tl.float32) + tl.load(y_ptr + offs).to(tl.float32))
 
 
+@triton.jit
+def boxes(x_ptr, out_ptr, rows, WIDTH: tl.constexpr, BOX: tl.constexpr):
+    x = tl.make_tensor_descriptor(x_ptr, (rows, WIDTH), (WIDTH, 1), (256, BOX))
+    out = tl.make_tensor_descriptor(out_ptr, (rows, WIDTH), (WIDTH, 1), (256, BOX))
+    for col in range(0, WIDTH, BOX):
+        out.store([tl.program_id(0) * 256, col], x.load([tl.program_id(0) * 256, col]))
+
+
 def wait(x, turns, warps, programs):
     out = torch.empty_like(x)
     block = x.numel() // programs
@@ -139,6 +147,12 @@ def compute_integers(x, turns, kind):
 def take_apart(x, y, size, times):
     out = torch.empty_like(x)
     pieces[(x.numel() // 1024,)](x, y, out, 2.5, times, WIDTH=size // 2, BLOCK=1024, num_warps=4)
+    return out
+
+
+def take_boxes(x, size):
+    out = torch.empty_like(x)
+    boxes[(len(x) // 256,)](x, out, len(x), WIDTH=x.shape[1], BOX=size // 2, num_warps=4)
     return out
 
 
@@ -210,11 +224,36 @@ def sorted_rows(x):
     return x.sort(-1)[0]
 
 
+def is_among(x):
+    return torch.isin(x, x.flip(0))
+
+
+def greatest(x):
+    return x.topk(64)[0]
+
+
+def searched(x):
+    return torch.searchsorted(torch.arange(0, MIB, 16, device=x.device), x)
+
+
+def in_buckets(x):
+    return torch.bucketize(x, torch.arange(0, MIB, 16, device=x.device))
+
+
+def counted(x):
+    return torch.bincount(x, minlength=MIB)
+
+
+def one_of_each_run(x):
+    return torch.unique_consecutive(x >> 10)
+
+
 def cumulated(x):
     return x.cumsum(-1)
 
 
 MIB = 1 << 20
+WAIT = ("is_among", "counted", "one_of_each_run")  # for a number from the GPU, which no graph can
 FLOATS = ("fma", "exp", "greatest", "bf16 and back")
 INTEGERS = (
     "multiply",
@@ -256,6 +295,10 @@ CORNERS: list[tuple[str, str, dict[str, tuple[tuple[int, ...], str]], dict[str, 
         for order, times in (("in order", 1), ("15 apart", 65521), ("mixed", 26681)) for size in (32, 64, 128, 2048)
     ),
     *(
+        (f"boxes of {size} bytes a row", "take_boxes", {"x": ((1 << 20, 64), "bfloat16")}, {"size": size})
+        for size in (16, 32, 128)
+    ),
+    *(
         (f"{name}: {kind}", f"compute_{name}", {"x": ((2112 * 1024,), dtype)}, {"turns": 64, "kind": kind})
         for name, dtype, kinds in (("floats", "float32", FLOATS), ("integers", "int32", INTEGERS))
         for kind in kinds
@@ -283,6 +326,13 @@ CORNERS: list[tuple[str, str, dict[str, tuple[tuple[int, ...], str]], dict[str, 
         for launcher in ("sorted_rows", "cumulated")
         for shape in ((4096, 4096), (64, 131072), (4 * MIB,))
         for dtype in ("int64", "float32")
+    ),
+    *(
+        (f"torch: {launcher} {'x'.join(map(str, shape))} int64", launcher, {"x": (shape, "int64")}, {})
+        for launcher, shape in (
+            ("is_among", (MIB,)), ("greatest", (4096, 4096)), ("greatest", (4 * MIB,)),
+            *((name, (4 * MIB,)) for name in ("searched", "in_buckets", "counted", "one_of_each_run")),
+        )
     ),
     ("torch: cast_and_turned 8192x4096 bfloat16", "cast_and_turned", {"x": ((8192, 4096), "bfloat16")}, {}),
 ]  # fmt: skip

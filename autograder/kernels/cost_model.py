@@ -42,11 +42,16 @@ TURNED = 0.57
 PACES = {
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"), 0.3),
     **dict.fromkeys(("sort", "argsort", "_unique2"), 0.06),
+    # These on an H100, benchmarks/model_corners_h100.json
+    **dict.fromkeys(("searchsorted", "bucketize", "topk"), 0.08),
+    **dict(bincount=0.11, unique_consecutive=0.16, isin=0.005),
 }
+ASKED = ("searchsorted", "bucketize")  # whose time goes by what is looked for, not by where
 ONE_BY_ONE = ("flip", "roll")  # that torch moves by elements, as what it converts
 NEW = 39  # the bin of what a program had not touched before: see `kernels.worker.replaying`
-# Measured on an H100: the share of the time for what a line lacks that is lost though other programs fetch it at about
-# the same time. That time is the whole where they do not: see `kernels.worker.counting.LEAST`.
+# Measured on an H100, benchmarks/model_corners_h100.json: the share of the time for what a line lacks that is lost
+# though other programs fetch it at about the same time. That time is the whole where they do not: see
+# `kernels.worker.counting.LEAST`.
 NEARBY = 0.15
 FITTED = Path(__file__).parent / "cost_constants.json"
 
@@ -522,9 +527,9 @@ def _cycles(event: Mapping[str, Any], converts: bool, k: Constants) -> float:
     reads, each takes a sector: of several operands in those of that operand, of one in all that are made of it.
     """
     name, made = _name(event["op"]), _elements(event)
-    if name in PACES:
-        return made / PACES[name]
     seen = [*views_in(event.get("args") or ())]
+    if name in PACES:
+        return max([made, *(math.prod(view["shape"]) for view in seen if name not in ASKED)]) / PACES[name]
     target, places = next(iter(event.get("out") or seen), None), [id(view) for view in (control(event) if seen else ())]
     data = [view for view in seen if id(view) not in places]
     orders = [(_order(view, target), math.prod(view["shape"])) for view in data]
