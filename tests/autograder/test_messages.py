@@ -122,6 +122,16 @@ IN_THE_LAUNCHER = {
     "a program too few": ("(len(x),)]", "(len(x) - 1,)]", ["1 of 3 entries: no store wrote 1 of them"]),
     "None": ("alpha, B", "None, B", ["line 6", "None takes part in this"]),
     "a text": ("alpha, B", "'a', B", ["line 6", "a string takes part in this"]),
+    "a whole number of NumPy's": (
+        "x.shape[1], x",
+        "numpy.int64(20), x",
+        ["line 19", "argument D is a int64; ", "pass int("],
+    ),
+    "a number of NumPy's": (
+        "alpha, B",
+        "numpy.float32(alpha), B",
+        ["line 19", "argument alpha is a float32", "pass float("],
+    ),
     "a shape": ("x.shape[1], x", "x.shape, x", ["in line 19", "argument D is a Size; tensors, tensor descriptors"]),
 }
 
