@@ -437,6 +437,7 @@ DECODE = Exercise(
         finite_mask(decoded),
     ),
     kernel=True,
+    launches=1,
     speed=Speed(
         points=3,
         case=dict(B=128, H=16, T=4096, **WIDE),
@@ -694,6 +695,7 @@ SPLIT = Exercise(
         finite_mask(_splits),
     ),
     kernel=True,
+    launches=1,
     speed=Speed(
         points=3,
         case=dict(B=1, H=16, T=8192, num_splits=64, **WIDE),
