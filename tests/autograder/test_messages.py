@@ -404,6 +404,30 @@ def test_a_number_without_a_name_is_told_by_a_factor_or_a_term(answer):
     assert says in every_case(*made)
 
 
+NOTHING_KEPT = {  # exercises, and what is told of a result of zeros, which some mistakes give in narrow cases
+    ("05_fused_scores_softmax", "scaled_matmul"): "kept, as in acc = tl.dot(x, y, acc)?",
+    ("05_fused_scores_softmax", "attention_score"): "is the store reached",
+    ("03_absorption", "absorb_query"): "what is computed does not reach it",
+}
+
+
+@pytest.mark.parametrize("exercise", NOTHING_KEPT)
+def test_a_result_of_zeros_in_all_calls_is_called_that(exercise):
+    told = every_case(*exercise, lambda exercise, given: 0 * exercise.oracle(**upcast(given)))
+    assert "in all calls it is 0 throughout" in told
+    assert NOTHING_KEPT[exercise] in told
+
+
+def test_a_tail_left_out_is_told_though_the_first_case_then_has_zeros():
+    def rounded_down(exercise, given):
+        return exercise.oracle(
+            **{name: x[:, : x.shape[1] // 64 * 64] for name, x in given.items() if name != "scale"},
+            scale=given["scale"],
+        )
+
+    assert "columns that do not fill a turn" in every_case("05_fused_scores_softmax", "scaled_matmul", rounded_down)
+
+
 def test_a_cache_that_counts_calls_is_told_its_length():
     def appended(exercise, given):
         results, lengths = exercise.oracle(**upcast(given)), iter(range(99))
