@@ -95,6 +95,7 @@ IN_A_KERNEL = {
         LOAD + "    x = tl.where(0 <= cols & cols < D, x, 0.0)\n",
         ["line 6", "put each comparison into parentheses"],
     ),
+    "a product by @": (LOAD, LOAD + "    x = x @ x\n", ["in line 6", "write tl.dot(x, y)"]),
     "a size that is no constant": (LOAD, LOAD.replace("cols, m", "tl.arange(0, D), m"), ["5", "BLOCK: tl.constexpr"]),
 }
 HELPER = "def twice(x):\n    return 2 * x\n"
@@ -173,6 +174,31 @@ def test_so_it_is_in_the_notebook(helper):
         running.run_cell("own", cell, space)
         space["row_sum"](torch.ones(3, 20), 1.0)
     assert "a kernel calls twice, which is no function of kernels" in running.describe_error(raised.value)["message"]
+
+
+CALLED = {
+    "in a loop": ("    total += x\n", "    for n in range(0, D):\n        x = add(x, n)\n"),
+    "twice": (
+        "    for n in range(0, x):\n        total = tl.full((64,), n, tl.float32)\n",
+        "    x = add(add(x, D), D)\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("where", CALLED)
+def test_a_helper_that_returns_nothing_is_told_to(workers, where):
+    body, call = CALLED[where]
+    source = f"@triton.jit\ndef add(total, x):\n{body}{KERNEL.replace(LOAD, LOAD + call)}"
+    told(verdict(workers, RIGHT, source).reason, ["`for n in ", "a helper whose result is used must return it"])
+
+
+def test_a_method_of_an_argument_of_1_is_told_of_tl_cast(workers):
+    of_one = RIGHT.replace("x.stride(0), ", "x.stride(1), ")
+    method, cast = "20 * stride.to(tl.int64)", "20 * tl.cast(stride, tl.int64)"
+    reason = verdict(workers, of_one, KERNEL.replace("row * stride", f"row * {method}")).reason
+    told(reason, ["line 5", "an argument of 1", "write tl.cast(n, tl.int64)"])
+    exercise = dataclasses.replace(ROW_SUM, parts=(Part("wide", 1, [{"rows": 3, "width": 20}]),))
+    assert verdict(workers, of_one, KERNEL.replace("row * stride", f"row * {cast}"), exercise).score
 
 
 def told(reason, says):
