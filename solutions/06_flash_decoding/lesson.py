@@ -66,7 +66,8 @@ plots.processors({f"B = {B}, H = {H}": B * -(-H // 16) for B, H in ((1, 16), (1,
 # - An SM is busy if it has a program; there are 132.
 # - R = 512, Dr = 64. The cache has 2 bytes a word and is read once: programs that share it meet it in the L2.
 # - A partial result is, for each head, R numbers and its lse, in float32. One kernel writes it, the next one
-#   reads it. With one split there are none: the kernel writes the result itself.
+#   reads it. So it is for a split that gets no token, too. With one split there are none: the kernel writes the
+#   result itself.
 #
 # The last number asked for is the point where a split no longer pays in bytes: at how many tokens per split do
 # the partial results move as many bytes as the cache?
@@ -99,7 +100,7 @@ def predict_splits(B, H, T, num_splits):
       programs       of the decode kernel
       busy_sms       multiprocessors that have at least one
       cache_bytes    of the cache, read once
-      partial_bytes  of partial results, written and read; 0 for one split
+      partial_bytes  of partial results, written and read, also of splits that get no token; 0 for one split
       even_tokens    tokens in a split at which its partial results, if there are any, and its part of the cache
                      move equally many bytes: a float, which does not depend on B, T or num_splits
 
