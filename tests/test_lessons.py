@@ -53,6 +53,13 @@ def test_who_takes_the_last_slow_step_for_the_knee_is_told_so_and_not_0_over_0()
         assert 1e6 * (high - low) / (after - before) > case["bandwidth"], part.name
 
 
+def test_a_launch_that_the_starter_asks_for_is_the_only_one_that_is_right():
+    kernels = [(COURSE.lesson(name), each) for name in LESSONS for each in COURSE.exercises(name) if each.kernel]
+    asked = [each for lesson, each in kernels if "in one launch" in lesson.solutions[each.name]]
+    assert len(asked) > 12
+    assert {each.name for each in asked if each.launches != 1} == set()
+
+
 def test_every_lessons_kernels_are_compared_before_they_are_timed():
     timed = [each for lesson in LESSONS for each in COURSE.exercises(lesson) if each.speed]
     assert len(timed) > 12

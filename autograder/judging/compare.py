@@ -16,6 +16,10 @@ from autograder.judging.formula import Answer, explained
 
 ROW_FACTOR = 10.0
 REFUSED = "ValueError"  # how begins what a session (see `isolation.worker.running`) gives for a step that raised it
+ZERO = {  # what to look for where a result is 0 throughout, of a kernel and of operations of torch
+    True: "is the store reached, its mask true, and what a function returns kept, as in acc = tl.dot(x, y, acc)?",
+    False: "what is computed does not reach it",
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ def assess(exercise: Exercise, arguments: Arguments, result: Any, calls: Calls |
     if found is None:
         wrong = exercise.consistent(result, **arguments) if exercise.consistent else None
         return Difference(wrong) if wrong else _other_dtype(exercise, arguments, result)
+    if calls and calls.zero(found.where):
+        return replace(found, reason=f"{found.reason}; in all calls it is 0 throughout: {ZERO[exercise.kernel]}")
     fitting = (
         each
         for each in exercise.mistakes
@@ -97,6 +103,17 @@ class Calls:
                 return None
             answers.append(Answer(got, right, dict(_sizes(arguments))))
         return explained(answers)
+
+    def zero(self, name: str | None) -> bool:
+        """Return whether a tensor of the results is 0 throughout in every call, which no known mistake tells then."""
+        names = list(self._exercise.returns)
+        place = names.index(name) if name in names else None
+
+        def nothing(result: Any) -> bool:
+            value = result[place] if len(names) > 1 and isinstance(result, list | tuple) else result
+            return isinstance(value, torch.Tensor) and not value.any()
+
+        return place is not None and all(nothing(result) for _, result in self._given)
 
     @property
     def wrong(self) -> int:

@@ -533,6 +533,9 @@ check_speed("scale_add")
 # has the same bars as above, but all points take 4 times eager PyTorch's speed. Its floor is the 140 µs of "fused". To
 # read `x` from memory a second time would take half as much again.
 #
+# One launch is enough. Several are right too, and each of them takes its time, as does a cast of the result behind
+# them. Where an exercise says "in one launch", more are refused.
+#
 # <details><summary>Hint 1</summary>
 #
 # The grid is `(N,)`. `tl.program_id(0)` is the row, `tl.arange(0, BLOCK_D)` are its columns, `BLOCK_D` is
@@ -572,7 +575,7 @@ def rms_norm_kernel(x_ptr, weight_ptr, out_ptr, W, D, eps, BLOCK_D: tl.constexpr
 
 
 def rms_norm(x, weight, eps=1e-6):
-    """RMSNorm of the first D columns of each row, in one launch.
+    """RMSNorm of the first D columns of each row.
 
     x: [N, W], contiguous; weight: [D], D <= W and D <= 8192, same dtype; eps: float.
     Returns a new tensor [N, D] of the dtype of x. Launches rms_norm_kernel.
@@ -874,7 +877,7 @@ def rope_kernel(x_ptr, cos_ptr, sin_ptr, out_ptr, S, H, P, BLOCK_H: tl.constexpr
 
 
 def apply_rope(x, cos, sin):
-    """Turn each pair (x[2i], x[2i+1]) by the angle of its token, in one launch.
+    """Turn each pair (x[2i], x[2i+1]) by the angle of its token.
 
     x: [B, S, H, Dr], contiguous; cos, sin: [S, Dr/2], float32.
     Returns a new tensor of the shape and dtype of x. Launches rope_kernel.

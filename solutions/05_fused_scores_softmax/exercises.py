@@ -282,6 +282,7 @@ MATMUL = Exercise(
         Mistake("float16 accumulator", FLOAT16_SUM, _overflowing(_matmul)),
     ),
     kernel=True,
+    launches=1,
     speed=Speed(
         points=1,
         case=dict(M=128, N=65536, K=512, dtype=BF16),
@@ -955,6 +956,7 @@ LONG = Exercise(
         Mistake("NaN rows", NOTHING_SEEN, _empty_rows(lambda T: math.nan)),
     ),
     kernel=True,
+    launches=1,
     speed=Speed(
         points=2,
         case=dict(lens=(98304, 49152, 86016, 97000), S=1, H=128, T=98304, dtype=FLOAT),

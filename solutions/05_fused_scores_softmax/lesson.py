@@ -277,7 +277,8 @@ else:
 # | `scale` | | float |
 # | returns | [M, N] | that of `x` |
 #
-# M, N and K are any numbers from 1 on. So there are three masks: rows of x, rows of y, columns in the last turn.
+# One launch. M, N and K are any numbers from 1 on. So there are three masks: rows of x, rows of y, columns in the
+# last turn.
 #
 # **Points for speed.** The case is M = 128, N = 65536, K = 512 in bfloat16. A kernel at 0.25 of the floor's speed
 # gets half of the points, one at 0.45 gets all.
@@ -338,7 +339,7 @@ def scaled_matmul(x, y, scale):
     """Return scale * x @ y.T, in one launch.
 
     x: [M, K]; y: [N, K], same dtype; both contiguous. scale: float.
-    Returns a new tensor [M, N] of the dtype of x. Launches scaled_matmul_kernel.
+    Returns a new tensor [M, N] of the dtype of x. Launches scaled_matmul_kernel once.
 
     The traps: K need not be a multiple of the block; scale before the result becomes float16.
     """
@@ -404,8 +405,9 @@ matrices(
 # | `Dn` | | int |
 # | returns | [B, S, H, T], no mask | that of `q_latent` |
 #
-# All are contiguous. Both products and the scale in one launch. R and Dr are any numbers. The same loop serves
-# both products, so it is a function of its own: it takes the accumulator and returns it.
+# All are contiguous. One launch is enough for both products and the scale; more are right, and slower. R and Dr are
+# any numbers. The same loop serves both products, so it is a function of its own: it takes the accumulator and
+# returns it.
 #
 # **Points for speed.** The case is a decode step: B = 32, S = 1, H = 128, T = 4096 in
 # bfloat16. Half of the points: 0.3 of the floor's speed. All: 0.5 of it, and 1.5 times the speed of eager
@@ -473,7 +475,7 @@ def attention_score_kernel(
 
 
 def attention_score(q_latent, q_rope, c_kv, k_rope, Dn):
-    """Scores of absorbed queries, (q_latent · c_kv + q_rope · k_rope) / √(Dn + Dr), in one launch.
+    """Scores of absorbed queries, (q_latent · c_kv + q_rope · k_rope) / √(Dn + Dr).
 
     q_latent: [B, S, H, R]; q_rope: [B, S, H, Dr]; c_kv: [B, T, R]; k_rope: [B, T, Dr]. All contiguous, of one dtype.
     Dn: int, the width of a head without position, before absorption.
@@ -586,7 +588,7 @@ print("the same, less maximum:", (p / p.sum()).tolist())
 # | `seq_lens` | [B], 0 to T | int32 |
 # | returns | [B, S, H, T], zeros where nothing is seen | that of `scores` |
 #
-# T is at most 16384. Compute in float32.
+# T is at most 16384. Compute in float32. One launch is enough; more are right, and slower.
 #
 # **Points for speed.** The case is B = 2 sequences of 2500 and 4096 tokens, S = 1024 queries, H = 16, T = 4096 in
 # bfloat16. Half of the points: 0.4 of the floor's speed. All: 0.55 of it, and 2 times the speed of eager PyTorch.
@@ -635,7 +637,7 @@ def masked_softmax_kernel(scores_ptr, seq_lens_ptr, out_ptr, S, H, T, BLOCK_N: t
 
 
 def masked_softmax(scores, seq_lens):
-    """Softmax of each row over the positions that its query sees, in one launch.
+    """Softmax of each row over the positions that its query sees.
 
     scores: [B, S, H, T], contiguous, T <= 16384; seq_lens: [B], int32, 0 to T.
     Query s of sequence b sees the first seq_lens[b] - (S - 1 - s) positions. What scores hold elsewhere is not used.
@@ -700,7 +702,7 @@ print(f"{row.max():31.3f} {'':8} {(row - row.max()).exp().sum():12.4f}   by defi
 #
 # ## Exercise: long_softmax
 #
-# As `masked_softmax`, with rows of any length in blocks of `LONG_BLOCK`.
+# As `masked_softmax`, with rows of any length in blocks of `LONG_BLOCK`, in one launch.
 #
 # | | shape | dtype |
 # |---|---|---|
@@ -765,7 +767,8 @@ def long_softmax(scores, seq_lens):
     """Softmax of each row over the positions that its query sees, rows in blocks, in one launch.
 
     scores: [B, S, H, T], contiguous, any T; seq_lens: [B], int32, 0 to T; sight as in masked_softmax.
-    Returns a new tensor of the shape and dtype of scores, zeros where nothing is seen. Launches long_softmax_kernel.
+    Returns a new tensor of the shape and dtype of scores, zeros where nothing is seen. Launches long_softmax_kernel
+    once.
 
     The traps: maximum and sum belong to the row, not to a block; the last block is not full.
     """

@@ -132,6 +132,12 @@ PREDICT = Exercise(
         _slip(
             "partials of one split", "with one split there are no partials: it writes the result itself", whole=False
         ),
+        _slip(
+            "splits with tokens alone",
+            "splits that get no token are left out: where T is less than num_splits they have a program all the same, "
+            "and partial results",
+            lambda T, num_splits, **_: {"num_splits": min(num_splits, T)},
+        ),
     ),
 )
 
@@ -437,6 +443,7 @@ DECODE = Exercise(
         finite_mask(decoded),
     ),
     kernel=True,
+    launches=1,
     speed=Speed(
         points=3,
         case=dict(B=128, H=16, T=4096, **WIDE),
@@ -496,6 +503,21 @@ _splits = _split_by(_bounds)
 def _rounded_down(length: int, T: int, num_splits: int, split: int) -> tuple[int, int]:
     share = length // num_splits
     return split * share, (split + 1) * share
+
+
+def _rest_to_the_last(length: int, T: int, num_splits: int, split: int) -> tuple[int, int]:
+    share = length // num_splits
+    return split * share, length if split == num_splits - 1 else (split + 1) * share
+
+
+def _rest_to_the_first(length: int, T: int, num_splits: int, split: int) -> tuple[int, int]:
+    share, rest = divmod(length, num_splits)
+    first = split * share + min(split, rest)
+    return first, first + share + (split < rest)
+
+
+def _proportional(length: int, T: int, num_splits: int, split: int) -> tuple[int, int]:
+    return split * length // num_splits, (split + 1) * length // num_splits
 
 
 def _room_rounded_down(length: int, T: int, num_splits: int, split: int) -> tuple[int, int]:
@@ -643,6 +665,15 @@ SPLIT = Exercise(
             "use few splits; take ceil(length / num_splits)",
             _split_by(_room_rounded_down),
         ),
+        *(
+            Mistake(
+                "shared out in another way",
+                "the tokens are shared out in another way: split i has those from i · share up to (i + 1) · share, "
+                "with share = ceil(length / num_splits), so that the last splits have fewer, or none",
+                _split_by(bounds),
+            )
+            for bounds in (_rest_to_the_last, _rest_to_the_first, _proportional)
+        ),
         Mistake(
             "last token lost",
             "the last token of the sequence is in no split: offs_n < length",
@@ -694,6 +725,7 @@ SPLIT = Exercise(
         finite_mask(_splits),
     ),
     kernel=True,
+    launches=1,
     speed=Speed(
         points=3,
         case=dict(B=1, H=16, T=8192, num_splits=64, **WIDE),

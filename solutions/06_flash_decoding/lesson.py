@@ -66,7 +66,8 @@ plots.processors({f"B = {B}, H = {H}": B * -(-H // 16) for B, H in ((1, 16), (1,
 # - An SM is busy if it has a program; there are 132.
 # - R = 512, Dr = 64. The cache has 2 bytes a word and is read once: programs that share it meet it in the L2.
 # - A partial result is, for each head, R numbers and its lse, in float32. One kernel writes it, the next one
-#   reads it. With one split there are none: the kernel writes the result itself.
+#   reads it. So it is for a split that gets no token, too. With one split there are none: the kernel writes the
+#   result itself.
 #
 # The last number asked for is the point where a split no longer pays in bytes: at how many tokens per split do
 # the partial results move as many bytes as the cache?
@@ -99,7 +100,7 @@ def predict_splits(B, H, T, num_splits):
       programs       of the decode kernel
       busy_sms       multiprocessors that have at least one
       cache_bytes    of the cache, read once
-      partial_bytes  of partial results, written and read; 0 for one split
+      partial_bytes  of partial results, written and read, also of splits that get no token; 0 for one split
       even_tokens    tokens in a split at which its partial results, if there are any, and its part of the cache
                      move equally many bytes: a float, which does not depend on B, T or num_splits
 
@@ -360,7 +361,8 @@ print("right" if error < 1e-2 else f"not yet: off by {error:.0%}")
 # | returns `lse` | [B, H], natural logarithm; −inf for length 0 | float32 |
 #
 # All are contiguous. R and Dr are powers of two, 16 or more, so a whole row is one block: `R: tl.constexpr`. H
-# and T are any numbers from 1 on. Both results must be written by the kernel. `tl.full([M], float("-inf"),
+# and T are any numbers from 1 on. One launch computes both results. A store converts to the dtype of what it writes
+# to; a cast behind the kernel is right as well, and takes the time of its bytes. `tl.full([M], float("-inf"),
 # tl.float32)` makes a block of one number; `range(0, length, BLOCK_N)` may end at a number that was loaded.
 #
 # **What fits.** While `tl.dot` works, its operands lie in shared memory: the query during the whole loop, and a
@@ -475,7 +477,7 @@ def latent_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
     q_latent: [B, H, R]; q_rope: [B, H, Dr]; c_kv: [B, T, R]; k_rope: [B, T, Dr]; float16 or bfloat16,
     contiguous; R and Dr are powers of two. seq_lens: [B], int32, 0 to T; scale: float.
     Returns out [B, H, R] in the dtype of the query and lse [B, H] in float32, natural logarithm; 0 and -inf for a
-    sequence of length 0. Launches latent_decode_kernel.
+    sequence of length 0. Launches latent_decode_kernel once.
 
     The traps: acc and l_i both have to be rescaled; a masked load gives a score of 0, not of -inf; 0/0.
     """
@@ -688,7 +690,7 @@ check_speed("split_decode")
 # | returns | `out` itself, and a new lse [B, H]; −inf where all parts are empty | lse: float32 |
 #
 # The caller brings `out`, as serving engines do: they own their memory, and so the result gets the dtype they
-# want. R is a power of two, P is any number from 1 to 256.
+# want. R is a power of two, P is any number from 1 to 256. One launch is enough; more are right, and slower.
 #
 # **Points for speed.** The case is P = 8, B = 32, H = 128, R = 512 into bfloat16. Half of the points: 0.3 of the
 # floor's speed. All: 0.45 of it, and 2 times the speed of eager PyTorch.
@@ -745,7 +747,7 @@ def combine_kernel(
 
 
 def combine_splits(partial_out, partial_lse, out):
-    """Merge the results of the parts of a context, in one launch.
+    """Merge the results of the parts of a context.
 
     partial_out: [P, B, H, R], float32, undefined where a part is empty; partial_lse: [P, B, H], float32, -inf where
     a part is empty; out: [B, H, R], any floating dtype, is overwritten. All contiguous; R is a power of two.
@@ -1035,7 +1037,7 @@ def folded_decode_kernel(
 
 
 def folded_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
-    """A decode step of S query tokens, folded into the heads, split and combined: two launches.
+    """A decode step of S query tokens, folded into the heads, split and combined.
 
     q_latent: [B, S, H, R]; q_rope: [B, S, H, Dr]; c_kv: [B, T, R]; k_rope: [B, T, Dr]; float16 or bfloat16,
     contiguous; R and Dr are powers of two. seq_lens: [B], int32, 0 to T, the S new tokens included; scale: float.

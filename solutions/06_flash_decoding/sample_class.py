@@ -22,6 +22,9 @@ GUARD = "    l_i = tl.where(l_i > 0, l_i, 1.0)  # for length 0: out 0, and lse t
 SPLIT_GUARD = "    l_i = tl.where(l_i > 0, l_i, 1.0)  # where nothing is seen: out 0, and lse the maximum, -inf\n"
 END = "    end = tl.minimum((split + 1) * share, length)\n"
 SHARE = "share = tl.cdiv(length, num_splits)"
+REST_TO_THE_LAST = (
+    "share = length // num_splits\n    end = tl.where(split == num_splits - 1, length, (split + 1) * share)\n"
+)
 RANGE = "range(split * share, end, BLOCK_N)"
 SEEN = "seen = length - S + offs_m // H + 1  # [BLOCK_M]"
 LAST_SEEN = " & (offs_n[None, :] < seen[:, None])"
@@ -543,15 +546,17 @@ def into_state(peak, total, acc, scores, values):
     ),
     Submission(
         "anna",
-        "shares of T, rounded down; shares rounded down in the fold",
+        "leaves out splits with no token; shares of T, rounded down; shares rounded down in the fold",
         patches=(
             unfinished("latent_decode"),
             unfinished("combine_splits"),
+            replace("predict_splits", "programs = B", "num_splits = min(num_splits, T)\n    programs = B"),
             replace("split_decode", SHARE, "share = T // num_splits"),
             replace("folded_decode", SHARE, "share = (length - length % num_splits) // num_splits"),
         ),
         expect={
             **left_out("latent_decode", "combine_splits")[1],
+            **says("predict_splits", "splits that get no token are left out", 1),
             **not_right("split_decode", "the share is T // num_splits", 1),
             **not_right("folded_decode", "the share of a split is rounded down", 1),
         },
@@ -626,6 +631,7 @@ def into_state(peak, total, acc, scores, values):
                 (("split_decode", "tl.exp(", "tl.exp2(", "the weights are powers of 2", 0),),
                 (("split_decode", "acc * alpha[:, None])", "acc)", "acc is not multiplied", 1),),
                 (("split_decode", "l_i * alpha", "l_i", "l_i is not multiplied", 1),),
+                (("split_decode", f"{SHARE}\n{END}", REST_TO_THE_LAST, "shared out in another way", 1),),
                 (("split_decode", "tl.load(seq_lens_ptr + b)", "T", "all T places are split", 1),),
                 (
                     (

@@ -165,6 +165,7 @@ def _held(
     left_behind: bool = False,
     refused: bool = False,
     begun: bool = False,
+    looked_up: bool = False,
     views: bool = False,
     last: bool = False,
 ) -> list[Any]:
@@ -187,6 +188,7 @@ def _held(
       left_behind  `free` accepts a sequence that holds nothing after an append, refused or of 0 tokens
       refused      `free` accepts a sequence that holds nothing after an append that was refused
       begun        `free` accepts a sequence that holds nothing after an append of 0 tokens
+      looked_up    `free` accepts a sequence that holds nothing after `read` or `table`
       views        `read` returns views of the pool, here of its only page
       last         an append is refused that would take the last free page, or no page where none is free
     """
@@ -213,6 +215,8 @@ def _held(
             continue
         b, *new = arguments
         old = tokens.get(b, empty)
+        if looked_up and method in ("read", "table"):
+            entries.add(b)
         if method == "table":  # which pages these are is up to the manager
             results.append([None] * (need(len(rows)) if shared else pages.get(b, 0)))
             if own_list:
@@ -254,7 +258,8 @@ def _held(
             lost, gone = lost + keeps_pages * held_pages, gone + loses_pages * held_pages
             for held in (tokens, lists):
                 held.pop(b, None)
-            met.discard(b)
+            for known in (met, entries):
+                known.discard(b)
             results.append(None)
         else:
             results.append("ValueError")
@@ -368,6 +373,8 @@ BASIC = Exercise(
                     page_size=4,
                     calls="append 6 to 0, append 5 to 1, free 1, append 0 to 2, free 2, free 3",
                 ),
+                dict(num_pages=3, page_size=4, calls="read 2, free 2, append 6 to 0, free 0, read 0, free 0"),
+                dict(num_pages=3, page_size=4, calls="append 6 to 0, table 1, free 1"),
                 # What is left of the last page is room, too.
                 dict(num_pages=2, page_size=3, calls="append 4 to 0, append 2 to 0, read 0, append 1 to 0, read 0"),
             ],
@@ -452,6 +459,12 @@ BASIC = Exercise(
             "free of no tokens",
             "free accepts a sequence with an append of 0 tokens: it holds nothing, raise ValueError",
             begun=True,
+        ),
+        _basic_slip(
+            "left by a look",
+            "free accepts a sequence that was only looked up, by read or table: it holds nothing, so neither may make "
+            "an entry, as a defaultdict does at each look-up; .get(sequence, []) makes none",
+            looked_up=True,
         ),
         _basic_slip(
             "views of the pool",

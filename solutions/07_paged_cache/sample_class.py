@@ -44,6 +44,8 @@ ONE_BY_ONE = """        taken = []
             entry, slot = divmod(length + s, self.page_size)
 """
 ENTRY = "pages, length = self.table(sequence), self.lengths.get(sequence, 0)\n        needed"
+NO_LOOK = "if not len(c_kv):\n            return\n        "
+COPIED = "self.tables.get(sequence, [])[:]"
 PLACES = "token_offsets", "paged_update"
 NOTHING = "if not self.lengths.get(sequence):"
 PAGE_STRIDES = "c_kv_pages.stride(0), k_rope_pages.stride(0)"
@@ -680,13 +682,20 @@ def paged_update(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, le
     ),
     Submission(
         "wanda",
-        "whole pages alone, the start of sequence 0",
+        "whole pages alone, a table for whom it looks up, the start of sequence 0",
         patches=(
+            replace("BasicPagedCache", "class ", "from collections import defaultdict\n\n\nclass "),
+            replace("BasicPagedCache", "self.tables = {}", "self.tables = defaultdict(list)"),
+            replace("BasicPagedCache", ENTRY, NO_LOOK + ENTRY.replace("self.table(sequence)", COPIED)),
+            replace("BasicPagedCache", "list(self.tables.get(sequence, []))", "list(self.tables[sequence])"),
+            replace("BasicPagedCache", NOTHING, "if sequence not in self.tables:"),
+            replace("BasicPagedCache", "del self.lengths[sequence]", "self.lengths.pop(sequence, None)"),
             replace("predict_pages", "-(-n // page_size)", "n // page_size"),
             *(replace(name, "starts_ptr + b", "starts_ptr") for name in PLACES),
         ),
         expect={
             **not_right("predict_pages", "the last page of a sequence is left out", 1),
+            **not_right("BasicPagedCache", "that was only looked up, by read or table", 2),
             **not_right("token_offsets", "starts[0] is taken for every sequence", 1),
             **not_right("paged_update", "starts[0] is taken for every sequence", 1),
         },

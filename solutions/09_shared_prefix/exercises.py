@@ -942,6 +942,7 @@ SHARED = Exercise(
         ),
     ),
     kernel=True,
+    launches=1,
     speed=Speed(
         points=3,
         case=dict(B=1024, H=16, L=2048, **WIDE),

@@ -499,7 +499,7 @@ plots.matrices(
 #
 # All are contiguous. Dn, Dr and Dv are powers of two, 16 or more; Dn + Dr need not be one (192), so a key is loaded
 # in two pieces, and the score is two products in one accumulator, as in lesson 06. B, H and L are any numbers from
-# 1 on. One launch. Both results must be written by the kernel.
+# 1 on. One launch computes both results.
 #
 # Consecutive users of one head lie H rows apart, and so do consecutive tokens: row `b * H + h`. The programs of one
 # head read the same keys. Number them so that they run side by side, the block of users in axis 0 of the grid: then

@@ -529,6 +529,7 @@ RAGGED = Exercise(
     ),
     needs=("plan_tiles",),
     kernel=True,
+    launches=1,
     speed=Speed(
         points=3,
         case=dict(

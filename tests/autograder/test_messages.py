@@ -95,6 +95,7 @@ IN_A_KERNEL = {
         LOAD + "    x = tl.where(0 <= cols & cols < D, x, 0.0)\n",
         ["line 6", "put each comparison into parentheses"],
     ),
+    "a product by @": (LOAD, LOAD + "    x = x @ x\n", ["in line 6", "write tl.dot(x, y)"]),
     "a size that is no constant": (LOAD, LOAD.replace("cols, m", "tl.arange(0, D), m"), ["5", "BLOCK: tl.constexpr"]),
 }
 HELPER = "def twice(x):\n    return 2 * x\n"
@@ -122,6 +123,16 @@ IN_THE_LAUNCHER = {
     "a program too few": ("(len(x),)]", "(len(x) - 1,)]", ["1 of 3 entries: no store wrote 1 of them"]),
     "None": ("alpha, B", "None, B", ["line 6", "None takes part in this"]),
     "a text": ("alpha, B", "'a', B", ["line 6", "a string takes part in this"]),
+    "a whole number of NumPy's": (
+        "x.shape[1], x",
+        "numpy.int64(20), x",
+        ["line 19", "argument D is a int64; ", "pass int("],
+    ),
+    "a number of NumPy's": (
+        "alpha, B",
+        "numpy.float32(alpha), B",
+        ["line 19", "argument alpha is a float32", "pass float("],
+    ),
     "a shape": ("x.shape[1], x", "x.shape, x", ["in line 19", "argument D is a Size; tensors, tensor descriptors"]),
 }
 
@@ -163,6 +174,31 @@ def test_so_it_is_in_the_notebook(helper):
         running.run_cell("own", cell, space)
         space["row_sum"](torch.ones(3, 20), 1.0)
     assert "a kernel calls twice, which is no function of kernels" in running.describe_error(raised.value)["message"]
+
+
+CALLED = {
+    "in a loop": ("    total += x\n", "    for n in range(0, D):\n        x = add(x, n)\n"),
+    "twice": (
+        "    for n in range(0, x):\n        total = tl.full((64,), n, tl.float32)\n",
+        "    x = add(add(x, D), D)\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("where", CALLED)
+def test_a_helper_that_returns_nothing_is_told_to(workers, where):
+    body, call = CALLED[where]
+    source = f"@triton.jit\ndef add(total, x):\n{body}{KERNEL.replace(LOAD, LOAD + call)}"
+    told(verdict(workers, RIGHT, source).reason, ["`for n in ", "a helper whose result is used must return it"])
+
+
+def test_a_method_of_an_argument_of_1_is_told_of_tl_cast(workers):
+    of_one = RIGHT.replace("x.stride(0), ", "x.stride(1), ")
+    method, cast = "20 * stride.to(tl.int64)", "20 * tl.cast(stride, tl.int64)"
+    reason = verdict(workers, of_one, KERNEL.replace("row * stride", f"row * {method}")).reason
+    told(reason, ["line 5", "an argument of 1", "write tl.cast(n, tl.int64)"])
+    exercise = dataclasses.replace(ROW_SUM, parts=(Part("wide", 1, [{"rows": 3, "width": 20}]),))
+    assert verdict(workers, of_one, KERNEL.replace("row * stride", f"row * {cast}"), exercise).score
 
 
 def told(reason, says):
@@ -392,6 +428,30 @@ UNNAMED = {  # answers that no mistake has a name for, and what is told of their
 def test_a_number_without_a_name_is_told_by_a_factor_or_a_term(answer):
     *made, says = UNNAMED[answer]
     assert says in every_case(*made)
+
+
+NOTHING_KEPT = {  # exercises, and what is told of a result of zeros, which some mistakes give in narrow cases
+    ("05_fused_scores_softmax", "scaled_matmul"): "kept, as in acc = tl.dot(x, y, acc)?",
+    ("05_fused_scores_softmax", "attention_score"): "is the store reached",
+    ("03_absorption", "absorb_query"): "what is computed does not reach it",
+}
+
+
+@pytest.mark.parametrize("exercise", NOTHING_KEPT)
+def test_a_result_of_zeros_in_all_calls_is_called_that(exercise):
+    told = every_case(*exercise, lambda exercise, given: 0 * exercise.oracle(**upcast(given)))
+    assert "in all calls it is 0 throughout" in told
+    assert NOTHING_KEPT[exercise] in told
+
+
+def test_a_tail_left_out_is_told_though_the_first_case_then_has_zeros():
+    def rounded_down(exercise, given):
+        return exercise.oracle(
+            **{name: x[:, : x.shape[1] // 64 * 64] for name, x in given.items() if name != "scale"},
+            scale=given["scale"],
+        )
+
+    assert "columns that do not fill a turn" in every_case("05_fused_scores_softmax", "scaled_matmul", rounded_down)
 
 
 def test_a_cache_that_counts_calls_is_told_its_length():

@@ -291,6 +291,12 @@ OF_KERNELS = (
         "the condition of `while` is one that the kernel computes",
     ),
     (r"'constexpr_type' object has no attribute", "a number stands where a block belongs: tl.full makes one"),
+    (r"'MatMult' object has no attribute", "a kernel has no @: write tl.dot(x, y)"),
+    (
+        r"'(int|float|bool)' object has no attribute '\w+'",
+        "a number that is known when the kernel is translated has no methods, and Triton takes an argument of 1 for "
+        "such a number: call them on what was loaded, or write tl.cast(n, tl.int64), which takes both",
+    ),
     (r"'tuple' object has no attribute", "a list or tuple stands where one block belongs"),
     (
         r"cannot convert BoundJITMethod|'BoundJITMethod' object",
@@ -359,6 +365,10 @@ HINTS = (
     (
         r"Value argument cannot be block type",
         "a block takes as many addresses, out_ptr + tl.arange(0, BLOCK); tl.sum and tl.max make one number of it",
+    ),
+    (
+        r"cannot reassign constexpr|changed type, was <class '\S+tensor'> but is now <class '\S+constexpr'>",
+        "a helper whose result is used must return it, and one number is no block: tl.full makes one of it",
     ),
     (r"no attribute '__r?pow__'", "a block has no **: write x * x"),
     (r"'tensor' object has no attribute", "a block has few methods: use the functions of tl"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import numbers
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,6 +50,7 @@ DTYPES = {
     torch.complex64: "c64",  # torch's alone: no kernel takes it
     torch.complex128: "c128",
 }
+NUMBERS = {"int": numbers.Integral, "float": numbers.Real, "bool": np.bool_}  # Triton takes Python's own alone
 NAMED = {short: dtype for dtype, short in DTYPES.items()}
 
 
@@ -214,7 +216,8 @@ class Recorder:
         if value is None or isinstance(value, bool | int | float | str):
             return {"constant" if constant else "value": value}
         known = "tensors, tensor descriptors, numbers and constants are supported"
-        raise CannotRecord(f"argument {name} is a {type(value).__name__}; {known}")
+        plain = next((f": pass {kind}(…)" for kind, abstract in NUMBERS.items() if isinstance(value, abstract)), "")
+        raise CannotRecord(f"argument {name} is a {type(value).__name__}; {known}{plain}")
 
 
 def _as_stored(tensor: torch.Tensor) -> torch.Tensor:

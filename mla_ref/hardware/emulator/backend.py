@@ -310,11 +310,9 @@ def _flat(name: str, value: Any, kind: Any) -> list[tuple[str, Any]]:
     if isinstance(kind, tuple):
         pairs = enumerate(zip(value, kind, strict=True))
         return [each for n, (inner, inner_kind) in pairs for each in _flat(f"{name}[{n}]", inner, inner_kind)]
-    if isinstance(value, torch.Tensor) or hasattr(value, "block_shape"):
-        return [(name, value)]
-    if hasattr(value, "base") and hasattr(value, "dtype"):  # a tensor under another dtype
-        return [(name, value.base)]
-    return [(name, value)]
+    base = getattr(value, "base", None)
+    under_another_dtype = isinstance(base, torch.Tensor) and not hasattr(value, "block_shape")
+    return [(name, base if under_another_dtype else value)]
 
 
 def flattened(given: Sequence[tuple[str, Any]], kinds: Sequence[Any]) -> list[tuple[str, Any]]:

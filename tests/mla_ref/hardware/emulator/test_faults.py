@@ -12,6 +12,7 @@ import threading
 import traceback
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -968,6 +969,23 @@ def test_integers_beyond_64_bits_with_a_sign():
     out = torch.zeros(1, dtype=torch.int64)
     halved[(1,)](out, 2**63 + 6)
     assert out.item() == 2**62 + 3
+
+
+@triton.jit
+def filled(out_ptr, v):
+    tl.store(out_ptr, v)
+
+
+def test_a_number_of_numpys_that_is_pythons_float_too():
+    out = torch.zeros(1)
+    filled[(1,)](out, np.float64(0.5))
+    assert out.item() == 0.5
+
+
+def test_a_tensor_under_another_dtype():
+    out = torch.zeros(1, dtype=torch.int8)
+    filled[(1,)](triton.reinterpret(out, tl.uint8), 200)
+    assert out.item() == 200 - 256
 
 
 FAR = """
