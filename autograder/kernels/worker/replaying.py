@@ -128,7 +128,8 @@ class Storages:
                 raise ValueError(f"a kernel has changed {name}: torch may not compute with it any more")
             if view["storage"] in self.drawn:
                 self.drawn[view["storage"]].whole()
-        if covered is not None and step["op"][0] not in hosting.ALIKE:  # what is new holds nothing yet
+        # What is new holds nothing yet, and integers that no data reaches are no answer
+        if covered is not None and step["op"][0] not in hosting.ALIKE | hosting.ON_INTEGERS:
             self._cover(step, targets, covered)
         made = hosting.perform(step, lambda view: shown(self.buffers[view["storage"]], view))
         hosting.check_places(step, made, lambda view: shown(self.buffers[view["storage"]], view))
@@ -153,7 +154,7 @@ class Storages:
         ones: list[tuple[dict[str, Any], torch.Tensor]] = []
 
         def known(view: dict[str, Any]) -> torch.Tensor:
-            if any(view is each for each in control) or step["op"][0] in hosting.ON_INTEGERS:
+            if any(view is each for each in control):
                 return shown(self.buffers[view["storage"]], view)
             first = self.storages[view["storage"]]
             there = elements(covered[view["storage"]], view)
