@@ -28,8 +28,8 @@ from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReache
 
 GLUON_DEVICE = "h100"  # what kernels in Gluon are for: there they must compile, and fit
 ORDER = (
-    "the result depends on the order in which programs run, or threads take their turns, and a GPU keeps none: in "
-    "another order it is wrong"
+    "the result depends on the order in which programs run, threads take their turns, or torch sorts what is equal, "
+    "and a GPU keeps none: in another order it is wrong"
 )
 
 UNDEFINED = "the result depends on what is undefined, and with other numbers there it is wrong"

@@ -197,9 +197,8 @@ def check_places(step: Mapping[str, Any], made: Sequence, view: Callable[[Mappin
     name, overload = step["op"]
     plain, args = name.removesuffix("_"), step["args"]
     if name == "copy_":
-        (target, put), places = _unpacked(args, view)[:2], [*views_in(args)]
-        if len(places) > 1 and places[0]["storage"] != places[1]["storage"]:
-            _check_kept("copy_", target, put)
+        if len([*views_in(args)]) > 1:
+            _check_kept("copy_", *_unpacked(args, view)[:2])
         return
     adds = plain == "index_put" and (step["kwargs"].get("accumulate") or (len(args) > 3 and args[3]))
     wanted = {"index_put": "default", "index_copy": "default", "scatter": "src"}.get(plain)

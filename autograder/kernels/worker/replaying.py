@@ -23,7 +23,7 @@ import torch
 
 from autograder.isolation.worker import running
 from autograder.isolation.worker.layout import blank, window
-from autograder.kernels.worker import hosting
+from autograder.kernels.worker import hosting, undecided
 from autograder.kernels.worker.compiling import specialise
 from autograder.kernels.worker.counting import LOOPS, Counter, Drawn, Lines, Ran, Sectors, Together, Turns, Writes
 from autograder.kernels.worker.diagnostics import diagnosed
@@ -64,10 +64,14 @@ class Storages:
         Whether what nobody has filled may hold zeros, which take no memory, instead of NaN.
     other
         What gives what it holds instead (see `memory.Fills`).
+    by_chance
+        Whether chance decides on what torch's operations leave open (see `undecided`).
     """
 
-    def __init__(self, storages: list[dict[str, Any]], lazy: bool, other: Undefined | None = None):
-        self.storages = storages
+    def __init__(
+        self, storages: list[dict[str, Any]], lazy: bool, other: Undefined | None = None, by_chance: bool = False
+    ):
+        self.storages, self.by_chance = storages, by_chance
         self.sizes = [storage["bytes"] for storage in storages]
         self.buffers: list[np.ndarray] = []
         self.bases: list[int] = []
@@ -91,6 +95,11 @@ class Storages:
                 if 0 < size <= Blanks.LARGEST:
                     self.written[number] = torch.zeros(size, dtype=torch.bool)
         self.numbers = {base: number for number, base in enumerate(self.bases)}
+
+    @functools.cached_property
+    def chance(self) -> torch.Generator:
+        """What decides on the order of what torch leaves open: alike in each run on the same data."""
+        return torch.Generator().manual_seed(_seed(self.storages))
 
     def held(self, number: int, raw: np.ndarray) -> torch.Tensor:
         """Return the bytes of a storage, or what is kept of each; of a gapped tensor's those of its elements."""
@@ -129,12 +138,15 @@ class Storages:
                 raise ValueError(f"a kernel has changed {name}: torch may not compute with it any more")
             if view["storage"] in self.drawn:
                 self.drawn[view["storage"]].whole()
-        if covered is not None and step["op"][0] not in hosting.ALIKE:  # what is new holds nothing yet
+        # What is new holds nothing yet, and integers that no data reaches are no answer
+        if covered is not None and step["op"][0] not in hosting.ALIKE | hosting.ON_INTEGERS:
             self._cover(step, targets, covered)
-        made = hosting.perform(step, lambda view: shown(self.buffers[view["storage"]], view))
-        hosting.check_places(step, made, lambda view: shown(self.buffers[view["storage"]], view))
+        undecided.check_apart(step)
+        show = lambda view: shown(self.buffers[view["storage"]], view)
+        made = undecided.perform(step, show, self.chance) if self.by_chance else hosting.perform(step, show)
+        hosting.check_places(step, made, show)
         for view, tensor in zip(step["out"], made, strict=True):
-            shown(self.buffers[view["storage"]], view).copy_(tensor)
+            show(view).copy_(tensor)
         for view in targets:
             known = self.written.get(view["storage"])
             if known is not None:
@@ -154,7 +166,7 @@ class Storages:
         ones: list[tuple[dict[str, Any], torch.Tensor]] = []
 
         def known(view: dict[str, Any]) -> torch.Tensor:
-            if any(view is each for each in control) or step["op"][0] in hosting.ON_INTEGERS:
+            if any(view is each for each in control):
                 return shown(self.buffers[view["storage"]], view)
             first = self.storages[view["storage"]]
             there = elements(covered[view["storage"]], view)
@@ -299,7 +311,7 @@ def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 found = _replay(compiled, each)
             if "result" in found and (fills.open or found["unwritten"]):
                 found |= {"otherwise": [], "left_out": [*fills.loads.values()]}
-                for other in (large, ordinary(_seed(each))):
+                for other in (large, ordinary(_seed(each["storages"]))):
                     with Fills(other=other):
                         found["otherwise"].append(_results(compiled, each, other))
             if "result" in found:
@@ -315,10 +327,11 @@ def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"of": number, "filled": fills.reaching(again, results)}
 
 
-def _seed(request: dict[str, Any]) -> int:
+def _seed(storages: Sequence[dict[str, Any]]) -> int:
     """Return a number that nobody knows who does not know the data."""
-    content = (storage["content"] for storage in request["storages"] if "content" in storage)
-    return functools.reduce(lambda seed, held: zlib.crc32(held.numpy().tobytes(), seed), content, 0)
+    content = [storage["content"].numpy().tobytes() for storage in storages if "content" in storage]
+    keys = [storage["drawn"][-1].encode() for storage in storages if "drawn" in storage]
+    return functools.reduce(lambda seed, held: zlib.crc32(held, seed), [*content, *keys], 0)
 
 
 def _results(compiled: Compiled, request: dict[str, Any], other: Undefined | None = None) -> list[torch.Tensor]:
@@ -331,7 +344,7 @@ def _replay(compiled: Compiled, request: dict[str, Any]) -> dict[str, Any]:
 
     With `sample` at most about that many programs of a launch run, and are counted, and of the results some `picks` are
     given; with `count` all programs are counted. Else all run, and the results are given; where the order of programs
-    may matter, also what comes of others, `again`.
+    may matter, or of what torch sorts, also what comes of others, `again`.
     """
     limit = request.get("sample")
     kernels = {number: compiled.kernel(event) for number, event in enumerate(request["events"]) if "kernel" in event}
@@ -340,7 +353,9 @@ def _replay(compiled: Compiled, request: dict[str, Any]) -> dict[str, Any]:
         launched = [kernel for kernel, _ in kernels.values()]
         orders = ["reversed"] if any(each.order_matters and not each.waits for each in launched) else []
         orders += ["shuffled"] if any(each.programs_ordered for each in launched) else []
-        found["again"] = [_run(request, kernels, None, order=order)["result"] for order in orders]
+        turns: list[dict[str, Any]] = [{"order": order} for order in orders]
+        turns += [{"by_chance": True}] if any("op" in e and undecided.is_open(e) for e in request["events"]) else []
+        found["again"] = [_run(request, kernels, None, **each)["result"] for each in turns]
     return found
 
 
@@ -350,14 +365,15 @@ def _run(
     limit: int | None,
     order: str = "forward",
     other: Undefined | None = None,
+    by_chance: bool = False,
 ) -> dict[str, Any]:
-    storages = Storages(request["storages"], limit is not None, other)
+    storages = Storages(request["storages"], limit is not None, other, by_chance or limit is not None)
     counted = limit is not None or (request.get("count") and order == "forward")
     sectors = Sectors(storages.sizes) if counted else None
     covered = [blank(size).view(bool) for size in storages.sizes] if limit is not None else None
     whole = _needed_whole(request["events"], kernels) if limit is not None else set()
     rng = Random(request["secret"]) if request.get("secret") else None
-    seed = _seed(request) if order == "shuffled" else 0
+    seed = _seed(request["storages"]) if order == "shuffled" else 0
     done, written = [], {}
     looked = _looked_at(request, kernels) if covered is not None else {}
     touched = [_touched(*each) for each in kernels.values()] if looked else []
