@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
+import torch
 from nbclient import NotebookClient
 
 from autograder.classroom.database import MARK
@@ -58,6 +59,38 @@ def test_a_launch_that_the_starter_asks_for_is_the_only_one_that_is_right():
     asked = [each for lesson, each in kernels if "in one launch" in lesson.solutions[each.name]]
     assert len(asked) > 12
     assert {each.name for each in asked if each.launches != 1} == set()
+
+
+FOUR_BITS = COURSE.locate("dequantize_int4")[1].oracle  # packed, scales, axis -> weight
+
+
+def _scaled_first(q_nope, packed, scales):
+    weight = FOUR_BITS(packed, scales, 2).to(q_nope.dtype)
+    return torch.einsum("bhd,hrd->bhr", q_nope.double(), weight.double()).to(q_nope.dtype)
+
+
+def _one_after_the_other(q_latent, q_rope, c_kv, k_rope, Dn):
+    query, keys = torch.cat((q_latent, q_rope), -1), torch.cat((c_kv, k_rope), -1)
+    return (query[:, :, :, None] * keys[:, None, None]).cumsum(-1)[..., -1] * (Dn + q_rope.shape[-1]) ** -0.5
+
+
+REORDERED = {"absorb_query_int4": _scaled_first, "attention_score": _one_after_the_other}
+
+
+@pytest.mark.parametrize("name", REORDERED)
+def test_no_case_is_so_small_that_rounding_in_another_order_is_wrong_in_it(name):
+    """A single number may be the sum of larger ones that cancel; among several, it is small beside the others."""
+    _, exercise = COURSE.locate(name)
+    small = [
+        params
+        for part in exercise.parts
+        for params in part.visible
+        if sum(tensor.numel() for tensor in tensors_in(exercise.inputs(None, **params))) < 500
+    ]
+    assert small
+    for seed, params in itertools.product(range(600), small):
+        given = exercise.inputs(torch.Generator().manual_seed(seed), **params)
+        assert assess(exercise, given, REORDERED[name](**given)) is None, (seed, params)
 
 
 def test_every_lessons_kernels_are_compared_before_they_are_timed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from random import Random
@@ -1053,6 +1054,17 @@ def _from_last_gap(parents: list[int], lengths: list[int], node: int) -> list[in
     return path[gaps[-1] + 1 :] if gaps else path
 
 
+def _pushed(up: bool) -> Callable[[list[int], list[int], int], list[int]]:
+    """The path as one pass over the numbers finds it: `up` from 0 on, each node giving its users to its parent."""
+
+    def path(parents: list[int], lengths: list[int], node: int) -> list[int]:
+        found = _path(parents, node)
+        done = [n for n, (above, below) in enumerate(itertools.pairwise(found)) if (above < below) == up]
+        return found[done[-1] :] if done else found
+
+    return path
+
+
 def _behind_parent(parents: list[int], lengths: list[int], node: int) -> int:
     return sum(lengths[each] for each in _path(parents, node)[:-1])
 
@@ -1144,6 +1156,7 @@ TREE = Exercise(
             visible=[
                 TWO_LEVELS,
                 dict(parents=(2, 2, -1, 0), lengths=(5, 7, 9, 4), last=(3, 1, -1, 0, 2, 3)),
+                dict(parents=(1, 2, 3, -1), lengths=(5, 3, 8, 6), last=(0, 2, 0, 1)),
                 UNUSED,
                 FAN,
             ],
@@ -1177,6 +1190,15 @@ TREE = Exercise(
             "path cut at an empty node",
             "a node without tokens ends the path: what stands before it counts all the same",
             _tree(path=_from_last_gap),
+        ),
+        *(
+            Mistake(
+                "order of the numbers",
+                "a node passes its users on before it has all of them: a parent may have the smaller number or the "
+                "larger one, so walk from each request's last node up",
+                _tree(path=_pushed(up)),
+            )
+            for up in (False, True)
         ),
         Mistake(
             "parents forgotten",

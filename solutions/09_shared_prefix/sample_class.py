@@ -41,6 +41,12 @@ WALK = """        while node != -1:
             users[node].append(request)
             node = parents[node]
 """
+PASSED_UP = """        if node != -1:
+            users[node].append(request)
+    for node in reversed(range(len(parents))):
+        if parents[node] != -1:
+            users[parents[node]] += users[node]
+"""
 NODE_MERGE = "out, lse = merge_two(out, lse, part, part_lse)"
 NOT_DONE = Expected(0, Outcome.UNFINISHED, "as it was handed out")
 
@@ -509,7 +515,7 @@ def soft(scores):
     ),
     Submission(
         "vera",
-        "own tokens rotated from the prefix's end on",
+        "own tokens rotated from the prefix's end on, users passed up in the order of the numbers",
         patches=(
             replace(
                 "prefix_decode",
@@ -518,8 +524,12 @@ def soft(scores):
                 "    q_rope = rotate(unrotated, cos[position], sin[position])\n",
             ),
             replace("prefix_decode", ROTATED, "    unrotated = q_rope\n" + ROTATED),
+            replace("tree_decode", WALK, PASSED_UP),
         ),
-        expect=says("prefix_decode", "for the own tokens as if positions began behind the prefix", 1),
+        expect={
+            **says("prefix_decode", "for the own tokens as if positions began behind the prefix", 1),
+            **says("tree_decode", "before it has all of them", 1),
+        },
     ),
     Submission(
         "wim",

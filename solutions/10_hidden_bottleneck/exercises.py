@@ -559,7 +559,7 @@ ABSORB = Exercise(
         Part(
             "one group in a row",
             1,
-            visible=[dict(B=16, H=2, Dn=64, R=64, group=64), dict(B=1, H=1, Dn=32, R=1, group=32)],
+            visible=[dict(B=16, H=2, Dn=64, R=64, group=64), dict(B=1, H=1, Dn=32, R=9, group=32)],
             hidden=lambda r: [
                 dict(B=r.choice([1, 4, 16]), H=r.randint(1, 3), Dn=32, R=128, group=32),
                 dict(B=2, H=2, Dn=128, R=r.choice([16, 64, 256]), group=128, dtype=BF16),

@@ -151,6 +151,7 @@ def _planned(
     by: Callable[[int, int], int] = lambda S, block: -(-S // block),
     from_pack: bool = False,
     heedless: bool = False,
+    flat: bool = False,
 ) -> Tensor:
     """Return the table, a sequence at a time. Each keyword makes a mistake."""
     ends_q, ends_kv = cu_seqlens_q.tolist(), cu_seqlens_kv.tolist()
@@ -161,7 +162,8 @@ def _planned(
             start, end = n * block, min((n + 1) * block, S)
             seen = keys(S, T, start, end, block) if causal or heedless else T
             rows.append([b, start + from_pack * ends_q[b], seen])
-    return torch.tensor(rows, dtype=torch.int32).view(-1, 3)
+    found = torch.tensor(rows, dtype=torch.int32)
+    return found if flat else found.view(-1, 3)
 
 
 def _across(cu_seqlens_q: Tensor, cu_seqlens_kv: Tensor, block: int, causal: bool) -> Tensor:
@@ -203,7 +205,11 @@ PLAN = Exercise(
         Part(
             "empty sequences, and queries that see nothing",
             1,
-            visible=[dict(lengths=[(0, 3), (5, 5), (0, 0)], block=4), dict(lengths=[(6, 1), (3, 0), (2, 4)], block=2)],
+            visible=[
+                dict(lengths=[(0, 3), (5, 5), (0, 0)], block=4),
+                dict(lengths=[(6, 1), (3, 0), (2, 4)], block=2),
+                dict(lengths=[(0, 3), (0, 0)], block=4),
+            ],
             hidden=lambda r: [
                 dict(lengths=[(r.randint(9, 40), r.randint(0, 8)), (0, 7), (0, 0), (5, 9), (3, 0)], block=4),
                 dict(lengths=[(0, 0), (0, 4)], block=16),
@@ -254,6 +260,12 @@ PLAN = Exercise(
             "start in the pack",
             "start is the row in the whole pack: expected the row counted from the sequence's own first one",
             from_pack=True,
+        ),
+        _plan_slip(
+            "no columns without rows",
+            "a batch without queries has no tiles, and a tensor of an empty list has the shape [0]: expected [0, 3], a "
+            "table all the same; reshape(-1, 3) makes it",
+            flat=True,
         ),
         _plan_slip("always causal", "without causality every tile sees all T keys of its sequence", heedless=True),
     ),
@@ -944,17 +956,22 @@ def _packed(
     v_scale: float,
     *,
     by: Callable[[Tensor, float], Tensor] = lambda x, scale: x / scale,
+    of: str = "nrv",
     cast: Callable[[Tensor], Tensor] = _rounded,
     heads: int | None = None,
     rope_scale: float | None = None,
     rope: Callable[[Tensor, int], Tensor] = lambda cache, R: cache[:, R:],
 ) -> tuple[Tensor, Tensor]:
-    """Return packed keys and values. Each keyword makes a mistake."""
+    """Return packed keys and values. Each keyword makes a mistake.
+
+    `of` says to what `by` is done, which else is divided: a key's numbers without position, those with it, values.
+    """
     H = kv.shape[1]
-    turned = cast(by(rope(cache, R), k_scale if rope_scale is None else rope_scale))[:, None].expand(-1, H, -1)
+    nope, turn, value = (by if each in of else lambda x, scale: x / scale for each in "nrv")
+    turned = cast(turn(rope(cache, R), k_scale if rope_scale is None else rope_scale))[:, None].expand(-1, H, -1)
     if heads is not None:
         turned = turned.masked_fill((torch.arange(H) >= heads)[:, None], math.nan)
-    return torch.cat((cast(by(kv[..., :Dn], k_scale)), turned), -1), cast(by(kv[..., Dn:], v_scale))
+    return torch.cat((cast(nope(kv[..., :Dn], k_scale)), turned), -1), cast(value(kv[..., Dn:], v_scale))
 
 
 def _nan_beyond(x: Tensor) -> Tensor:
@@ -1014,7 +1031,10 @@ PACK = Exercise(
         Part(
             "numbers beyond 448, and tiny ones",
             1,
-            visible=[dict(N=3, H=4, size=300.0, k_scale=1.0, v_scale=0.5)],
+            visible=[
+                dict(N=3, H=4, size=300.0, k_scale=1.0, v_scale=0.5),
+                dict(N=3, H=4, size=900.0, k_scale=2.0, v_scale=4.0),
+            ],
             hidden=lambda r: [
                 dict(N=9, H=5, size=300.0, k_scale=r.uniform(0.5, 2), v_scale=r.uniform(0.5, 2)),
                 dict(N=3, H=5, size=0.01, k_scale=1.0, v_scale=0.5),
@@ -1056,13 +1076,19 @@ PACK = Exercise(
                 "divided in 16 bits",
                 "the quotients are rounded twice, to 16 bits and then to 8: take x.to(tl.float32) before you divide",
                 by=lambda x, scale, dtype=dtype: (x / scale).to(dtype).double(),
+                of=of,
             )
             for dtype in (BF16, HALF)
+            for of in ("nrv", "nr", "n", "r", "v")
         ),
-        _pack_slip(
-            "cut off before the division",
-            "the numbers are held within ±448 before they are divided: it is the quotients that must fit",
-            by=lambda x, scale: x.clamp(-LARGEST, LARGEST) / scale,
+        *(
+            _pack_slip(
+                "cut off before the division",
+                "the numbers are held within ±448 before they are divided: it is the quotients that must fit",
+                by=lambda x, scale: x.clamp(-LARGEST, LARGEST) / scale,
+                of=of,
+            )
+            for of in ("nrv", "nr", "n", "r", "v")
         ),
         _pack_slip(
             "NaN beyond 448",

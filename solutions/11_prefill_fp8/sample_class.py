@@ -28,6 +28,17 @@ ROPE = "cache[:, R:]\n"
 OF_ROPE = "rope = tl.clamp(rope.to(tl.float32) * k_inverse, -448.0, 448.0)"
 STORED = "tl.broadcast_to(rope[None, :], [BLOCK_H, DR]), mask=some)"
 CLAMPED = "tl.clamp({0}.to(tl.float32) * {1}_inverse, -448.0, 448.0)"
+LISTED = """
+def plan_tiles(cu_seqlens_q, cu_seqlens_kv, block, causal):
+    rows = []
+    for b in range(len(cu_seqlens_q) - 1):
+        S = int(cu_seqlens_q[b + 1] - cu_seqlens_q[b])
+        T = int(cu_seqlens_kv[b + 1] - cu_seqlens_kv[b])
+        for start in range(0, S, block):
+            last = min(start + block, S) - 1
+            rows.append((b, start, max(0, T - S + last + 1) if causal else T))
+    return torch.tensor(rows, dtype=torch.int32)
+"""
 
 
 def everywhere(form):
@@ -60,20 +71,7 @@ def prefill_work(lengths_q, lengths_kv, H, Dn, Dr, Dv, rate):
     )
 """,
             ),
-            rewrite(
-                "plan_tiles",
-                """
-def plan_tiles(cu_seqlens_q, cu_seqlens_kv, block, causal):
-    rows = []
-    for b in range(len(cu_seqlens_q) - 1):
-        S = int(cu_seqlens_q[b + 1] - cu_seqlens_q[b])
-        T = int(cu_seqlens_kv[b + 1] - cu_seqlens_kv[b])
-        for start in range(0, S, block):
-            last = min(start + block, S) - 1
-            rows.append((b, start, max(0, T - S + last + 1) if causal else T))
-    return torch.tensor(rows, dtype=torch.int32).reshape(len(rows), 3)
-""",
-            ),
+            rewrite("plan_tiles", LISTED.replace("int32)", "int32).reshape(len(rows), 3)")),
             replace("ragged_prefill", "block_m, block_n, warps, stages = tile_sizes()", "block_m, block_n = 16, 32"),
             replace("ragged_prefill", "num_warps=warps, num_stages=stages", "num_warps=4"),
             rewrite(
@@ -362,13 +360,14 @@ def plan_tiles(cu_seqlens_q, cu_seqlens_kv, block, causal):
     ),
     Submission(
         "otis",
-        "a triangle for the padded batch, NaN rows, weights that do not add up, one scale for all",
+        "a triangle for the padded batch, no columns, NaN rows, weights that do not add up, one scale for all",
         patches=(
             replace(
                 "prefill_work",
                 "slots * max(lengths_kv) / pairs",
                 "(slots * max(lengths_kv) - slots * (max(lengths_q) - 1) // 2) / pairs",
             ),
+            rewrite("plan_tiles", LISTED),
             replace("ragged_prefill", 'tl.where(m_new == float("-inf"), 0.0, m_new)', "m_new"),
             replace("chunked_prefill", WEIGHTS, "weights = torch.exp(part_lse - part_lse.amax(0))"),
             replace(
@@ -380,6 +379,7 @@ def plan_tiles(cu_seqlens_q, cu_seqlens_kv, block, causal):
         ),
         expect={
             **says("prefill_work", "counts a triangle for the padded batch"),
+            **says("plan_tiles", "a tensor of an empty list", 3),
             **not_right("ragged_prefill", "rows that see nothing of a block", 4),
             **says("chunked_prefill", "do not add up to 1"),
             **says("quantize_cache", "all tokens share one scale", 1),
