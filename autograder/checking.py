@@ -38,7 +38,7 @@ from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for, without_bfloat16
 from autograder.judging.exercise import Arguments, Exercise, upcast
 from autograder.judging.judge import Failure, broken_terms, calls_of, judge, read_case, verdict_from
-from autograder.judging.program import Cell, build_program, defining, names_read, parsed
+from autograder.judging.program import Cell, build_program, defining, names_bound, names_read, parsed
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.kernels import measure
 from autograder.kernels.answers import Answers
@@ -468,18 +468,20 @@ def _on(value: Any, device: str) -> Any:
 def supplied(namespace: dict[str, Any], course: Course, lesson: str, exercise: Exercise) -> Iterator[None]:
     """Put the right solutions of the exercises that this one needs into `namespace`, for a while.
 
-    Where the lessons' scripts are not installed, the student's own stay.
+    What the exercise's own cell binds stays, as in the judge's program. Where the lessons' scripts are not installed,
+    all of the student's own do.
     """
     if not exercise.needs or not course.has(lesson, "lesson"):
         yield
         return
-    plan = course.lesson(lesson)
+    cells, plan = _cells(namespace, course, lesson)
+    own = names_bound(found[-1].source) if (found := defining(exercise.name, cells)) else set()
     scratch: dict[str, Any] = {"__name__": "reference"}
     for cell in (*plan.setup, *plan.references(exercise.needs)):
         running.run_cell(cell.name, cell.source, scratch)
     absent = object()
-    before = {name: namespace.get(name, absent) for name in exercise.needs}
-    namespace.update({name: scratch[name] for name in exercise.needs})
+    before = {name: namespace.get(name, absent) for name in exercise.needs if name not in own}
+    namespace.update({name: scratch[name] for name in before})
     try:
         yield
     finally:
