@@ -234,6 +234,8 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def _same(before: Any, after: Any) -> bool:
+    if before is after:
+        return True
     if type(before) is not type(after):
         return False
     if isinstance(before, torch.Tensor):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autograder.isolation.worker import running, wire
+from autograder.isolation.worker.trees import mapped
 from autograder.kernels.worker import compiling, recording, replaying, uses
 from mla_ref.hardware import emulator
 
@@ -70,16 +71,19 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
     """Have a call of the entry noted; return the message of the case. No kernel runs.
 
     With `request["again"]` it is a second call that counts: what it keeps from the first is none of its own making.
+    Each call has lists and dicts of its own. That they hold other things after it, of what they held, is all that it
+    can have `changed` without an operation.
     """
     driver, recorder = running.DRIVERS[request["driver"]], None
     try:
         with running.stopped_after(_seconds_left(), signal.ITIMER_PROF), running.forbidding(request["forbidden"]):
             if request["again"]:
                 with recording.recording(arguments) as recorder:
-                    kept = driver(entry, arguments)  # noqa: F841 (so that nothing of the second call takes its place)
+                    kept = driver(entry, _apart(arguments))  # noqa: F841 (so that nothing later takes its place)
+            given = _apart(arguments)
             with recording.recording(arguments) as recorder:
-                result = driver(entry, arguments)
-        return wire.encode({**message, "notes": recorder.notes(result)})
+                result = driver(entry, given)
+        return wire.encode({**message, "notes": recorder.notes(result), "changed": running.changed(arguments, given)})
     except wire.WireError as error:
         return wire.encode({**message, "unsupported": str(error)})
     except BaseException as error:
@@ -91,6 +95,11 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
         elif raised and launched and not isinstance(error, NotImplementedError):
             found["message"] += f" ({UNCHECKED})"
         return wire.encode({**message, "error": found})
+
+
+def _apart(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments in lists and dicts of their own, with the same tensors."""
+    return mapped(arguments, lambda tensor: tensor)
 
 
 def _seconds_left() -> float:
