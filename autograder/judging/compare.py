@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.exercise import Arguments, Exercise, Mistake, relative_tolerance, upcast
 from autograder.judging.formula import Answer, explained
 
@@ -76,7 +77,7 @@ class Calls:
 
         A right one does where the mistake gives another, and a wrong one where the mistake gives the right one, unless
         it is another known mistake that shows there. Those of kernels and of sessions are all made at times: with other
-        blocks, or after other calls.
+        blocks, or after other calls. Yet against what says where no store writes speaks a result with more NaN.
         Mistakes of one message are one, which may show in several ways: with other blocks of tokens, say. With a `key`
         only that entry of each result counts.
         """
@@ -84,7 +85,8 @@ class Calls:
         if known not in self._fits:
             alike = [each for each in self._exercise.mistakes if each.message == mistake.message and each != mistake]
             at_times = mistake.at_times or self._exercise.kernel or self._exercise.driver == "session"
-            self._fits[known] = max(self._fit([mistake, *alike], key), 0 if at_times else -1)
+            unlike = self._has_more_nan([mistake, *alike])
+            self._fits[known] = -1 if unlike else max(self._fit([mistake, *alike], key), 0 if at_times else -1)
         return self._fits[known]
 
     def explained(self, key: str | None) -> str | None:
@@ -117,6 +119,17 @@ class Calls:
             count += of_mistake and not right
         return count
 
+    def _has_more_nan(self, mistakes: Sequence[Mistake]) -> bool:
+        """Return whether a result has NaN where none of these mistakes, of which one tells of NaN, has any."""
+        if not any(each.unwritten for each in mistakes):
+            return False
+        for arguments, result in self._given:
+            every = zip(*(_nan_in(each.oracle(**upcast(arguments))) for each in mistakes), strict=False)
+            for got, wrong in zip(_nan_in(result), every, strict=False):
+                if all(each.shape == got.shape for each in wrong) and bool((got & ~sum(wrong).bool()).any()):
+                    return True
+        return False
+
     def _is_of_something_else(self, n: int, mistakes: Sequence[Mistake], key: str | None) -> bool:
         """Return whether call `n` is wrong where these mistakes do not show, in a way that no other one explains."""
         arguments, result = self._given[n]
@@ -138,6 +151,10 @@ class Calls:
             return difference(result, expected, _names(self._exercise, arguments), tolerance) is None
         values = (each.get(key) if isinstance(each, dict) else None for each in (result, expected))
         return _value(*values, key, tolerance) is None
+
+
+def _nan_in(result: Any) -> list[torch.Tensor]:
+    return [tensor.isnan() for tensor in tensors_in(result)]
 
 
 def _shows_nowhere(wrong: Any) -> bool:

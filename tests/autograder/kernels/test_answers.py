@@ -376,7 +376,12 @@ IN_A_DICT = Exercise(
 
 @pytest.mark.parametrize(
     ("taken", "right"),
-    [("weights['w']", True), ("dict(weights).pop('w')", True), ("weights.pop('w')", False), ("weights['b'] = 2", False)],
+    [
+        ("weights['w']", True),
+        ("dict(weights).pop('w')", True),
+        ("weights.pop('w')", False),
+        ("weights['b'] = 2", False),
+    ],
 )
 def test_an_entry_taken_out_of_a_dict_is_missed_by_no_call_and_told(workers, taken, right):
     source = f"def doubled(weights):\n    w = weights['w']\n    {taken}\n    return 2 * w"
