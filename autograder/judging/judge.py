@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from autograder.isolation.worker.shelf import EVERY
 from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for
 from autograder.judging.compare import Calls, Difference, assess
-from autograder.judging.exercise import Exercise, upcast
+from autograder.judging.exercise import STUB, Exercise, upcast
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
 from autograder.text import one_line, quoted
@@ -308,12 +309,22 @@ def _nan_from(case: Case, *sources: str) -> str:
 
 def _refused_wrongly(exercise: Exercise, case: Case, error: Any) -> Failure:
     """Return the failure by an error, and with which a call of a session refuses, where it ended one that must."""
-    failure, step = _read_error(exercise, error), error.get("step") if isinstance(error, dict) else None
-    if exercise.driver != "session" or type(step) is not int or not failure.reason.startswith(REFUSED_BY):
+    step, wanted = error.get("step") if isinstance(error, dict) else None, []
+    if exercise.driver == "session" and type(step) is int:
+        wanted = exercise.oracle(**upcast(case.arguments))[step : step + 1]
+    refuses = any(isinstance(each, str) for each in wanted)
+    failure = _read_error(exercise, error, refuses)
+    if not refuses or not (failure.reason.startswith(REFUSED_BY) or _is_raised(error)):
         return failure
-    if not any(isinstance(x, str) for x in exercise.oracle(**upcast(case.arguments))[step : step + 1]):
+    if failure.outcome is Outcome.UNFINISHED:
         return failure
     return replace(failure, reason=f"{failure.reason}; a call that must be refused raises ValueError")
+
+
+def _is_raised(error: dict[str, Any]) -> bool:
+    """Return whether an error comes of a `raise` in the student's code."""
+    where = error.get("where")
+    return isinstance(where, dict) and bool(re.search(r"\braise\b", quoted(where.get("source"), 200)))
 
 
 def broken_terms(exercise: Exercise, case: Case, launches: int, owners: Sequence[str | None]) -> Failure | None:
@@ -332,9 +343,11 @@ def broken_terms(exercise: Exercise, case: Case, launches: int, owners: Sequence
     return Failure(Outcome.WRONG, reason, case=str(case)) if reason else None
 
 
-def _read_error(exercise: Exercise, error: Any) -> Failure:
-    """Turn a reported exception into a sentence. The report comes from the student's process, so nothing in it is
-    taken for granted."""
+def _read_error(exercise: Exercise, error: Any, refuses: bool = False) -> Failure:
+    """Turn a reported exception into a sentence. `refuses` says that the call had to raise something.
+
+    The report comes from the student's process, so nothing in it is taken for granted.
+    """
     error = error if isinstance(error, dict) else {}
     kind, text = quoted(error.get("type"), 80) or "error", quoted(error.get("message"), 500)
     where = error.get("where")
@@ -343,9 +356,10 @@ def _read_error(exercise: Exercise, error: Any) -> Failure:
         limits = {"line": 8, "cell": 80, "source": 120}
         line, cell, source = (quoted(where.get(key, ""), limit) for key, limit in limits.items())
         place = in_words(line, cell, source, exercise.name)
-    if kind == "MemoryError" or any(mark in text.lower() for mark in OUT_OF_MEMORY):
+    out_of_memory = kind == "MemoryError" or any(mark in text.lower() for mark in OUT_OF_MEMORY)
+    if out_of_memory and not _is_raised(error):
         return Failure(Outcome.MEMORY, f"more than {exercise.limits.memory >> 20} MiB of memory were asked for{place}")
-    if kind == "NotImplementedError" and "raise NotImplementedError" in source:
+    if kind == "NotImplementedError" and (STUB if refuses else "raise NotImplementedError") in source:
         return Failure(Outcome.UNFINISHED, f"not finished: NotImplementedError{place}")
     if kind == "ForbiddenCall":
         return Failure(Outcome.WRONG, f"{place.strip()}: {text}" if place else text)

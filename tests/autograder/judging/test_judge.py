@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import time
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from autograder.isolation.sandbox import Limits, Reply, Sandbox
 from autograder.isolation.worker.running import TIME_IS_UP
 from autograder.judging import judge
 from autograder.judging.cases import draw_cases
-from autograder.judging.exercise import Exercise, Part
+from autograder.judging.exercise import STUB, Exercise, Part
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome
 
@@ -55,6 +56,7 @@ SHORT = dataclasses.replace(DOUBLE, limits=Limits(seconds=0.5, memory=256 << 20)
         ("def double(x): return double(x)", Outcome.ERROR, "RecursionError"),
         ("def double(x): return bytearray(1 << 40)", Outcome.MEMORY, "256 MiB"),
         ("def double(x): return torch.ones(1 << 30)", Outcome.MEMORY, "256 MiB"),
+        ("def double(x): raise MemoryError('full')", Outcome.ERROR, "MemoryError in line 1 (`def double(x): raise"),
         ("def double(x): return input()", Outcome.ERROR, "EOFError"),
     ],
 )
@@ -273,8 +275,13 @@ def test_a_session_keeps_its_state_and_may_refuse(box):
     assert verdict(box, right, session).outcome is Outcome.PASSED
     found = verdict(box, right.replace("> 8", "> 99"), session)
     assert "call 2 of add should have raised ValueError" in found.reason
-    found = verdict(box, right.replace("raise ValueError", "raise RuntimeError('full')"), session)
-    assert "full; a call that must be refused raises ValueError" in found.reason
+    for kind in ("RuntimeError", "MemoryError", "NotImplementedError", "Exception"):
+        found = verdict(box, right.replace("raise ValueError", f"raise {kind}('full')"), session)
+        assert re.match(rf"{kind} in line 4 .*: full; a call that must be refused raises ValueError", found.reason)
+    found = verdict(box, right.replace("raise ValueError", STUB), session)
+    assert found.outcome is Outcome.UNFINISHED and "must be refused" not in found.reason
+    found = verdict(box, right.replace("raise ValueError", "None.full"), session)
+    assert "AttributeError" in found.reason and "must be refused" not in found.reason
     found = verdict(box, right.replace("return self.n\n", "return {}[k]\n"), session)  # in a call that is none of these
     assert "KeyError" in found.reason
     assert "must be refused" not in found.reason
