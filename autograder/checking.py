@@ -225,7 +225,8 @@ def as_asked(name: str, starter: str) -> str:
             names = [arg.arg for arg in (*given.posonlyargs, *given.args)]
             names += [f"{arg.arg}={arg.arg}" for arg in given.kwonlyargs]
             called = f"def {name}({ast.unparse(given)}): return own({', '.join(names)})"
-            return f"def _{name}_as_asked(own):\n    {called}\n    return {name}\n{name} = _{name}_as_asked({name})"
+            maker = running.AS_ASKED.format(name)
+            return f"def {maker}(own):\n    {called}\n    return {name}\n{name} = {maker}({name})"
     return ""
 
 

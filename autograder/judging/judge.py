@@ -43,6 +43,7 @@ FAULTS = {
 
 
 NO_LAUNCH = "no Triton kernel was launched"
+STANDS_IN = "; the right solution of {} stands in for your own there, and does what its task says alone"
 OF_ITS_OWN = "{} is returned as a tensor of its own: write into the one that is passed, and return that"
 
 
@@ -367,7 +368,10 @@ def _read_error(exercise: Exercise, error: Any, refuses: bool = False) -> Failur
         return Failure(Outcome.TIME, _too_long(exercise, place))
     if kind in FAULTS:
         return Failure(FAULTS[kind], f"{quoted(error.get('kernel', ''), 80)}{place}: {text}")
-    return Failure(Outcome.ERROR, f"{kind}{place}: {text}" if text else f"{kind}{place}")
+    reason = f"{kind}{place}: {text}" if text else f"{kind}{place}"
+    supplied = error.get("supplied")
+    stands_in = next((name for name in exercise.needs if isinstance(supplied, list) and name in supplied), None)
+    return Failure(Outcome.ERROR, reason + (STANDS_IN.format(stands_in) if stands_in else ""))
 
 
 def verdict_from(

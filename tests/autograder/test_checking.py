@@ -375,6 +375,9 @@ def test_without_the_lessons_scripts_a_check_knows_set_up_and_starters(tmp_path,
     said = in_session([course.lesson(NAME).setup[0].source, *cells], "quad")
     assert (said is None) == right, said
     assert right or "right here, but the grader says: " in said
+    assert ("the right solution of double stands in" in (said or "")) == (
+        name == "more of an earlier exercise than it has"
+    )
 
 
 OWN = "Your own double was used here. The grader uses its own"

@@ -165,6 +165,18 @@ def test_the_right_predecessor_is_supplied(box):
     assert verdict(box, source, QUAD, helpers=[wrong]).outcome is Outcome.ERROR
 
 
+def test_an_error_at_a_supplied_predecessor_says_that_it_is_not_the_students_own(box):
+    own = "def double(x, times=1): return 2**times * x"
+    reference = Cell("double (reference)", RIGHT, True, gives="double")
+    says = "; the right solution of double stands in for your own there, and does what its task says alone"
+    for call in "double(x, times=2)", "double(double)(x)", "double.of(x)":
+        said = verdict(box, f"def quad(x): return {call}", QUAD, helpers=[own], references=[reference]).reason
+        assert f"Error in line 1 (`def quad(x): return {call}`): " in said and says in said, said
+    for source in f"{own}\ndef quad(x): return double(x, twice=2)", "def quad(x): return 4 * y":
+        said = verdict(box, source, QUAD, helpers=[own], references=[reference]).reason
+        assert "Error in line" in said and "stands in" not in said, said
+
+
 def test_a_broken_helper_is_mentioned(box):
     found = verdict(box, "def double(x): return helper(x)", helpers=["helper = 1 / 0"])
     assert found.outcome is Outcome.ERROR
