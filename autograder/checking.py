@@ -449,7 +449,10 @@ def _run(exercise: Exercise, entry: Any, arguments: Arguments) -> Any:
 
 
 def _message(case: Case, given: Arguments, result: Any) -> dict[str, Any]:
-    sent = wire.decode(wire.encode(result))  # what the judge would see
+    try:
+        sent = wire.decode(wire.encode(result))  # what the judge would see
+    except wire.WireError as error:
+        raise wire.WireError(wire.refusal(error, result)) from None
     return {"result": sent, "changed": running.changed(case.arguments, given)}
 
 

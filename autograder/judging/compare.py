@@ -58,6 +58,8 @@ def assess(exercise: Exercise, arguments: Arguments, result: Any, calls: Calls |
     )
     if mistake := _likeliest(fitting, calls):
         return Difference(mistake.message, mistake.name, found.error, found.where, found.reason)
+    if found.error is None:
+        return found
     if named := _in_one_entry(exercise, arguments, result, expected, tolerance, calls):
         return named
     how = calls.explained(_wrong_entry(result, expected, tolerance)) if calls and ";" not in found.reason else None
@@ -290,13 +292,10 @@ def _value(result: Any, expected: Any, name: str, tolerance: float) -> Differenc
     if isinstance(expected, dict):
         if not isinstance(result, dict):
             return Difference(f"{name} is {_kind(result)}, expected a dict with the keys {', '.join(expected)}")
-        for key, value in expected.items():
-            if key not in result:
-                keys = ", ".join(str(k)[:40] for k in list(result)[:8])
-                return Difference(f"{name} has no entry {key!r}; it has {keys or 'none'}")
-            if found := _value(result[key], value, f"{name}[{key!r}]", tolerance):
-                return found
-        return None
+        if missing := [key for key in expected if key not in result]:
+            keys = ", ".join(str(k)[:40] for k in list(result)[:8])
+            return Difference(f"{name} has no entry {missing[0]!r}; it has {keys or 'none'}")
+        return _first(_value(result[key], value, f"{name}[{key!r}]", tolerance) for key, value in expected.items())
     if isinstance(expected, list | tuple):
         form = "{}[{}]" if isinstance(expected, list) else "{}, value {}"
         first = 0 if isinstance(expected, list) else 1
@@ -326,10 +325,13 @@ def _sequence(
     if len(result) != len(expected):
         has = f"{whole} has" if whole else "the function returned"
         return Difference(f"{has} {_count(len(result))}, expected {form}")
-    for value, wanted, name in zip(result, expected, names, strict=True):
-        if found := _value(value, wanted, name, tolerance):
-            return found
-    return None
+    return _first(_value(*each, tolerance) for each in zip(result, expected, names, strict=True))
+
+
+def _first(differences: Iterator[Difference | None]) -> Difference | None:
+    """Return the first one in shape or type, which wrong numbers elsewhere may follow from; else the first."""
+    found = [each for each in differences if each]
+    return next((each for each in found if each.error is None), found[0] if found else None)
 
 
 def _session(result: Any, expected: Any, names: Sequence[str], tolerance: float) -> Difference | None:
@@ -354,7 +356,7 @@ def _number(result: Any, expected: float | bool, name: str, tolerance: float) ->
     if isinstance(result, int) and result.bit_length() > 900:  # no float is as large
         return Difference(f"{name} is an integer of {result.bit_length()} bits", error=math.inf, where=name)
     if not math.isfinite(result):
-        return Difference(f"{name} is {result}, expected a finite number")
+        return Difference(f"{name} is {result}, expected a finite number", error=math.inf)
     if math.isclose(result, expected, rel_tol=tolerance, abs_tol=1e-12):
         return None
     error = abs(result - expected) / abs(expected) if expected else math.inf

@@ -43,7 +43,7 @@ FAULTS = {
 
 
 NO_LAUNCH = "no Triton kernel was launched"
-STANDS_IN = "; the right solution of {} stands in for your own there, and does what its task says alone"
+STANDS_IN = "; the right solution of {} stands in for your own there, and does no more than its task says"
 OF_ITS_OWN = "{} is returned as a tensor of its own: write into the one that is passed, and return that"
 
 
@@ -237,9 +237,8 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any], calls: Ca
     if "error" in message:
         return replace(_refused_wrongly(exercise, case, message["error"]), case=str(case))
     if "unsupported" in message:
-        found, wanted = quoted(message["unsupported"], 200), ", ".join(exercise.returns)
-        wanted += " and nothing else" if found.startswith("a value of type") else ""
-        reason = f"it returns {found}, expected {'tensors and numbers' if 'the result' in wanted else wanted}"
+        found = quoted(message["unsupported"], 200)
+        reason = f"it returns {found}, expected {_wanted(exercise, case, found)}"
         return Failure(Outcome.WRONG, reason, case=str(case))
     for key, more in ("changed", ""), ("hidden", ", and that was not said"):
         touched = sorted(set(message.get(key, [])).intersection(case.arguments).difference(exercise.may_change))
@@ -270,6 +269,16 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any], calls: Ca
         return Failure(Outcome.WRONG, one_line(found.reason, 1000), found.mistake, str(case))
     reason = f"{one_line(found.plain, 1000)}: {one_line(_source_of(exercise, case, message, found), 500)}"
     return Failure(Outcome.WRONG, reason, case=str(case))
+
+
+def _wanted(exercise: Exercise, case: Case, found: str) -> str:
+    """Return what to return in place of what no message holds."""
+    expected = exercise.oracle(**upcast(case.arguments))
+    if isinstance(expected, dict):
+        numbers = all(isinstance(each, int | float) for each in expected.values())
+        return f"a dict with the keys {', '.join(expected)}{' and a number in each' if numbers else ''}"
+    wanted = ", ".join(exercise.returns) + (" and nothing else" if found.startswith("a value of type") else "")
+    return "tensors and numbers" if "the result" in wanted else wanted
 
 
 def _kept_apart(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failure | None:

@@ -114,13 +114,13 @@ def entry_of(request: dict[str, Any], send: Callable[[bytes], None]) -> Callable
 
 def case(request: dict[str, Any], message: dict[str, Any], entry: Callable, arguments: dict[str, Any]) -> bytes:
     """Call the entry; return the message of the case: its result or what was raised, and what changed."""
-    given = copied(arguments)
+    given, result = copied(arguments), None
     try:
         with forbidding(request["forbidden"]):
             result = DRIVERS[request["driver"]](entry, arguments)
         return wire.encode({**message, "result": result, "changed": changed(given, arguments)})
     except wire.WireError as error:
-        found = {"unsupported": str(error)}
+        found = {"unsupported": wire.refusal(error, result)}
     except BaseException as error:
         found = {"error": describe_error(error)}
     return wire.encode({**message, **found, "changed": changed(given, arguments)})

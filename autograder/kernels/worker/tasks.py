@@ -74,7 +74,7 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
     Each call has lists and dicts of its own. That they hold other things after it, of what they held, is all that it
     can have `changed` without an operation.
     """
-    driver, recorder = running.DRIVERS[request["driver"]], None
+    driver, recorder, result = running.DRIVERS[request["driver"]], None, None
     try:
         with running.stopped_after(_seconds_left(), signal.ITIMER_PROF), running.forbidding(request["forbidden"]):
             if request["again"]:
@@ -85,7 +85,7 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
                 result = driver(entry, given)
         return wire.encode({**message, "notes": recorder.notes(result), "changed": running.changed(arguments, given)})
     except wire.WireError as error:
-        return wire.encode({**message, "unsupported": str(error)})
+        return wire.encode({**message, "unsupported": wire.refusal(error, result)})
     except BaseException as error:
         found = running.describe_error(error)
         launched = recorder is not None and any(event["kind"] == "launch" for event in recorder.events)

@@ -81,6 +81,24 @@ def test_a_table_of_what_an_earlier_attempt_has_found_out_is_of_no_use(box):
     assert judge.judge(exercise, [of_table], "seed", box).score == 0
 
 
+@pytest.mark.parametrize(
+    ("prediction", "says"),
+    [
+        ("dict(n=1, half=Fraction(1, 2))", "it returns a value of type Fraction as its entry 'half'"),
+        ("Made(1, 0.5)", "it returns a value of type Made"),
+        ("{0: 1}", "it returns a dict with keys of other types than str"),
+    ],
+)
+def test_what_no_prediction_is_made_of_is_named_with_what_is_expected(box, prediction, says):
+    made = (
+        "from fractions import Fraction\nimport dataclasses\nMade = dataclasses.make_dataclass('Made', ['n', 'half'])"
+    )
+    parts = (Part("all", 1, [dict(n=1)]),)
+    exercise = Exercise("halved", "", parts, lambda g, n: {"n": n}, lambda n: {"n": n, "half": n / 2})
+    said = verdict(box, f"{made}\ndef halved(n): return {prediction}", exercise).reason
+    assert said.startswith(f"{says}, expected a dict with the keys n, half and a number in each"), said
+
+
 @pytest.mark.thorough(but=4)
 @pytest.mark.parametrize(
     "source",
@@ -168,7 +186,7 @@ def test_the_right_predecessor_is_supplied(box):
 def test_an_error_at_a_supplied_predecessor_says_that_it_is_not_the_students_own(box):
     own = "def double(x, times=1): return 2**times * x"
     reference = Cell("double (reference)", RIGHT, True, gives="double")
-    says = "; the right solution of double stands in for your own there, and does what its task says alone"
+    says = "; the right solution of double stands in for your own there, and does no more than its task says"
     for call in "double(x, times=2)", "double(double)(x)", "double.of(x)":
         said = verdict(box, f"def quad(x): return {call}", QUAD, helpers=[own], references=[reference]).reason
         assert f"Error in line 1 (`def quad(x): return {call}`): " in said and says in said, said
