@@ -46,7 +46,7 @@ from autograder.kernels.explain import Explained, Forbidden, data_of, explained,
 from autograder.kernels.measure import GpuWorker
 from autograder.kernels.record import Recording, checked
 from autograder.kernels.speed import judge_speed
-from autograder.kernels.worker.recording import recording
+from autograder.kernels.worker.recording import TooMany, recording
 from autograder.kernels.workers import KernelWorkers
 from mla_ref.hardware import emulator
 from mla_ref.hardware.emulator.memory import Fills
@@ -363,6 +363,8 @@ def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[dict[str, Any]
         result, message, found = _called(exercise, entry, case)
     except wire.WireError as error:
         message = {"unsupported": str(error)}
+    except TooMany as error:
+        message = {"beyond": str(error)}
     except Forbidden as error:
         message = {"error": {"type": "ForbiddenCall", "message": str(error)}}
     except Exception as error:

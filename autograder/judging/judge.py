@@ -26,7 +26,13 @@ from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
 from autograder.text import one_line, quoted
 
-SAID = ("result", "notes", "unsupported", "error")  # of a case, by a student's process, beside what it "changed"
+SAID = (
+    "result",
+    "notes",
+    "unsupported",
+    "beyond",
+    "error",
+)  # of a case, by a student's process, beside what it "changed"
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "cannot allocate memory")
 # What a kernel does wrong while it runs, by the emulator's names for it
 REFUSED_BY = ("RuntimeError", "AssertionError", "KeyError", "IndexError")  # what ends a call that checks nothing
@@ -236,6 +242,8 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any], calls: Ca
     """Return what is wrong with the message about one case, or None. `calls` tell mistakes apart (see `assess`)."""
     if "error" in message:
         return replace(_refused_wrongly(exercise, case, message["error"]), case=str(case))
+    if "beyond" in message:
+        return Failure(Outcome.WRONG, quoted(message["beyond"], 200), case=str(case))
     if "unsupported" in message:
         found = quoted(message["unsupported"], 200)
         reason = f"it returns {found}, expected {_wanted(exercise, case, found)}"

@@ -84,6 +84,8 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
             with recording.recording(arguments) as recorder:
                 result = driver(entry, given)
         return wire.encode({**message, "notes": recorder.notes(result), "changed": running.changed(arguments, given)})
+    except recording.TooMany as error:
+        return wire.encode({**message, "beyond": str(error)})
     except wire.WireError as error:
         return wire.encode({**message, "unsupported": wire.refusal(error, result)})
     except BaseException as error:

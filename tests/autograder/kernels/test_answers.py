@@ -284,6 +284,14 @@ def test_more_launches_than_asked_for_are_counted(workers):
 
 
 @pytest.mark.parametrize(
+    ("more", "says"), [("copy_kernel[(1,)](out, out, 1, BLOCK=64)", "launches 5001"), ("x.clone()", "has 500")]
+)
+def test_more_of_them_than_are_graded_are_counted_too(workers, more, says):
+    source = RIGHT.replace("    return out", f"    for _ in range(5000):\n        {more}\n    return out")
+    assert f"one call {says}" in verdict(workers, source).reason
+
+
+@pytest.mark.parametrize(
     ("old", "new", "says"),
     [
         ("torch.empty(len(x))", "torch.empty(len(x), device='cuda')", "use the device of the arguments"),
