@@ -38,7 +38,7 @@ from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for, without_bfloat16
 from autograder.judging.exercise import Arguments, Exercise, upcast
 from autograder.judging.judge import Failure, broken_terms, calls_of, judge, read_case, verdict_from
-from autograder.judging.program import Cell, build_program, defining, names_read, parsed
+from autograder.judging.program import Cell, build_program, defining, names_bound, names_read, parsed
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.kernels import measure
 from autograder.kernels.answers import Answers
@@ -46,7 +46,7 @@ from autograder.kernels.explain import Explained, Forbidden, data_of, explained,
 from autograder.kernels.measure import GpuWorker
 from autograder.kernels.record import Recording, checked
 from autograder.kernels.speed import judge_speed
-from autograder.kernels.worker.recording import recording
+from autograder.kernels.worker.recording import TooMany, recording
 from autograder.kernels.workers import KernelWorkers
 from mla_ref.hardware import emulator
 from mla_ref.hardware.emulator.memory import Fills
@@ -225,7 +225,8 @@ def as_asked(name: str, starter: str) -> str:
             names = [arg.arg for arg in (*given.posonlyargs, *given.args)]
             names += [f"{arg.arg}={arg.arg}" for arg in given.kwonlyargs]
             called = f"def {name}({ast.unparse(given)}): return own({', '.join(names)})"
-            return f"def _{name}_as_asked(own):\n    {called}\n    return {name}\n{name} = _{name}_as_asked({name})"
+            maker = running.AS_ASKED.format(name)
+            return f"def {maker}(own):\n    {called}\n    return {name}\n{name} = {maker}({name})"
     return ""
 
 
@@ -362,6 +363,8 @@ def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[dict[str, Any]
         result, message, found = _called(exercise, entry, case)
     except wire.WireError as error:
         message = {"unsupported": str(error)}
+    except TooMany as error:
+        message = {"beyond": str(error)}
     except Forbidden as error:
         message = {"error": {"type": "ForbiddenCall", "message": str(error)}}
     except Exception as error:
@@ -448,7 +451,10 @@ def _run(exercise: Exercise, entry: Any, arguments: Arguments) -> Any:
 
 
 def _message(case: Case, given: Arguments, result: Any) -> dict[str, Any]:
-    sent = wire.decode(wire.encode(result))  # what the judge would see
+    try:
+        sent = wire.decode(wire.encode(result))  # what the judge would see
+    except wire.WireError as error:
+        raise wire.WireError(wire.refusal(error, result)) from None
     return {"result": sent, "changed": running.changed(case.arguments, given)}
 
 
@@ -468,18 +474,20 @@ def _on(value: Any, device: str) -> Any:
 def supplied(namespace: dict[str, Any], course: Course, lesson: str, exercise: Exercise) -> Iterator[None]:
     """Put the right solutions of the exercises that this one needs into `namespace`, for a while.
 
-    Where the lessons' scripts are not installed, the student's own stay.
+    What the exercise's own cell binds stays, as in the judge's program. Where the lessons' scripts are not installed,
+    all of the student's own do.
     """
     if not exercise.needs or not course.has(lesson, "lesson"):
         yield
         return
-    plan = course.lesson(lesson)
+    cells, plan = _cells(namespace, course, lesson)
+    own = names_bound(found[-1].source) if (found := defining(exercise.name, cells)) else set()
     scratch: dict[str, Any] = {"__name__": "reference"}
     for cell in (*plan.setup, *plan.references(exercise.needs)):
         running.run_cell(cell.name, cell.source, scratch)
     absent = object()
-    before = {name: namespace.get(name, absent) for name in exercise.needs}
-    namespace.update({name: scratch[name] for name in exercise.needs})
+    before = {name: namespace.get(name, absent) for name in exercise.needs if name not in own}
+    namespace.update({name: scratch[name] for name in before})
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from traitlets.config import Config, PyFileConfigLoader
 
 from autograder.classroom.database import GRADEBOOK, gradebook_url
 from autograder.course.course import Course, find_course
-from autograder.course.lesson import STUB
+from autograder.judging.exercise import STUB
 
 
 def configure(

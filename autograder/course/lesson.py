@@ -24,11 +24,10 @@ from nbformat import NotebookNode
 from autograder.course.collapse import collapse
 from autograder.course.figures import FigureError, fill
 from autograder.isolation.worker.running import REFERENCE
-from autograder.judging.exercise import SPEED, Exercise
+from autograder.judging.exercise import SPEED, STUB, Exercise
 from autograder.judging.program import Cell, parsed, without_magics
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
-STUB = 'raise NotImplementedError("write your code here")'
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 

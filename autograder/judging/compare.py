@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.exercise import Arguments, Exercise, Mistake, relative_tolerance, upcast
 from autograder.judging.formula import Answer, explained
 
@@ -63,6 +64,8 @@ def assess(exercise: Exercise, arguments: Arguments, result: Any, calls: Calls |
     )
     if mistake := _likeliest(fitting, calls):
         return Difference(mistake.message, mistake.name, found.error, found.where, found.reason)
+    if found.error is None:
+        return found
     if named := _in_one_entry(exercise, arguments, result, expected, tolerance, calls):
         return named
     how = calls.explained(_wrong_entry(result, expected, tolerance)) if calls and ";" not in found.reason else None
@@ -82,7 +85,7 @@ class Calls:
 
         A right one does where the mistake gives another, and a wrong one where the mistake gives the right one, unless
         it is another known mistake that shows there. Those of kernels and of sessions are all made at times: with other
-        blocks, or after other calls.
+        blocks, or after other calls. Yet against what says where no store writes speaks a result with more NaN.
         Mistakes of one message are one, which may show in several ways: with other blocks of tokens, say. With a `key`
         only that entry of each result counts.
         """
@@ -90,7 +93,8 @@ class Calls:
         if known not in self._fits:
             alike = [each for each in self._exercise.mistakes if each.message == mistake.message and each != mistake]
             at_times = mistake.at_times or self._exercise.kernel or self._exercise.driver == "session"
-            self._fits[known] = max(self._fit([mistake, *alike], key), 0 if at_times else -1)
+            unlike = self._has_more_nan([mistake, *alike])
+            self._fits[known] = -1 if unlike else max(self._fit([mistake, *alike], key), 0 if at_times else -1)
         return self._fits[known]
 
     def explained(self, key: str | None) -> str | None:
@@ -134,6 +138,17 @@ class Calls:
             count += of_mistake and not right
         return count
 
+    def _has_more_nan(self, mistakes: Sequence[Mistake]) -> bool:
+        """Return whether a result has NaN where none of these mistakes, of which one tells of NaN, has any."""
+        if not any(each.unwritten for each in mistakes):
+            return False
+        for arguments, result in self._given:
+            every = zip(*(_nan_in(each.oracle(**upcast(arguments))) for each in mistakes), strict=False)
+            for got, wrong in zip(_nan_in(result), every, strict=False):
+                if all(each.shape == got.shape for each in wrong) and bool((got & ~sum(wrong).bool()).any()):
+                    return True
+        return False
+
     def _is_of_something_else(self, n: int, mistakes: Sequence[Mistake], key: str | None) -> bool:
         """Return whether call `n` is wrong where these mistakes do not show, in a way that no other one explains."""
         arguments, result = self._given[n]
@@ -155,6 +170,10 @@ class Calls:
             return difference(result, expected, _names(self._exercise, arguments), tolerance) is None
         values = (each.get(key) if isinstance(each, dict) else None for each in (result, expected))
         return _value(*values, key, tolerance) is None
+
+
+def _nan_in(result: Any) -> list[torch.Tensor]:
+    return [tensor.isnan() for tensor in tensors_in(result)]
 
 
 def _shows_nowhere(wrong: Any) -> bool:
@@ -290,13 +309,10 @@ def _value(result: Any, expected: Any, name: str, tolerance: float) -> Differenc
     if isinstance(expected, dict):
         if not isinstance(result, dict):
             return Difference(f"{name} is {_kind(result)}, expected a dict with the keys {', '.join(expected)}")
-        for key, value in expected.items():
-            if key not in result:
-                keys = ", ".join(str(k)[:40] for k in list(result)[:8])
-                return Difference(f"{name} has no entry {key!r}; it has {keys or 'none'}")
-            if found := _value(result[key], value, f"{name}[{key!r}]", tolerance):
-                return found
-        return None
+        if missing := [key for key in expected if key not in result]:
+            keys = ", ".join(str(k)[:40] for k in list(result)[:8])
+            return Difference(f"{name} has no entry {missing[0]!r}; it has {keys or 'none'}")
+        return _first(_value(result[key], value, f"{name}[{key!r}]", tolerance) for key, value in expected.items())
     if isinstance(expected, list | tuple):
         form = "{}[{}]" if isinstance(expected, list) else "{}, value {}"
         first = 0 if isinstance(expected, list) else 1
@@ -326,10 +342,13 @@ def _sequence(
     if len(result) != len(expected):
         has = f"{whole} has" if whole else "the function returned"
         return Difference(f"{has} {_count(len(result))}, expected {form}")
-    for value, wanted, name in zip(result, expected, names, strict=True):
-        if found := _value(value, wanted, name, tolerance):
-            return found
-    return None
+    return _first(_value(*each, tolerance) for each in zip(result, expected, names, strict=True))
+
+
+def _first(differences: Iterator[Difference | None]) -> Difference | None:
+    """Return the first one in shape or type, which wrong numbers elsewhere may follow from; else the first."""
+    found = [each for each in differences if each]
+    return next((each for each in found if each.error is None), found[0] if found else None)
 
 
 def _session(result: Any, expected: Any, names: Sequence[str], tolerance: float) -> Difference | None:
@@ -354,7 +373,7 @@ def _number(result: Any, expected: float | bool, name: str, tolerance: float) ->
     if isinstance(result, int) and result.bit_length() > 900:  # no float is as large
         return Difference(f"{name} is an integer of {result.bit_length()} bits", error=math.inf, where=name)
     if not math.isfinite(result):
-        return Difference(f"{name} is {result}, expected a finite number")
+        return Difference(f"{name} is {result}, expected a finite number", error=math.inf)
     if math.isclose(result, expected, rel_tol=tolerance, abs_tol=1e-12):
         return None
     error = abs(result - expected) / abs(expected) if expected else math.inf

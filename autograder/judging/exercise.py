@@ -19,6 +19,7 @@ PACKED = (torch.uint8, torch.int8)
 Params = Mapping[str, Any]
 Arguments = dict[str, Any]
 
+STUB = 'raise NotImplementedError("write your code here")'  # what a starter has in place of its solution
 SPEED = ":speed"  # ends the name of the verdict on an exercise's speed
 RELATIVE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 

@@ -6,6 +6,7 @@ This is the trusted side. It holds the seed, the oracle and the clock, and sees 
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +19,18 @@ from autograder.isolation.worker.shelf import EVERY
 from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for
 from autograder.judging.compare import Calls, Difference, assess
-from autograder.judging.exercise import Exercise, upcast
+from autograder.judging.exercise import STUB, Exercise, upcast
 from autograder.judging.program import Cell, digest_of
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
 from autograder.text import one_line, quoted
 
-SAID = ("result", "notes", "unsupported", "error")  # of a case, by a student's process, beside what it "changed"
+SAID = (
+    "result",
+    "notes",
+    "unsupported",
+    "beyond",
+    "error",
+)  # of a case, by a student's process, beside what it "changed"
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "cannot allocate memory")
 # What a kernel does wrong while it runs, by the emulator's names for it
 REFUSED_BY = ("RuntimeError", "AssertionError", "KeyError", "IndexError")  # what ends a call that checks nothing
@@ -40,6 +47,7 @@ FAULTS = {
 
 
 NO_LAUNCH = "no Triton kernel was launched"
+STANDS_IN = "; the right solution of {} stands in for your own there, and does no more than its task says"
 OF_ITS_OWN = "{} is returned as a tensor of its own: write into the one that is passed, and return that"
 
 
@@ -232,10 +240,11 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any], calls: Ca
     """Return what is wrong with the message about one case, or None. `calls` tell mistakes apart (see `assess`)."""
     if "error" in message:
         return replace(_refused_wrongly(exercise, case, message["error"]), case=str(case))
+    if "beyond" in message:
+        return Failure(Outcome.WRONG, quoted(message["beyond"], 200), case=str(case))
     if "unsupported" in message:
-        found, wanted = quoted(message["unsupported"], 200), ", ".join(exercise.returns)
-        wanted += " and nothing else" if found.startswith("a value of type") else ""
-        reason = f"it returns {found}, expected {'tensors and numbers' if 'the result' in wanted else wanted}"
+        found = quoted(message["unsupported"], 200)
+        reason = f"it returns {found}, expected {_wanted(exercise, case, found)}"
         return Failure(Outcome.WRONG, reason, case=str(case))
     for key, more in ("changed", ""), ("hidden", ", and that was not said"):
         touched = sorted(set(message.get(key, [])).intersection(case.arguments).difference(exercise.may_change))
@@ -266,6 +275,16 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any], calls: Ca
         return Failure(Outcome.WRONG, one_line(found.reason, 1000), found.mistake, str(case))
     reason = f"{one_line(found.plain, 1000)}: {one_line(_source_of(exercise, case, message, found), 500)}"
     return Failure(Outcome.WRONG, reason, case=str(case))
+
+
+def _wanted(exercise: Exercise, case: Case, found: str) -> str:
+    """Return what to return in place of what no message holds."""
+    expected = exercise.oracle(**upcast(case.arguments))
+    if isinstance(expected, dict):
+        numbers = all(isinstance(each, int | float) for each in expected.values())
+        return f"a dict with the keys {', '.join(expected)}{' and a number in each' if numbers else ''}"
+    wanted = ", ".join(exercise.returns) + (" and nothing else" if found.startswith("a value of type") else "")
+    return "tensors and numbers" if "the result" in wanted else wanted
 
 
 def _kept_apart(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failure | None:
@@ -306,12 +325,22 @@ def _nan_from(case: Case, *sources: str) -> str:
 
 def _refused_wrongly(exercise: Exercise, case: Case, error: Any) -> Failure:
     """Return the failure by an error, and with which a call of a session refuses, where it ended one that must."""
-    failure, step = _read_error(exercise, error), error.get("step") if isinstance(error, dict) else None
-    if exercise.driver != "session" or type(step) is not int or not failure.reason.startswith(REFUSED_BY):
+    step, wanted = error.get("step") if isinstance(error, dict) else None, []
+    if exercise.driver == "session" and type(step) is int:
+        wanted = exercise.oracle(**upcast(case.arguments))[step : step + 1]
+    refuses = any(isinstance(each, str) for each in wanted)
+    failure = _read_error(exercise, error, refuses)
+    if not refuses or not (failure.reason.startswith(REFUSED_BY) or _is_raised(error)):
         return failure
-    if not any(isinstance(x, str) for x in exercise.oracle(**upcast(case.arguments))[step : step + 1]):
+    if failure.outcome is Outcome.UNFINISHED:
         return failure
     return replace(failure, reason=f"{failure.reason}; a call that must be refused raises ValueError")
+
+
+def _is_raised(error: dict[str, Any]) -> bool:
+    """Return whether an error comes of a `raise` in the student's code."""
+    where = error.get("where")
+    return isinstance(where, dict) and bool(re.search(r"\braise\b", quoted(where.get("source"), 200)))
 
 
 def broken_terms(exercise: Exercise, case: Case, launches: int, owners: Sequence[str | None]) -> Failure | None:
@@ -330,9 +359,11 @@ def broken_terms(exercise: Exercise, case: Case, launches: int, owners: Sequence
     return Failure(Outcome.WRONG, reason, case=str(case)) if reason else None
 
 
-def _read_error(exercise: Exercise, error: Any) -> Failure:
-    """Turn a reported exception into a sentence. The report comes from the student's process, so nothing in it is
-    taken for granted."""
+def _read_error(exercise: Exercise, error: Any, refuses: bool = False) -> Failure:
+    """Turn a reported exception into a sentence. `refuses` says that the call had to raise something.
+
+    The report comes from the student's process, so nothing in it is taken for granted.
+    """
     error = error if isinstance(error, dict) else {}
     kind, text = quoted(error.get("type"), 80) or "error", quoted(error.get("message"), 500)
     where = error.get("where")
@@ -341,9 +372,10 @@ def _read_error(exercise: Exercise, error: Any) -> Failure:
         limits = {"line": 8, "cell": 80, "source": 120}
         line, cell, source = (quoted(where.get(key, ""), limit) for key, limit in limits.items())
         place = in_words(line, cell, source, exercise.name)
-    if kind == "MemoryError" or any(mark in text.lower() for mark in OUT_OF_MEMORY):
+    out_of_memory = kind == "MemoryError" or any(mark in text.lower() for mark in OUT_OF_MEMORY)
+    if out_of_memory and not _is_raised(error):
         return Failure(Outcome.MEMORY, f"more than {exercise.limits.memory >> 20} MiB of memory were asked for{place}")
-    if kind == "NotImplementedError" and "raise NotImplementedError" in source:
+    if kind == "NotImplementedError" and (STUB if refuses else "raise NotImplementedError") in source:
         return Failure(Outcome.UNFINISHED, f"not finished: NotImplementedError{place}")
     if kind == "ForbiddenCall":
         return Failure(Outcome.WRONG, f"{place.strip()}: {text}" if place else text)
@@ -351,7 +383,10 @@ def _read_error(exercise: Exercise, error: Any) -> Failure:
         return Failure(Outcome.TIME, _too_long(exercise, place))
     if kind in FAULTS:
         return Failure(FAULTS[kind], f"{quoted(error.get('kernel', ''), 80)}{place}: {text}")
-    return Failure(Outcome.ERROR, f"{kind}{place}: {text}" if text else f"{kind}{place}")
+    reason = f"{kind}{place}: {text}" if text else f"{kind}{place}"
+    supplied = error.get("supplied")
+    stands_in = next((name for name in exercise.needs if isinstance(supplied, list) and name in supplied), None)
+    return Failure(Outcome.ERROR, reason + (STANDS_IN.format(stands_in) if stands_in else ""))
 
 
 def verdict_from(

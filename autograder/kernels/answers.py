@@ -111,9 +111,10 @@ class Answers:
                 if any(assess(self.exercise, cases[n].arguments, each) for each in others):
                     told = [f": {kernels.told(said)}" for said in (*replayed.unwritten, *replayed.left_out)]
                     terms = terms or Failure(Outcome.WRONG, "".join([UNDEFINED, *told[:1]]), case=str(cases[n]))
+                changed = [name.split("[")[0] for name in (*replayed.changed, *program.changed)]
                 found[n] = {
                     "result": recording.filled(replayed.result),
-                    "changed": [name.split("[")[0] for name in (*replayed.changed, *program.changed)],
+                    "changed": [*changed, *messages[n].get("changed", ())],
                     "unwritten": list(map(kernels.told, replayed.unwritten)),
                     "blank": replayed.blank,
                     "filled": None if replayed.filled is None else list(map(kernels.told, replayed.filled)),

@@ -18,12 +18,10 @@ from autograder.isolation.worker.trees import mapped, tensors_in
 from autograder.judging.program import MAX_CODE, Cell
 from autograder.kernels.extract import Kernels, NotAKernel, check_definition, check_use, cut_kernels
 from autograder.kernels.worker import hosting, uses
-from autograder.kernels.worker.recording import NAMED
+from autograder.kernels.worker.recording import MAX_LAUNCHES, MOST, NAMED
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, ended, sentence
 
-MAX_LAUNCHES = 256
 MAX_BYTES = 4 << 30  # of what a call makes
-MOST = 4096  # storages and events in the notes of a call
 MOST_BYTES = 1 << 40  # of any tensor
 ALIGNMENT = 16  # bytes, of what a tensor descriptor is made of
 
@@ -93,7 +91,7 @@ def record(
     if case is None and any(message.get("event") == "missing" for message in reply.messages):
         raise KernelFailure(f"the program defines no function called {entry}")
     for message in [case] if case else reply.messages:
-        for key in ("error", "unsupported"):
+        for key in ("error", "unsupported", "beyond"):
             if key in message:
                 raise KernelFailure(sentence(message[key]))
     if case is None:

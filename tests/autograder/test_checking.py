@@ -82,6 +82,13 @@ def test_the_right_predecessor_is_supplied_and_taken_away_again(capsys):
     assert "double" not in namespace
 
 
+def test_a_predecessor_that_the_answers_own_cell_defines_anew_is_that_one_as_for_the_judge(tiny):
+    own = "def double(x, times): return 2 ** times * x\ndef quad(x): return double(x, 2)"
+    assert in_session(["import torch", RIGHT["double"], own], "quad") is None
+    apart = own.splitlines()
+    assert "TypeError" in in_session(["import torch", *apart], "quad")
+
+
 def test_the_namespace_is_put_back_after_a_failure_too(capsys):
     namespace = {"check": check}
     exec("def double(x): return 'mine'\ndef quad(x): raise ValueError", namespace)
@@ -368,6 +375,9 @@ def test_without_the_lessons_scripts_a_check_knows_set_up_and_starters(tmp_path,
     said = in_session([course.lesson(NAME).setup[0].source, *cells], "quad")
     assert (said is None) == right, said
     assert right or "right here, but the grader says: " in said
+    assert ("the right solution of double stands in" in (said or "")) == (
+        name == "more of an earlier exercise than it has"
+    )
 
 
 OWN = "Your own double was used here. The grader uses its own"

@@ -368,6 +368,13 @@ def scaled_by_values(exercise, given):
     return exercise.oracle(**upcast(given | {name: given[name] * root for name in ("q_nope", "q_rope")}))
 
 
+def key_of_token_0(exercise, given):
+    query, key = exercise.oracle(**upcast(given))
+    blank = torch.full_like(key, torch.nan)
+    blank[0, 0] = key[0, 0]
+    return query, blank
+
+
 CONTRADICTED = {  # answers, and the name that another visible case speaks against
     "itemsize fixed at 2": (
         "01_mha",
@@ -376,6 +383,7 @@ CONTRADICTED = {  # answers, and the name that another visible case speaks again
         "these are half the bytes",
     ),
     "FLOPs by elements": ("01_mha", "predict_decode_cost", intensity_of_elements, "bytes per FLOP"),
+    "one key of all written": ("04_fused_norm_rope", "rope_query_key", key_of_token_0, "written at row s"),
     "scaled by 1/√Dv": ("02_naive_mla", "naive_mla_attention", scaled_by_values, "1/√Dn"),
 }
 

@@ -24,6 +24,7 @@ from autograder.isolation.worker.trees import mapped
 CELL = "<cell {}>"
 TIME_IS_UP = "the time was up"
 REFERENCE = " (reference)"  # ends the names of cells with supplied solutions
+AS_ASKED = "_{}_as_asked"  # what makes of a function of the student's one that is called like the supplied one
 
 
 def new_namespace() -> dict[str, Any]:
@@ -113,13 +114,13 @@ def entry_of(request: dict[str, Any], send: Callable[[bytes], None]) -> Callable
 
 def case(request: dict[str, Any], message: dict[str, Any], entry: Callable, arguments: dict[str, Any]) -> bytes:
     """Call the entry; return the message of the case: its result or what was raised, and what changed."""
-    given = copied(arguments)
+    given, result = copied(arguments), None
     try:
         with forbidding(request["forbidden"]):
             result = DRIVERS[request["driver"]](entry, arguments)
         return wire.encode({**message, "result": result, "changed": changed(given, arguments)})
     except wire.WireError as error:
-        found = {"unsupported": str(error)}
+        found = {"unsupported": wire.refusal(error, result)}
     except BaseException as error:
         found = {"error": describe_error(error)}
     return wire.encode({**message, **found, "changed": changed(given, arguments)})
@@ -234,6 +235,8 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def _same(before: Any, after: Any) -> bool:
+    if before is after:
+        return True
     if type(before) is not type(after):
         return False
     if isinstance(before, torch.Tensor):
@@ -409,8 +412,25 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     message = _undecorated(said) or message
     hint = next((hint for pattern, hint in HINTS if re.search(pattern, said)), "") if message in said else ""
     message = (" " if message.endswith("?") else ": ").join(filter(None, (message.removesuffix("."), hint)))
-    found = {"type": kind, "message": message[:2000], "where": where}
+    found = {"type": kind, "message": message[:2000], "where": where, "supplied": _supplied(error, said)}
     return found | {name: getattr(error, name) for name in ("kernel", "step") if hasattr(error, name)}
+
+
+def _supplied(error: BaseException, said: str) -> list[str]:
+    """Return what an error speaks of by its name that stands in the place of a student's own."""
+    own = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if is_students(frame.f_code.co_filename)]
+    names = own[-1].f_globals if own else {}
+    return [
+        name
+        for name in sorted({*re.findall(r"\w+", said)} & names.keys())
+        if AS_ASKED.format(name) in names or _is_reference(names[name])
+    ]
+
+
+def _is_reference(value: Any) -> bool:
+    parts = [value, *vars(value).values()] if isinstance(value, type | types.FunctionType) else []
+    files = [part.__code__.co_filename for part in parts if isinstance(part, types.FunctionType)]
+    return any(is_theirs(name) and not is_students(name) for name in files)
 
 
 def _undecorated(said: str) -> str:

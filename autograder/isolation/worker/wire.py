@@ -50,6 +50,16 @@ def encode(value: Any) -> bytes:
     return PREFIX.pack(MAGIC, len(header), len(payload)) + header + payload
 
 
+def refusal(error: WireError, result: Any) -> str:
+    """Return what `encode` said of a message with a function's result, and of which entry where that is a dict."""
+    for key, value in result.items() if isinstance(result, dict) else ():
+        try:
+            encode(value)
+        except WireError as found:
+            return f"{found} as its entry {str(key)[:40]!r}"
+    return str(error)
+
+
 def _pack(value: Any, tensors: list[torch.Tensor], depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         raise WireError(f"more than {MAX_DEPTH} values in one another")
@@ -68,7 +78,9 @@ def _pack(value: Any, tensors: list[torch.Tensor], depth: int = 0) -> Any:
         return {"$tuple": [_pack(v, tensors, depth + 1) for v in value]}
     if isinstance(value, list):
         return [_pack(v, tensors, depth + 1) for v in value]
-    if isinstance(value, dict) and all(isinstance(k, str) for k in value):
+    if isinstance(value, dict):
+        if not all(isinstance(k, str) for k in value):
+            raise WireError("a dict with keys of other types than str")
         return {k: _pack(v, tensors, depth + 1) for k, v in value.items()}
     raise WireError(f"a value of type {type(value).__name__}")
 

@@ -25,6 +25,8 @@ from autograder.kernels.worker.hosting import ALIKE, EMPTY, is_known
 from autograder.kernels.worker.uses import definition, uses
 from mla_ref.hardware.emulator.memory import Blanks, Fills
 
+MAX_LAUNCHES = 256
+MOST = 4096  # storages and events in the notes of a call
 LARGEST_CONSTANT = 1 << 20  # bytes of a tensor that was there before the call
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "debug")
 # What changes how a tensor looks at its memory, and nothing else; torch's product of a vector and a matrix ends so
@@ -54,6 +56,10 @@ NUMBERS = {"int": numbers.Integral, "float": numbers.Real, "bool": np.bool_}  # 
 NAMED = {short: dtype for dtype, short in DTYPES.items()}
 
 
+class TooMany(ValueError):
+    """More launches or operations in a call than are graded."""
+
+
 class CannotRecord(TypeError):
     """A launch whose arguments the grader cannot carry to another process."""
 
@@ -80,9 +86,14 @@ class Recorder:
 
         In `form`, which is the result, `{"$view": n}` stands for each tensor.
 
-        Raises TypeError if the result holds arrays of NumPy, what they hold is of no operation, or a tensor that is not
-        what its memory holds.
+        Raises TooMany, and TypeError if the result holds arrays of NumPy, what they hold is of no operation, or a
+        tensor that is not what its memory holds.
         """
+        launches = sum(event["kind"] == "launch" for event in self.events)
+        if launches > MAX_LAUNCHES:
+            raise TooMany(f"one call launches {launches} kernels; at most {MAX_LAUNCHES} are graded")
+        if len(self.events) > MOST:
+            raise TooMany(f"one call has {len(self.events)} operations and launches; at most {MOST} are graded")
         if holds(result, (np.ndarray, np.generic)):
             raise TypeError("an array of NumPy is returned, expected torch's tensor")
         views = [self._view(_as_stored(tensor)) for tensor in tensors_in(result)]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autograder.isolation.worker import running, wire
+from autograder.isolation.worker.trees import mapped
 from autograder.kernels.worker import compiling, recording, replaying, uses
 from mla_ref.hardware import emulator
 
@@ -70,18 +71,23 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
     """Have a call of the entry noted; return the message of the case. No kernel runs.
 
     With `request["again"]` it is a second call that counts: what it keeps from the first is none of its own making.
+    Each call has lists and dicts of its own. That they hold other things after it, of what they held, is all that it
+    can have `changed` without an operation.
     """
-    driver, recorder = running.DRIVERS[request["driver"]], None
+    driver, recorder, result = running.DRIVERS[request["driver"]], None, None
     try:
         with running.stopped_after(_seconds_left(), signal.ITIMER_PROF), running.forbidding(request["forbidden"]):
             if request["again"]:
                 with recording.recording(arguments) as recorder:
-                    kept = driver(entry, arguments)  # noqa: F841 (so that nothing of the second call takes its place)
+                    kept = driver(entry, _apart(arguments))  # noqa: F841 (so that nothing later takes its place)
+            given = _apart(arguments)
             with recording.recording(arguments) as recorder:
-                result = driver(entry, arguments)
-        return wire.encode({**message, "notes": recorder.notes(result)})
+                result = driver(entry, given)
+        return wire.encode({**message, "notes": recorder.notes(result), "changed": running.changed(arguments, given)})
+    except recording.TooMany as error:
+        return wire.encode({**message, "beyond": str(error)})
     except wire.WireError as error:
-        return wire.encode({**message, "unsupported": str(error)})
+        return wire.encode({**message, "unsupported": wire.refusal(error, result)})
     except BaseException as error:
         found = running.describe_error(error)
         launched = recorder is not None and any(event["kind"] == "launch" for event in recorder.events)
@@ -91,6 +97,11 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
         elif raised and launched and not isinstance(error, NotImplementedError):
             found["message"] += f" ({UNCHECKED})"
         return wire.encode({**message, "error": found})
+
+
+def _apart(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments in lists and dicts of their own, with the same tensors."""
+    return mapped(arguments, lambda tensor: tensor)
 
 
 def _seconds_left() -> float:

@@ -258,3 +258,12 @@ def test_an_oracle_that_works_in_place_does_not_change_what_the_next_one_sees():
     x = torch.ones(3, dtype=torch.float64)
     assert assess(exercise, {"x": x}, torch.full((3,), 2.0)) is None
     assert torch.equal(x, torch.ones(3, dtype=torch.float64))
+
+
+def test_a_wrong_shape_or_type_of_any_value_comes_before_a_wrong_number_of_another():
+    right = (torch.ones(2), torch.ones(3))
+    assert said((torch.zeros(2), torch.ones(4)), right, ("u", "cache")) == "cache has shape [4], expected [3]"
+    assert said((torch.zeros(2), torch.zeros(3)), right, ("u", "cache")).startswith("u has a relative error")
+    prediction = {"bytes": 4, "flops": 5}
+    assert said({"bytes": 1, "flops": None}, prediction) == "out['flops'] is None, expected a number"
+    assert said({"bytes": 1}, prediction) == "out has no entry 'flops'; it has bytes"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import time
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from autograder.isolation.sandbox import Limits, Reply, Sandbox
 from autograder.isolation.worker.running import TIME_IS_UP
 from autograder.judging import judge
 from autograder.judging.cases import draw_cases
-from autograder.judging.exercise import Exercise, Part
+from autograder.judging.exercise import STUB, Exercise, Part
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome
 
@@ -55,6 +56,7 @@ SHORT = dataclasses.replace(DOUBLE, limits=Limits(seconds=0.5, memory=256 << 20)
         ("def double(x): return double(x)", Outcome.ERROR, "RecursionError"),
         ("def double(x): return bytearray(1 << 40)", Outcome.MEMORY, "256 MiB"),
         ("def double(x): return torch.ones(1 << 30)", Outcome.MEMORY, "256 MiB"),
+        ("def double(x): raise MemoryError('full')", Outcome.ERROR, "MemoryError in line 1 (`def double(x): raise"),
         ("def double(x): return input()", Outcome.ERROR, "EOFError"),
     ],
 )
@@ -77,6 +79,24 @@ def test_a_table_of_what_an_earlier_attempt_has_found_out_is_of_no_use(box):
     found = judge.judge(exercise, [*course.lesson(lesson).setup, solution], "seed", box)
     assert found.outcome is Outcome.PASSED, found.reason
     assert judge.judge(exercise, [of_table], "seed", box).score == 0
+
+
+@pytest.mark.parametrize(
+    ("prediction", "says"),
+    [
+        ("dict(n=1, half=Fraction(1, 2))", "it returns a value of type Fraction as its entry 'half'"),
+        ("Made(1, 0.5)", "it returns a value of type Made"),
+        ("{0: 1}", "it returns a dict with keys of other types than str"),
+    ],
+)
+def test_what_no_prediction_is_made_of_is_named_with_what_is_expected(box, prediction, says):
+    made = (
+        "from fractions import Fraction\nimport dataclasses\nMade = dataclasses.make_dataclass('Made', ['n', 'half'])"
+    )
+    parts = (Part("all", 1, [dict(n=1)]),)
+    exercise = Exercise("halved", "", parts, lambda g, n: {"n": n}, lambda n: {"n": n, "half": n / 2})
+    said = verdict(box, f"{made}\ndef halved(n): return {prediction}", exercise).reason
+    assert said.startswith(f"{says}, expected a dict with the keys n, half and a number in each"), said
 
 
 @pytest.mark.thorough(but=4)
@@ -161,6 +181,18 @@ def test_the_right_predecessor_is_supplied(box):
     wrong = "def double(x): return 1 / 0"
     assert verdict(box, source, QUAD, helpers=[wrong], references=[reference]).outcome is Outcome.PASSED
     assert verdict(box, source, QUAD, helpers=[wrong]).outcome is Outcome.ERROR
+
+
+def test_an_error_at_a_supplied_predecessor_says_that_it_is_not_the_students_own(box):
+    own = "def double(x, times=1): return 2**times * x"
+    reference = Cell("double (reference)", RIGHT, True, gives="double")
+    says = "; the right solution of double stands in for your own there, and does no more than its task says"
+    for call in "double(x, times=2)", "double(double)(x)", "double.of(x)":
+        said = verdict(box, f"def quad(x): return {call}", QUAD, helpers=[own], references=[reference]).reason
+        assert f"Error in line 1 (`def quad(x): return {call}`): " in said and says in said, said
+    for source in f"{own}\ndef quad(x): return double(x, twice=2)", "def quad(x): return 4 * y":
+        said = verdict(box, source, QUAD, helpers=[own], references=[reference]).reason
+        assert "Error in line" in said and "stands in" not in said, said
 
 
 def test_a_broken_helper_is_mentioned(box):
@@ -273,8 +305,13 @@ def test_a_session_keeps_its_state_and_may_refuse(box):
     assert verdict(box, right, session).outcome is Outcome.PASSED
     found = verdict(box, right.replace("> 8", "> 99"), session)
     assert "call 2 of add should have raised ValueError" in found.reason
-    found = verdict(box, right.replace("raise ValueError", "raise RuntimeError('full')"), session)
-    assert "full; a call that must be refused raises ValueError" in found.reason
+    for kind in ("RuntimeError", "MemoryError", "NotImplementedError", "Exception"):
+        found = verdict(box, right.replace("raise ValueError", f"raise {kind}('full')"), session)
+        assert re.match(rf"{kind} in line 4 .*: full; a call that must be refused raises ValueError", found.reason)
+    found = verdict(box, right.replace("raise ValueError", STUB), session)
+    assert found.outcome is Outcome.UNFINISHED and "must be refused" not in found.reason
+    found = verdict(box, right.replace("raise ValueError", "None.full"), session)
+    assert "AttributeError" in found.reason and "must be refused" not in found.reason
     found = verdict(box, right.replace("return self.n\n", "return {}[k]\n"), session)  # in a call that is none of these
     assert "KeyError" in found.reason
     assert "must be refused" not in found.reason

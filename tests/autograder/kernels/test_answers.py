@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from autograder.judging.exercise import randn
+from autograder.judging.exercise import Exercise, Part, randn
 from autograder.judging.verdict import Outcome
 
 from ..kernel_course import KERNEL, RIGHT, ROW_SUM, verdict
@@ -284,6 +284,14 @@ def test_more_launches_than_asked_for_are_counted(workers):
 
 
 @pytest.mark.parametrize(
+    ("more", "says"), [("copy_kernel[(1,)](out, out, 1, BLOCK=64)", "launches 5001"), ("x.clone()", "has 500")]
+)
+def test_more_of_them_than_are_graded_are_counted_too(workers, more, says):
+    source = RIGHT.replace("    return out", f"    for _ in range(5000):\n        {more}\n    return out")
+    assert f"one call {says}" in verdict(workers, source).reason
+
+
+@pytest.mark.parametrize(
     ("old", "new", "says"),
     [
         ("torch.empty(len(x))", "torch.empty(len(x), device='cuda')", "use the device of the arguments"),
@@ -362,3 +370,29 @@ def test_programs_that_write_to_one_place_are_named_with_both_lines(workers):
     found = verdict(workers, RIGHT, kernels)
     assert (found.outcome, found.score) == (Outcome.WRONG, 0)
     assert "sum_kernel in line 6" in found.reason and found.reason.count("line 6") == 2
+
+
+IN_A_DICT = Exercise(
+    "doubled",
+    "",
+    (Part("all", 2, [dict(n=3)]),),
+    lambda generator, n: {"weights": {"w": randn(generator, n), "b": randn(generator, n)}},
+    lambda weights: 2 * weights["w"],
+    forbidden=("cat",),
+)
+
+
+@pytest.mark.parametrize(
+    ("taken", "right"),
+    [
+        ("weights['w']", True),
+        ("dict(weights).pop('w')", True),
+        ("weights.pop('w')", False),
+        ("weights['b'] = 2", False),
+    ],
+)
+def test_an_entry_taken_out_of_a_dict_is_missed_by_no_call_and_told(workers, taken, right):
+    source = f"def doubled(weights):\n    w = weights['w']\n    {taken}\n    return 2 * w"
+    found = verdict(workers, source, "", IN_A_DICT)
+    assert found.score == 2 * right, found.reason
+    assert right or "it changed its argument weights in place" in found.reason
