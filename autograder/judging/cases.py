@@ -50,15 +50,15 @@ def draw_cases(exercise: Exercise, seed: str, hidden: bool = True, own: str = ""
 def noise_for(exercise: Exercise, case: Case, seed: str) -> Arguments:
     """Return arguments with the same integers and other data; where there is no data, other integers.
 
-    The data are drawn as those of the case, so that what a program asks of them has the same answer nearly always. What
-    is not finite stays where it is.
+    The data are drawn as those of the case, so that what a program asks of them has the same answer nearly always; what
+    is not finite stays where it is. For kernels they are plain noise: what is launched may not hang on them.
     """
     generator = torch.Generator().manual_seed(_digest(seed, exercise.name, "noise"))
     drawn = exercise.inputs(generator, **case.params)
     if not any(map(is_data, tensors_in(case.arguments))):
         return drawn
     others = [*tensors_in(drawn)]
-    alike = len(others) == len([*tensors_in(case.arguments)])
+    alike = len(others) == len([*tensors_in(case.arguments)]) and not exercise.kernel
 
     def other(tensor: torch.Tensor) -> torch.Tensor:
         new = others.pop(0) if alike else None
