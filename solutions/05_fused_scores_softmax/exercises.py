@@ -199,6 +199,36 @@ def _first_block(block: int) -> Callable[..., Tensor]:
     return lambda x, y, scale: _matmul(x[:, :block], y[:, :block], scale * math.ceil(x.shape[1] / block))
 
 
+def _doubled(turns: Tensor) -> Tensor:
+    """Return how often a column counts, by its turn, where each turn adds the accumulator once more."""
+    return 2.0 ** (turns.max() - turns)
+
+
+def _added_twice(block: int) -> Callable[..., Tensor]:
+    return lambda x, y, scale: _matmul(x * _doubled(torch.arange(x.shape[1]) // block), y, scale)
+
+
+def _scores_added_twice(block: int) -> Callable[..., Tensor]:
+    def oracle(q_latent: Tensor, q_rope: Tensor, **given: Any) -> Tensor:
+        widths = q_latent.shape[-1], q_rope.shape[-1]
+        latent, rope = (torch.arange(width) // block for width in widths)
+        counts = _doubled(torch.cat((latent, rope + 1 + latent.max()))).split(widths)
+        return _right_scores(q_latent * counts[0], q_rope * counts[1], **given)
+
+    return oracle
+
+
+def _twice(oracle: Callable[[int], Callable[..., Tensor]]) -> tuple[Mistake, ...]:
+    return tuple(
+        Mistake(
+            "accumulator added twice",
+            "the accumulator is added twice: tl.dot(x, y, acc) has it in its result, so write acc = tl.dot(…, acc)",
+            oracle(block),
+        )
+        for block in (16, 32, 64, 128)
+    )
+
+
 FIRST_BLOCK = tuple(
     Mistake(
         "the first block of K in every turn",
@@ -277,6 +307,7 @@ MATMUL = Exercise(
             "only the last turn of the loop over K is left: pass the accumulator to tl.dot, or add to it",
             lambda x, y, scale: _matmul(x[:, 64:], y[:, 64:], scale) if x.shape[1] > 64 else _matmul(x, y, scale),
         ),
+        *_twice(_added_twice),
         *FIRST_BLOCK,
         Mistake("TF32", IN_TF32, lambda x, y, scale: _matmul(_cut(x), _cut(y), scale)),
         Mistake("float16 accumulator", FLOAT16_SUM, _overflowing(_matmul)),
@@ -456,6 +487,7 @@ SCORE = Exercise(
             "every sequence meets the cache of sequence 0: that of sequence b begins at b·T·R",
             _first_cache,
         ),
+        *_twice(_scores_added_twice),
         Mistake(
             "rows by head",
             "the rows are stored head by head: row s·H + h of a sequence belongs to query s, head h",

@@ -690,9 +690,16 @@ def masked_softmax(scores, seq_lens):
     ),
     Submission(
         "ulla",
-        "the last block's maximum for the running one",
-        patches=(replace("long_softmax", "m_i = m_new", "m_i = tl.max(x)"),),
-        expect=not_right("long_softmax", "end each turn with m_i = m_new"),
+        "the accumulator added twice; the last block's maximum for the running one",
+        patches=(
+            *(replace(name, "acc = tl.dot", "acc += tl.dot") for name in ("scaled_matmul", "attention_score")),
+            replace("long_softmax", "m_i = m_new", "m_i = tl.max(x)"),
+        ),
+        expect={
+            **not_right("scaled_matmul", "the accumulator is added twice", 1),
+            **not_right("attention_score", "the accumulator is added twice"),
+            **not_right("long_softmax", "end each turn with m_i = m_new"),
+        },
     ),
     Submission(
         "uma",

@@ -490,8 +490,9 @@ check("token_offsets")
 # | returns | `c_kv_pages`, `k_rope_pages`: the same tensors | |
 #
 # R and Dr are powers of two, `page_size` is any number from 1 on. The tokens of a page lie side by side, and
-# pages lie `stride(0)` words apart, here and in the exercises that follow. The manager on the host has taken the
-# pages before.
+# pages lie `stride(0)` words apart, here and in the exercises that follow. So a pool of which the pages lie far apart
+# has no `.view(-1, R)`, and `.reshape(-1, R)` makes a copy, in which what a kernel writes is lost. The manager on the
+# host has taken the pages before.
 #
 # **Points for speed.** The case is B = 16, S = 4096, R = 512, Dr = 64, pages of 64 in random order. The floor
 # reads every new token once and writes it once. Half of the points: 0.4 of the floor's speed. All: 0.65 of it,

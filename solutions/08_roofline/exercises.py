@@ -519,6 +519,29 @@ STEP_TIME = Exercise(
             "tokens_per_s counts context tokens: query tokens are asked for, S in each of B sequences",
             lambda B, T, **_: dict(tokens=B * T),
         ),
+        _step_slip(
+            "steps for tokens",
+            "tokens_per_s counts steps: a step serves S query tokens in each of B sequences",
+            tokens=1,
+        ),
+        Mistake(
+            "seconds per token",
+            "tokens_per_s is upside down: these are the seconds that a token takes",
+            altered(_step, lambda right: {"tokens_per_s": 1 / right["tokens_per_s"]}),
+        ),
+        _step_slip(
+            "prefix not shared", "the step reads the prefix for each sequence: L tokens of it are shared by all B", L=0
+        ),
+        _step_slip(
+            "prefix on top",
+            "the step has T + L tokens of context: T includes the L of the prefix",
+            lambda T, L, **_: dict(T=T + L),
+        ),
+        _step_slip(
+            "FLOPs doubled",
+            "the arithmetic takes twice as long as it should: one MAC is two FLOPs, not four",
+            macs=2,
+        ),
     ),
     needs=("prefix_costs",),
 )
@@ -527,7 +550,9 @@ STEP_TIME = Exercise(
 # choose_forms
 
 
-def _parts(B, S, T, L, sizes, itemsize, rate, bandwidth, *, own=None, common=0) -> dict[str, dict[str, float]]:
+def _parts(
+    B, S, T, L, sizes, itemsize, rate, bandwidth, *, own=None, common=0, prefix=None
+) -> dict[str, dict[str, float]]:
     """Seconds of each part in each form; none for a part without tokens."""
 
     def seconds(form, tokens, shared):
@@ -536,7 +561,7 @@ def _parts(B, S, T, L, sizes, itemsize, rate, bandwidth, *, own=None, common=0) 
 
     own = T - L if own is None else own
     return {
-        "shared": {form: seconds(form, L, L) for form in FORMS},
+        "shared": {form: seconds(form, L, L if prefix is None else prefix) for form in FORMS},
         "own": {form: seconds(form, own, common) for form in FORMS},
     }
 
@@ -569,6 +594,13 @@ def _by_break_even(B, S, T, L, sizes, itemsize, rate, bandwidth):
 def _as_shared(**a):
     """Both parts in the form that suits the shared one."""
     return dict(pick=lambda part, _, form=_choice(**a)["shared"]: form)
+
+
+def _whole(**a) -> dict[str, Any]:
+    """One form, and its time, for the whole step."""
+    times = {form: _step(form, **a)["seconds"] for form in FORMS}
+    form = "naive" if times["naive"] < times["absorb"] else "absorb"
+    return {"shared": form, "own": form, "seconds": times[form]}
 
 
 def _drawn_choice(r: Random, wanted: tuple[str, str], **fixed: Any) -> dict[str, Any]:
@@ -704,6 +736,27 @@ CHOOSE_FORMS = Exercise(
             lambda T, L, **_: dict(own=T, common=L),
         ),
         _choice_slip(
+            "own part shared",
+            "the own part is timed as if all sequences shared its tokens: each of the B has T − L of its own",
+            lambda T, L, **_: dict(common=T - L),
+        ),
+        _choice_slip(
+            "prefix not shared",
+            "the shared part is timed as if each sequence had a prefix of its own: all L tokens of it are shared",
+            prefix=0,
+        ),
+        Mistake(
+            "one form for the whole step",
+            "one form is chosen for the whole step: time the prefix and what each sequence has of its own apart, "
+            "choose for each, and add",
+            _whole,
+        ),
+        _choice_slip(
+            "seconds of the prefix",
+            "seconds is that of the shared part alone: the own part comes after it, and adds its time",
+            join=lambda times: times[0],
+        ),
+        _choice_slip(
             "parts overlap",
             "seconds is the longer of the two parts: they are two kernels, one after the other, so their times add",
             join=max,
@@ -755,8 +808,31 @@ def _rows(
     return dict(rows=rows, S=S, L=L, sizes=sizes, itemsize=itemsize)
 
 
+def _crossing(before, behind) -> float:
+    """The batch at which the lines between two rows cross."""
+    (low, *early), (high, *late) = before, behind
+    ahead, after = early[0] - early[1], late[1] - late[0]
+    return low + (high - low) * ahead / (ahead + after)
+
+
 def _reading(
-    rows, S, L, sizes, itemsize, *, at=None, naive_row=0, absorb_row=-1, readers=1, B=None, macs=1, giga=1e9, tera=1e12
+    rows,
+    S,
+    L,
+    sizes,
+    itemsize,
+    *,
+    at=None,
+    naive_row=0,
+    absorb_row=-1,
+    time_row=None,
+    work=FORMS,
+    columns=(1, 2),
+    readers=1,
+    B=None,
+    macs=1,
+    giga=1e9,
+    tera=1e12,
 ):
     """What a table says. The keywords make the named mistakes."""
     after = next(i for i, (_, naive, absorb) in enumerate(rows) if naive < absorb)
@@ -768,14 +844,17 @@ def _reading(
         "last": low,
         "middle": (low + high) / 2,
         "mirrored": low + (high - low) * ahead / (behind + ahead),
+        "signs": low + (high - low) * behind / (behind - ahead) if behind != ahead else math.nan,
+        "ends": _crossing(rows[0], rows[-1]),
     }
     first, last = rows[naive_row], rows[absorb_row]
-    read = readers * _cost("naive", B=1, S=S, T=L, L=L, itemsize=itemsize, **sizes).bytes
-    flops = macs * _cost("absorb", B=B or last[0], S=S, T=L, L=L, **sizes).flops
+    read = readers * _cost(work[0], B=1, S=S, T=L, L=L, itemsize=itemsize, **sizes).bytes
+    flops = macs * _cost(work[1], B=B or last[0], S=S, T=L, L=L, **sizes).flops
+    naive_us, absorb_us = first[columns[0]], (last if time_row is None else rows[time_row])[columns[1]]
     return {
         "crossover": crossings[at or "between"],
-        "naive_gb_per_s": read / (first[1] * 1e-6) / giga,
-        "absorb_tflop_per_s": flops / (last[2] * 1e-6) / tera,
+        "naive_gb_per_s": read / (naive_us * 1e-6) / giga,
+        "absorb_tflop_per_s": flops / (absorb_us * 1e-6) / tera,
     }
 
 
@@ -854,6 +933,18 @@ READ_MEASUREMENTS = Exercise(
             "its own difference of times over the sum of both",
             at="mirrored",
         ),
+        _reading_slip(
+            "differences subtracted",
+            "crossover divides by the difference of two differences of times: one of them is negative, so add their "
+            "sizes",
+            at="signs",
+        ),
+        _reading_slip(
+            "between the ends",
+            "crossover lies on lines from the first row of the table to the last: take the two rows between which "
+            "naive gets ahead",
+            at="ends",
+        ),
         Mistake(
             "rates upside down",
             "the rates are times per work: divide the bytes, and the FLOPs, by the time",
@@ -865,6 +956,7 @@ READ_MEASUREMENTS = Exercise(
             giga=2**30,
             tera=2**40,
         ),
+        _reading_slip("TiFLOP", "absorb_tflop_per_s is in 2^40 FLOP/s: a TFLOP is 10^12", tera=2**40),
         _reading_slip("GiB", "naive_gb_per_s is in GiB/s: a GB is 10^9 bytes", giga=2**30),
         _reading_slip(
             "times in ms",
@@ -903,6 +995,33 @@ READ_MEASUREMENTS = Exercise(
             "the largest",
             naive_row=-1,
             absorb_row=0,
+        ),
+        _reading_slip(
+            "batch of the first row",
+            "absorb_tflop_per_s has the batch of the first row, and the time of the last: take both from the last",
+            lambda rows, **_: dict(B=rows[0][0]),
+        ),
+        _reading_slip(
+            "time of the first row",
+            "absorb_tflop_per_s has the batch of the last row, and the time of the first: take both from the last",
+            time_row=0,
+        ),
+        *(
+            _reading_slip(
+                "work of the other form",
+                "a rate has the work of the other form: naive_gb_per_s takes naive's words, absorb_tflop_per_s "
+                "absorb's MACs",
+                work=work,
+            )
+            for work in (("absorb", "naive"), ("naive", "naive"), ("absorb", "absorb"))
+        ),
+        *(
+            _reading_slip(
+                "times of the other form",
+                "a rate has the time of the other form: a row holds the batch, naive's time and absorb's time",
+                columns=columns,
+            )
+            for columns in ((2, 1), (1, 1), (2, 2))
         ),
         _reading_slip(
             "best bandwidth",

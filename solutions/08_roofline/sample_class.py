@@ -6,6 +6,7 @@ from autograder.judging.verdict import Outcome
 MACS = '"absorb_macs": pairs * H * (R + Dr + R)'
 WORDS = '"absorb_words": stored * (R + Dr)'
 CROSSING = '"crossover": low + (high - low) * behind / (behind + ahead)'
+TOKENS = "B * S / seconds"
 OWN = "own, own_seconds = fastest(T - L, 0)"
 
 
@@ -527,6 +528,40 @@ def predict_crossovers():
             "break_even": Expected(0, says="the right one, rounded"),
             "choose_forms": Expected(0, says="the slower form is chosen"),
         },
+    ),
+    *(
+        slip(f"{exercise[:4]}-{n}", says, exercise, edits, says, *score)
+        for n, (exercise, edits, says, *score) in enumerate(
+            (
+                ("step_time", {TOKENS: "1 / seconds"}, "counts steps"),
+                ("step_time", {TOKENS: "seconds / (B * S)"}, "the seconds that a token takes"),
+                ("step_time", {"(B, S, T, L,": "(B, S, T, 0,"}, "reads the prefix for each sequence"),
+                ("step_time", {"(B, S, T, L,": "(B, S, T + L, L,"}, "T includes the L of the prefix"),
+                ("step_time", {"compute = 2 *": "compute = 4 *"}, "two FLOPs, not four"),
+                ("choose_forms", {OWN: OWN.replace("0", "T - L")}, "as if all sequences shared its tokens"),
+                ("choose_forms", {"fastest(L, L)": "fastest(L, 0)"}, "as if each sequence had a prefix of its own"),
+                ("choose_forms", {"shared_seconds + own_seconds": "shared_seconds"}, "of the shared part alone"),
+                (
+                    "choose_forms",
+                    {
+                        "    shared, shared": "    own, whole = fastest(T, L)\n    return {'shared': own, 'own': own, "
+                        "'seconds': whole}\n    shared, shared"
+                    },
+                    "one form is chosen for the whole step",
+                ),
+                ("read_measurements", {"(behind + ahead)": "(behind - ahead)"}, "divides by the difference of two"),
+                (
+                    "read_measurements",
+                    {"rows[after - 1]": "rows[0]", "rows[after]": "rows[-1]"},
+                    "from the first row of the table to the last",
+                ),
+                ("read_measurements", {"/ 1e12": "/ 2**40"}, "absorb_tflop_per_s is in 2^40 FLOP/s"),
+                ("read_measurements", {"costs(last,": "costs(first,"}, "the batch of the first row, and the time"),
+                ("read_measurements", {"(absorb_us *": "(rows[0][2] *"}, "the batch of the last row, and the time"),
+                ("read_measurements", {"naive_words": "absorb_words"}, "the work of the other form"),
+                ("read_measurements", {"first, naive_us, _": "first, _, naive_us"}, "the time of the other form"),
+            )
+        )
     ),
     Submission(
         "hana",

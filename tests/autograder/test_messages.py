@@ -120,6 +120,11 @@ IN_THE_LAUNCHER = {
         "    with torch.cuda.device(x.device):\n        return out",
         ["line 20 (`with torch.cuda.device(x.device):`)", "no GPU grades here"],
     ),
+    "a view across rows that lie apart": (
+        "    return out",
+        "    x.t().view(-1)\n    return out",
+        ["Use .reshape(...) instead: that makes a copy, and what is written into a copy is lost"],
+    ),
     "a program too few": ("(len(x),)]", "(len(x) - 1,)]", ["1 of 3 entries: no store wrote 1 of them"]),
     "None": ("alpha, B", "None, B", ["line 6", "None takes part in this"]),
     "a text": ("alpha, B", "'a', B", ["line 6", "a string takes part in this"]),

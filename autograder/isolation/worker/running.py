@@ -373,6 +373,7 @@ HINTS = (
         r"cannot reassign constexpr|changed type, was <class '\S+tensor'> but is now <class '\S+constexpr'>",
         "a helper whose result is used must return it, and one number is no block: tl.full makes one of it",
     ),
+    (r"view size is not compatible", "that makes a copy, and what is written into a copy is lost"),
     (r"no attribute '__r?pow__'", "a block has no **: write x * x"),
     (r"'tensor' object has no attribute", "a block has few methods: use the functions of tl"),
     (
