@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ast
 import functools
+import io
+import itertools
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,32 +112,43 @@ def cut_kernels(cells: Sequence[Cell], kernels: Iterable[str]) -> Kernels:
         raise NotAKernel("the kernels are nested too deeply: write them in shorter expressions") from None
 
 
-def check_definition(cells: Sequence[Cell], name: str, cell: str, line: int) -> None:
+def check_definitions(cells: Sequence[Cell], launched: Iterable[tuple[str, str, int]]) -> None:
     """Raise NotAKernel if a kernel that was launched is not the last one that the cells define by its name.
 
-    It begins in `line` of `cell`, of some cell if that is "".
+    Of each are given its name, and the cell and the line in which it begins; "" stands for some cell.
     """
-    found = [
-        (each.name, min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.lineno)
-        for each in cells
-        for node in ast.walk(parsed(each.source) or ast.Module([], []))
-        if isinstance(node, ast.FunctionDef) and node.name == name
-    ]
-    here = [n for n, (where, first, _) in enumerate(found) if first == line and cell in ("", where)]
-    if here and here[-1] != len(found) - 1:
-        raise NotAKernel(
-            f"{name} is defined {len(found)} times, and the one in line {found[here[-1]][2]} is launched, which is not "
-            "the last: give each kernel a name of its own"
-        )
+    _check_length(cells)
+    defined: dict[str, list[tuple[str, int, int]]] = {}
+    for each in cells:
+        for node in ast.walk(parsed(each.source) or ast.Module([], [])):
+            if isinstance(node, ast.FunctionDef):
+                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                defined.setdefault(node.name, []).append((each.name, first, node.lineno))
+    for name, cell, line in launched:
+        found = defined.get(name, [])
+        here = [n for n, (where, first, _) in enumerate(found) if first == line and cell in ("", where)]
+        if here and here[-1] != len(found) - 1:
+            raise NotAKernel(
+                f"{name} is defined {len(found)} times, and the one in line {found[here[-1]][2]} is launched, which is "
+                "not the last: give each kernel a name of its own"
+            )
 
 
-def check_use(cells: Sequence[Cell], use: Mapping[str, Any]) -> None:
+def check_uses(cells: Sequence[Cell], noted: Sequence[Mapping[str, Any]]) -> None:
     """Raise NotAKernel if a function is not what the cells say when its kernel is launched, by what was noted of it.
 
     What the student's process says of itself proves nothing. It tells of what is done where the source does not show
     it, such as `globals()["F"] = 5.0`.
     """
-    bindings, when = _bindings(tuple(cells)), f"when {use['kernel']} is launched"
+    if sum(map(len, {use["source"] for use in noted})) > MAX_SOURCE:
+        raise NotAKernel(f"the kernels' sources have more than {MAX_SOURCE >> 10} KiB when they are launched")
+    meaning = functools.cache(_meaning)
+    for use in noted:
+        _check_use(_bindings(tuple(cells)), use, meaning)
+
+
+def _check_use(bindings: Bindings, use: Mapping[str, Any], meaning: Callable[[str], str | None]) -> None:
+    when = f"when {use['kernel']} is launched"
     changed = next((name for name in use["names"] if name in ALLOWED), None)
     if changed:
         raise NotAKernel(
@@ -144,9 +157,8 @@ def check_use(cells: Sequence[Cell], use: Mapping[str, Any]) -> None:
     found = [(name, texts, _said(bindings[name])) for name, texts in use["names"].items() if name in bindings]
     binding = bindings.get(use["function"])
     if binding and binding.kind == "function" and _said(binding) == uses.function_text(*use["defined"]):
-        text = textwrap.dedent(ast.get_source_segment(binding.cell.source, binding.node))  # as Triton does
-        now = parsed(use["source"])
-        if now is None or is_deep(now) or ast.dump(now) != ast.dump(parsed(text)):
+        text, now = _source_of(binding), use["source"]
+        if now.strip() != text.strip() and (meaning(now) is None or meaning(now) != meaning(text)):
             raise NotAKernel(f"the source of {use['function']} is another {when} than in its cell: change it there")
         for name, default in _defaults(binding.node.args):
             said = _said(binding_of(default, binding.node, binding.cell, binding.value))
@@ -156,6 +168,26 @@ def check_use(cells: Sequence[Cell], use: Mapping[str, Any]) -> None:
         if said and said not in texts:
             why = f"{name} is {texts[0]} {when}, and {said} where the notebook defines it"
             raise NotAKernel(re.sub(r"cell own-\d+", "a cell of your own", f"{why}: bind it there, and nowhere else"))
+
+
+def _meaning(source: str) -> str | None:
+    """Return what is alike in sources that mean the same; None if this one does not parse, or is nested too deeply."""
+    tree = parsed(source)
+    return None if tree is None or is_deep(tree) else ast.dump(tree)
+
+
+def _source_of(binding: Binding) -> str:
+    """Return the source of a function, without its decorators, as Triton has it."""
+    node = binding.node
+    lines = [*_lines(binding.cell.source)[node.lineno - 1 : node.end_lineno]]
+    lines[-1] = lines[-1].encode()[: node.end_col_offset].decode()
+    lines[0] = lines[0].encode()[node.col_offset :].decode()
+    return textwrap.dedent("".join(lines))
+
+
+@functools.lru_cache(maxsize=8)
+def _lines(source: str) -> tuple[str, ...]:
+    return tuple(io.StringIO(source, newline=""))
 
 
 def _said(binding: Binding) -> str | None:
@@ -178,24 +210,30 @@ def _defaults(node: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
 _bindings = functools.lru_cache(maxsize=8)(bindings_of)
 
 
-@functools.lru_cache(maxsize=8)
-def _cut(cells: tuple[Cell, ...], kernels: tuple[str, ...]) -> Kernels:
+def _check_length(cells: Sequence[Cell]) -> None:
     if sum(len(cell.source) for cell in cells) > MAX_SOURCE:
         raise NotAKernel(f"the cells hold more than {MAX_SOURCE >> 10} KiB of code: take out what is not needed")
+
+
+@functools.lru_cache(maxsize=8)
+def _cut(cells: tuple[Cell, ...], kernels: tuple[str, ...]) -> Kernels:
+    _check_length(cells)
     bindings = _bindings(cells)
     parts: dict[str, ast.stmt] = {}
+    left = MAX_NODES
     for name in kernels:
+        before = len(parts)
         _visit(name, bindings, parts, ())
+        left -= sum(1 for part in itertools.islice(parts.values(), before, None) for _ in ast.walk(part))
+        if left < 0:
+            raise NotAKernel(f"{name} and what goes with it is too long: split the work over shorter kernels")
         if bindings[name].kind != "function":
             raise NotAKernel(f"{name} was launched, but the cells define no @triton.jit function of that name")
     header = HEADER + (GLUON_HEADER if any(_in_gluon(bindings[name]) for name in parts) else "")
-    text, above, left = [header], header.count("\n"), MAX_NODES
+    text, above = [header], header.count("\n")
     lines: dict[int, tuple[str, int, str]] = {}
     there = {cell: cell.source.split("\n") for cell in {bindings[name].cell for name in parts}}
     for name, node in parts.items():
-        left -= sum(1 for _ in ast.walk(node))
-        if left < 0:
-            raise NotAKernel(f"{name} and what goes with it is too long: split the work over shorter kernels")
         cell, gap, written = bindings[name].cell, "\n" if isinstance(node, ast.Assign) else "\n\n", _written(node, name)
         for here, line in _origins(written, node, name):
             said = there[cell][line - 1].strip() if line <= len(there[cell]) else ""

@@ -16,7 +16,7 @@ from autograder.isolation.sandbox import Limits
 from autograder.isolation.worker.layout import packed
 from autograder.isolation.worker.trees import mapped, tensors_in
 from autograder.judging.program import MAX_CODE, Cell
-from autograder.kernels.extract import Kernels, NotAKernel, check_definition, check_use, cut_kernels
+from autograder.kernels.extract import Kernels, NotAKernel, check_definitions, check_uses, cut_kernels
 from autograder.kernels.worker import hosting, uses
 from autograder.kernels.worker.recording import MAX_LAUNCHES, MOST, NAMED
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, ended, sentence
@@ -108,11 +108,9 @@ def kernels_of(program: Sequence[Cell], *recordings: Recording) -> Kernels:
     if not launched:
         raise KernelFailure("no Triton kernel was launched")
     try:
-        for each in sorted(launched, key=str):
-            check_definition(program, *each)
+        check_definitions(program, sorted(launched, key=str))
         kernels = cut_kernels(program, sorted({name for name, *_ in launched}))
-        for each in (each for recording in recordings for each in recording.uses):
-            check_use(program, each)
+        check_uses(program, [each for recording in recordings for each in recording.uses])
         return kernels
     except NotAKernel as error:
         raise KernelFailure(str(error)) from None

@@ -9,7 +9,8 @@ import pytest
 
 from autograder.isolation.worker import running
 from autograder.judging.program import MAX_CODE, Cell
-from autograder.kernels.extract import HEADER, NotAKernel, cut_kernels
+from autograder.kernels import extract
+from autograder.kernels.extract import HEADER, NotAKernel, check_definitions, check_uses, cut_kernels
 
 IMPORTS = "import math\nimport torch\nimport triton\nimport triton.language as tl\n"
 EXEC = "triton.runtime.jit.inspect.builtins.exec"
@@ -538,3 +539,20 @@ def test_the_program_compiles_in_triton(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.strip() == "True", done.stderr[-1000:]
+
+
+def test_many_kernels_take_no_more_looks_at_a_cell_than_one(monkeypatch):
+    source = IMPORTS + "".join(f"@triton.jit\ndef k{n}(x):\n    tl.store(x, 1)\n" for n in range(300))
+    looks, parsed = [], extract.parsed
+    monkeypatch.setattr(extract, "parsed", lambda text: looks.append(text) or parsed(text))
+    cells = [Cell("cell", source)]
+    check_definitions(cells, [(f"k{n}", "cell", 5 + 3 * n) for n in range(300)])
+    noted = {"names": {}, "defaults": {}, "source": "def k7(x):\n  # said otherwise\n  tl.store(x, 1)"}
+    check_uses(cells, [{**noted, "kernel": f"k{n}", "function": "k7", "defined": ["cell", 26]} for n in range(300)])
+    assert len(looks) <= 3
+
+
+def test_sources_of_launched_kernels_that_are_longer_than_all_cells_may_be_are_not_read():
+    noted = {"kernel": "k", "function": "k", "defined": ["", 5], "names": {}, "defaults": {}}
+    with pytest.raises(NotAKernel, match="when they are launched"):
+        check_uses(cells_of(with_body("pass")), [{**noted, "source": f"# {n}" + MAX_CODE // 2 * " "} for n in range(5)])
