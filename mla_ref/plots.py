@@ -574,7 +574,8 @@ def timeline(panels: Mapping[str, Sequence[tuple[str, int, float, float]]]) -> "
     with _figure("", 0.6 + 0.55 * (sum(lanes) + len(lanes)), 9.5) as (figure, axes):
         top = 0.0
         for (title, bars_), count in zip(panels.items(), lanes, strict=True):
-            axes.text(0, top + 0.7, title)
+            place = {"xycoords": axes.get_yaxis_transform(), "xytext": (5, 0), "textcoords": "offset points"}
+            axes.annotate(title, (0, top + 0.7), **place)
             for text, lane, start, length in bars_:
                 row = top + 1.3 + lane
                 axes.barh(row, length, 0.85, start, color=colors[text.partition("\n")[0]], edgecolor="white")

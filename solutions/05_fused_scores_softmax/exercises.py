@@ -399,9 +399,13 @@ SCORE = Exercise(
         Part(
             "one query",
             1,
-            visible=[dict(B=1, S=1, H=3, T=20, R=32, Dr=8), dict(B=9, S=1, H=1, T=1, R=8, Dr=1)],
+            visible=[
+                dict(B=1, S=1, H=3, T=20, R=32, Dr=8),
+                dict(B=1, S=1, H=1, T=9, R=8, Dr=1),
+                dict(B=9, S=1, H=1, T=1, R=8, Dr=1),
+            ],
             hidden=lambda r: [
-                dict(B=1, S=1, H=r.randint(1, 40), T=r.randint(1, 200), R=32, Dr=16, Dn=r.randint(8, 200)),
+                dict(B=1, S=1, H=r.randint(1, 40), T=r.randint(9, 200), R=32, Dr=16, Dn=r.randint(8, 200)),
                 dict(B=9, S=1, H=r.choice([1, 17]), T=1, R=r.randint(2, 32), Dr=r.randint(1, 9)),
             ],
         ),

@@ -704,8 +704,8 @@ plots.flow(
 
 # %% [markdown]
 # Each node is attended **once**, by the queries of its users alone, packed into one product. A request with n nodes
-# on its path has n + 1 parts, and one merge at the end. Here every node is naive; `mla_ref.plan_prefixes` decides
-# for each by its own count of users.
+# on its path has n + 1 parts; to merge them node by node is as good as all at the end. Here every node is naive;
+# `mla_ref.plan_prefixes` decides for each by its own count of users.
 #
 # | | shape | |
 # |---|---|---|

@@ -38,6 +38,7 @@ def _layer_bytes(
     weights: int | None = None,
     copies: int = 1,
     flops: int = 2,
+    macs: int | None = None,
     word: int = 2,
     moved: int | None = None,
     of_rows: bool = False,
@@ -50,7 +51,7 @@ def _layer_bytes(
     weights = H * R * (Dn + Dv) if weights is None else weights
     rows = word * B * H * (Dn + R + R + Dv) if moved is None else moved
     size = word * copies * weights + rows
-    work = flops * B * weights
+    work = flops * B * (weights if macs is None else macs)
     seconds = size / bandwidth if by_memory else max(size / bandwidth, work / rate)
     cache = caches * 2 * B * T * (R + Dr) / bandwidth
     return {
@@ -117,6 +118,11 @@ BYTES = Exercise(
             "the arithmetic is in MACs: one multiply-accumulate is two FLOPs",
             flops=1,
         ),
+        _bytes_slip(
+            "FLOPs of one product",
+            "the arithmetic is that of the first product alone: the second, R to Dv wide, is multiplied as well",
+            lambda H, Dn, R, **_: dict(macs=H * R * Dn),
+        ),
         _bytes_slip("words for bytes", "the bytes are words: each has two bytes here", word=1),
         _bytes_slip(
             "weights for each request",
@@ -128,6 +134,11 @@ BYTES = Exercise(
             "the bytes lack the results: what a product writes moves too, R words a row of the first and Dv of the "
             "second",
             lambda B, H, Dn, R, **_: dict(moved=2 * B * H * (Dn + R)),
+        ),
+        _bytes_slip(
+            "rows of the second product alone",
+            "the bytes lack the rows of the first product: it reads Dn words a row and writes R",
+            lambda B, H, Dv, R, **_: dict(moved=2 * B * H * (R + Dv)),
         ),
         _bytes_slip(
             "intensity of the rows",
@@ -202,10 +213,11 @@ def _quantized(
     swapped: bool = False,
     smeared: bool = False,
     offset: int = 0,
+    halves: bool = False,
     rows: Any = _rows,
     shared: bool = False,
     steps: float = 7,
-    clamped: bool = False,
+    lowest: int | None = None,
     signed: bool = False,
     cut: bool = False,
     empty: float = 1.0,
@@ -219,13 +231,13 @@ def _quantized(
     scales = torch.where(largest == 0, empty, largest / steps)
     values = (groups / scales[..., None]).nan_to_num()
     values = (values.trunc() if cut else values.round()).long().flatten(-2)
-    values = values.clamp(-8, 7) if clamped else values
-    return _packed(values, swapped, smeared, offset), scales
+    values = values if lowest is None else values.clamp(lowest, 7)
+    return _packed(values, swapped, smeared, offset, halves), scales
 
 
-def _packed(values: Tensor, swapped: bool, smeared: bool, offset: int) -> Tensor:
+def _packed(values: Tensor, swapped: bool, smeared: bool, offset: int, halves: bool) -> Tensor:
     """Return bytes of pairs. With `smeared`, the sign bits of the low nibble lie over the high one."""
-    first, second = values[..., 0::2], values[..., 1::2]
+    first, second = values.chunk(2, -1) if halves else (values[..., 0::2], values[..., 1::2])
     low, high = (second, first) if swapped else (first, second)
     if offset:
         return (low + offset + 16 * (high + offset)).to(torch.uint8)
@@ -292,6 +304,12 @@ QUANTIZE = Exercise(
             swapped=True,
         ),
         _quantized_slip(
+            "halves in a byte",
+            "the first half of a row fills the low nibbles and the second the high ones: a byte holds neighbours, 2i "
+            "and 2i + 1",
+            halves=True,
+        ),
+        _quantized_slip(
             "low nibble not cut off",
             "a negative low nibble overwrites the high one: −1 is 0xFF in eight bits, so cut it off with & 0xF",
             smeared=True,
@@ -328,12 +346,13 @@ QUANTIZE = Exercise(
         *(
             _quantized_slip(
                 "largest over 8",
-                "the scale is not the largest magnitude over 7, and what does not fit is cut to 7 or -8: the integers "
+                "the scale is not the largest magnitude over 7, and what does not fit is cut off: the integers "
                 "are −7 to 7, so divide by 7, and nothing is cut",
                 steps=steps,
-                clamped=True,
+                lowest=lowest,
             )
             for steps in (8, 7.5)
+            for lowest in (-8, -7)
         ),
         _quantized_slip(
             "largest without its sign",
@@ -347,7 +366,8 @@ QUANTIZE = Exercise(
         ),
         _quantized_slip(
             "scale of zeros",
-            "a group of zeros has scale 0, and 0/0 is NaN, of which an integer may become anything: give it scale 1",
+            "a group of zeros has scale 0, or nearly: give it scale 1 (0/0 is NaN, of which an integer may become "
+            "anything)",
             empty=0.0,
         ),
     ),
@@ -559,7 +579,11 @@ ABSORB = Exercise(
         Part(
             "one group in a row",
             1,
-            visible=[dict(B=16, H=2, Dn=64, R=64, group=64), dict(B=1, H=1, Dn=32, R=9, group=32)],
+            visible=[
+                dict(B=16, H=2, Dn=64, R=64, group=64),
+                dict(B=1, H=1, Dn=32, R=9, group=32),
+                dict(B=9, H=1, Dn=32, R=1, group=32),
+            ],
             hidden=lambda r: [
                 dict(B=r.choice([1, 4, 16]), H=r.randint(1, 3), Dn=32, R=128, group=32),
                 dict(B=2, H=2, Dn=128, R=r.choice([16, 64, 256]), group=128, dtype=BF16),
@@ -730,6 +754,10 @@ CLOCK = Exercise(
             add=lambda times: times[0],
         ),
         _clock_slip(
+            "longest product only", "only the longest product counts: they run one after the other, so they add",
+            add=max,
+        ),
+        _clock_slip(
             "mean of the products", "the products' times are averaged: they run one after the other, so they add",
             add=lambda times: sum(times) / len(times),
         ),
@@ -779,16 +807,19 @@ def _sweep(
     dram: float,
     copy: float,
     late: int | None = None,
+    slow: int | None = None,
 ) -> Arguments:
     """Return a table [bytes, us] of reads that the L2 serves up to row `knee`, and DRAM from there on.
 
     l2 and dram are in TB/s, and so is copy, which is given. No line is quite straight: the step to row `late`, beyond
-    the knee, is as fast as one from the L2, as in the lesson's own sweep.
+    the knee, is as fast as one from the L2, as in the lesson's own sweep; that to row `slow` is slower than the knee's.
     """
     rows, saved = [], 0.0
+    held = mib[knee] / (mib[knee + 1] - mib[knee]) * (1 / dram - 1 / l2) / 1e6  # by a byte of the knee's step
     for n, size in enumerate(mib):
         nbytes = int(size * 2**20)
         saved += (nbytes - rows[-1][0]) * (1 / dram - 1 / l2) / 1e6 if n == late else 0.0
+        saved -= (nbytes - rows[-1][0]) * 2 * held if n == slow else 0.0
         rows.append([nbytes, fixed + nbytes / (l2 if n <= knee else dram) / 1e6 + 0.02 * (n % 3) - saved])
     return {"rows": rows, "bandwidth": 1e12 * copy}
 
@@ -830,7 +861,8 @@ def _drawn_sweep(r: Random, knee: int) -> dict[str, Any]:
     copy = dram * r.uniform(1.05, 1.2)
     late = r.randint(knee + 3, len(mib) - 1) if knee + 3 < len(mib) else None
     sweep = dict(mib=mib, knee=knee, fixed=r.uniform(1, 4), l2=copy * r.uniform(1.6, 3), dram=dram, copy=copy)
-    return sweep | dict(late=late)
+    slow = [n for n in range(knee + 2, len(mib) - 1) if n != late]
+    return sweep | dict(late=late, slow=r.choice([*slow, None]))
 
 
 def _behind_last_fast(steps: Sequence[float], rows: Sequence[Sequence[float]], bandwidth: float) -> int:
@@ -849,13 +881,14 @@ KNEE = Exercise(
         Part(
             "an L2 of some rows",
             2,
-            visible=[SWEEP | dict(late=8), SWEEP | dict(late=5)],
+            visible=[SWEEP | dict(late=8, slow=6), SWEEP | dict(late=5)],
             hidden=lambda r: [_drawn_sweep(r, r.randint(2, 4)) for _ in range(3)],
         ),
         Part(
             "a large one and a small one",
             1,
-            visible=[SMALL | dict(late=9), SMALL | dict(late=6)],  # who takes the last slow step gets 0/0 in the second
+            # who takes the last slow step gets 0/0 in the second
+            visible=[SMALL | dict(late=9, slow=7), SMALL | dict(late=6)],
             hidden=lambda r: [_drawn_sweep(r, n) for n in (1, 5, 6)],
         ),
     ),
@@ -872,6 +905,11 @@ KNEE = Exercise(
             "last slow step",
             "the knee is taken at the last slow step: take the first, whatever follows",
             found=lambda steps, rows, bandwidth: max(n for n, step in enumerate(steps[:-1]) if step < bandwidth),
+        ),
+        _knee_slip(
+            "slowest step",
+            "the knee is taken at the slowest step: take the first below the bandwidth, whatever follows",
+            found=lambda steps, rows, bandwidth: min(range(len(steps) - 1), key=lambda n: steps[n]),
         ),
         _knee_slip(
             "behind the last fast step",

@@ -678,7 +678,7 @@ plots.curves({"warm graph, B = 1": lines}, xlabel="MiB of weights in 16 bits", y
 #
 # | | |
 # |---|---|
-# | `rows` | list of [bytes, µs], ascending; a step below `bandwidth` is among them, with two rows or more behind it |
+# | `rows` | list of [bytes, µs], ascending; a step below `bandwidth`, not the first, has two rows behind |
 # | `bandwidth` | bytes/s that a plain copy gets from DRAM |
 # | `knee_bytes` | bytes of the row in front of the first step below `bandwidth` |
 # | `l2_gb_per_s` | step bandwidth from the first row to the knee's, in 10⁹ bytes/s |
@@ -715,7 +715,7 @@ def l2_knee(rows, bandwidth):
       fixed_us       what a call takes besides its bytes
 
     The traps: the time of a small call is not that of its bytes; the knee is at the first slow step, whatever
-    follows. (Behind the last step there is no row, and a rate is 0/0.)
+    follows, be it faster or slower still.
     """
     ### BEGIN SOLUTION
     def rate(low, high):

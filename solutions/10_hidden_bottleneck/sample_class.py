@@ -236,13 +236,19 @@ def with_sign(nibble):
     ),
     Submission(
         "hana",
-        "stops half way",
+        "the first product's arithmetic, halves in a byte, the slowest step; the rest half done",
         patches=(
+            replace("reconstruction_bytes", FLOPS, FLOPS.replace("B * weights", "B * H * R * Dn")),
+            replace("quantize_int4", NIBBLES, "low, high = (half & 0xF for half in values.chunk(2, -1))"),
             unfinished("dequantize_int4"),
             *left_out("absorb_query_int4")[0],
             replace("which_clock", "bandwidth):", "bandwidth:"),
+            replace("l2_knee", KNEE, "min(range(len(rows) - 2), key=lambda n: rate(rows[n], rows[n + 1]))"),
         ),
         expect={
+            **says("reconstruction_bytes", "that of the first product alone"),
+            **says("quantize_int4", "a byte holds neighbours"),
+            **says("l2_knee", "taken at the slowest step"),
             "dequantize_int4": Expected(0, Outcome.UNFINISHED),
             **left_out("absorb_query_int4")[1],
             "which_clock": Expected(0, Outcome.ERROR, "SyntaxError in line"),
@@ -407,8 +413,10 @@ def with_sign(nibble):
     ),
     Submission(
         "tess",
-        "scales of eighths cut to fit, 8 without a sign, a knee behind the last fast step",
+        "rows of the second product, scales of eighths cut to fit, 8 without a sign, a knee behind the last fast step",
         patches=(
+            replace("reconstruction_bytes", ROWS, "rows = 2 * B * H * (R + Dv)"),
+            replace("which_clock", SUM, "max(each[clock] for each in products)"),
             replace("quantize_int4", "largest / 7", "largest / 8"),
             replace("quantize_int4", ".round()", ".round().clamp(-8, 7)"),
             replace("dequantize_int4", "(nibble ^ 8) - 8 for", "torch.where(nibble > 8, nibble - 16, nibble) for"),
@@ -421,7 +429,9 @@ def with_sign(nibble):
             replace("l2_knee", KNEE, BEHIND_FAST),
         ),
         expect={
+            **says("reconstruction_bytes", "lack the rows of the first product"),
             **says("quantize_int4", "what does not fit is cut"),
+            **says("which_clock", "only the longest product"),
             **says("dequantize_int4", "nibble 8 stays 8"),
             **not_right("absorb_query_int4", "nibble 8 stays 8"),
             **says("l2_knee", "behind the last fast step"),

@@ -659,7 +659,10 @@ CHUNKED = Exercise(
         Part(
             "a batch, whose contexts differ",
             2,
-            visible=[dict(lengths=[(3, 9), (2, 4), (4, 4)], chunk=4), dict(lengths=[(2, 12), (5, 6)], chunk=5, H=3)],
+            visible=[
+                dict(lengths=[(3, 9), (2, 4), (4, 4)], chunk=4),
+                dict(lengths=[(2, 12), (0, 7), (5, 6)], chunk=5, H=3),
+            ],
             hidden=lambda r: [
                 dict(lengths=[(S := r.randint(1, 7), S + r.randint(0, 30)) for _ in range(4)], chunk=8, H=3),
                 dict(lengths=[(1, 1), (1, 33), (6, 17)], chunk=16),

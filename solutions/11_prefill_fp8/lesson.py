@@ -447,8 +447,9 @@ check_speed("ragged_prefill")
 #
 # In PyTorch, float32. Sequence b has T − S tokens of context. Chunk n has of each sequence the context tokens from
 # `n * chunk` up to `(n + 1) * chunk`, as far as there are any; there are as many chunks as the longest context needs.
-# The part behind them is the new tokens. Expand each part by itself: a key is `w_uk` times the latent, and behind it
-# the token's `k_rope`, **the same for every head**. `attend` is there for you:
+# The part behind them is the new tokens. Expand each part by itself, which is what the chunks are for, though the check
+# sees numbers alone, and not memory: a key is `w_uk` times the latent, and behind it the token's `k_rope`, **the same
+# for every head**. `attend` is there for you:
 
 # %% setup="attend"
 def attend(q, k, v, cu_seqlens_q, cu_seqlens_kv, causal):
@@ -692,7 +693,8 @@ for label, place, factor in (
 # | returns `k` | [N, H, Dn+Dr]: Dn numbers of the head's own, then the token's Dr | float8_e4m3fn |
 # | returns `v` | [N, H, Dv] | float8_e4m3fn |
 #
-# All numbers are **divided** by their scale in float32, held within ±448 and rounded to the nearest, bit for bit. One
+# All numbers are **divided** by their scale in float32, held within ±448 and rounded to the nearest, bit for bit.
+# (Multiplying by the inverse, as the skeleton does, is as good: no quotient here hangs on the last bit of float32.) One
 # launch; nothing may be copied in front of it, so the kernel works out the addresses. Dn, Dr and Dv are powers of two
 # from 16 on; N, H and R are any numbers from 1 on.
 #

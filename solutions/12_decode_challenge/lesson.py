@@ -241,7 +241,8 @@ def rotate_halves(x, cos, sin):
 # | returns | [B, 1, D], and `cache` | the new token's R + Dr words in place `length`, written in place |
 #
 # All widths follow from the shapes and `heads`. The new token sees `length` + 1 tokens, itself among them. The scale is
-# 1/√(Dn + Dr). Take the scores to float32 before the softmax: the tolerance has little room for more rounding.
+# 1/√(Dn + Dr). Take the scores to float32 before the softmax. In bfloat16 it adds an error as large as the result's own
+# rounding, which the tolerance lets pass.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -62,8 +62,8 @@ plots.bars(
 # %% [markdown]
 # In all of these steps the weights are most of what is read. From B = 64 on most experts are met anyway: a second token
 # of each text needs little more of them, and the same cache. So if somebody *guessed* it, the model could check the
-# guess for little more than the step costs anyway. With a single text the second token meets experts of its own, and
-# the check costs half as much again. (These are bytes. At B = 512 arithmetic counts too.)
+# guess for little more than the step costs anyway. With one text or eight the second tokens meet experts of their own,
+# and the check costs half as much again, or more. (These are bytes. At B = 512 arithmetic counts too.)
 #
 # ## Predict: what is a draft worth?
 #
@@ -374,7 +374,8 @@ check("choose_tokens")
 #
 # Call `make_cache`, `run` and `choose_tokens`. Three things need care. A short prompt ends in an earlier chunk than a
 # long one, and its first new token comes from *that* run's logits. The new tokens' positions go on where the prompt
-# ended. And a text that has ended, or has no tokens in this chunk, gets length 0.
+# ended. And a text that has no tokens in this chunk gets length 0, as does one that has ended: its row holds −1 in any
+# case, but its cache would go on growing.
 #
 # <details><summary>Hint 1</summary>
 #
