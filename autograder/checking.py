@@ -389,7 +389,7 @@ def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[dict[str, Any]
         message = {"beyond": str(error)}
     except Forbidden as error:
         message = {"error": {"type": "ForbiddenCall", "message": str(error)}}
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = {"error": _described(error)}
     return message, result, found
 
@@ -449,7 +449,7 @@ def _filled(exercise: Exercise, entry: Any, case: Case, fills: Fills, results: l
     try:
         with limit, silent, running.poisoned():
             return fills.reaching(lambda: tensors_in(_run(exercise, entry, _copy(case.arguments))), results)
-    except Exception:
+    except (Exception, SystemExit):
         return None
 
 
@@ -461,7 +461,7 @@ def _noted_on_noise(exercise: Exercise, entry: Any, case: Case) -> bytes | None:
         with limit, silent, recording(given) as recorder:
             result = _run(exercise, entry, given)
         return wire.encode(recorder.notes(result))
-    except Exception:
+    except (Exception, SystemExit):
         return None
 
 

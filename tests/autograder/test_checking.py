@@ -48,6 +48,7 @@ def test_a_right_function_is_told_so(capsys):
         ("def double(x): return x.mul_(2)", "changed its argument x in place"),
         ("def double(x): return 1 / 0", "ZeroDivisionError"),
         ("def double(x): raise NotImplementedError", "NotImplementedError"),
+        ("def double(x): raise SystemExit", "SystemExit: this ends the whole session"),
         ("def double(x): return twice(x)", "'twice' is not defined: is it spelt like that, and was the cell run"),
         ("def double(x):\n    x = y\n    y = 1", "UnboundLocalError.*with a value \\("),
         ("def double(x): return {1, 2}", "a value of type set"),
