@@ -12,11 +12,12 @@ from torch import Tensor
 from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, Speed, randn
 from mla_ref.hardware.cost import Cost
 
-from ..drawing import BF16, EPS, FLOAT, HALF, angles, as_given, norm_rows, turning
+from ..drawing import BF16, DEFAULT, EPS, FLOAT, HALF, angles, as_given, norm_rows, turning
 from ..oracles import (
     TURN_MISTAKES,
     altered,
     norm_mistakes,
+    other_defaults,
     rotated,
     upside_down,
 )
@@ -180,7 +181,7 @@ def _rows(
     beside: int = 0,
     scale: float = 1.0,
     largest: float | None = None,
-    eps: float | None = EPS,
+    eps: float | str = EPS,
     dtype: torch.dtype = FLOAT,
 ) -> Arguments:
     return norm_rows(g, (rows, width + beside), width, scale, largest, eps, dtype)
@@ -284,7 +285,7 @@ RMS = Exercise(
             hidden=lambda r: [
                 dict(rows=2, width=r.randint(3, 60), scale=0.0),
                 dict(rows=3, width=r.randint(20, 60), scale=r.uniform(1e-3, 4e-3), eps=1e-5),
-                dict(rows=2, width=r.randint(20, 60), scale=r.uniform(1e-3, 4e-3), eps=None),
+                dict(rows=2, width=r.randint(20, 60), scale=r.uniform(1e-3, 4e-3), eps=DEFAULT),
             ],
         ),
         Part(
@@ -334,6 +335,7 @@ RMS = Exercise(
         _norm_slips["no eps"],
         _norm_slips["eps outside"],
         _norm_slips["eps fixed"],
+        *other_defaults(_norm),
         _norm_slips["times the root"],
         _norm_slips["no root"],
         _norm_slips["1 + weight"],
