@@ -57,6 +57,8 @@ GRADED = "its own cell runs whole, and of your other cells only the statements r
 ALONE = (
     f"right here, but not where it is graded: there {GRADED}. Put all that it needs into its own cell, and nothing else"
 )
+FAILED_ONCE = "the cell that defines it failed when it was run: mend it and run it again"
+FAILS = "right here, but its cell fails, in the notebook too, and the grader runs it whole: "
 SAYS = "right here, but the grader says: "
 ALIEN = "{} is imported, which the grader may not have: use PyTorch, or put what you need of it into the notebook"
 UNCONFIRMED = "it was not run as it is graded, in a process of its own: "
@@ -80,7 +82,9 @@ def check(name: str) -> None:
     lesson, exercise = course.locate(name)
     entry = namespace.get(name)
     if not callable(entry):
-        raise CheckFailed(f"there is no function or class {name} yet: run the cell above that defines it")
+        ran = name not in namespace and any(_has_def(name, cell) for cell in _history(namespace))
+        what = FAILED_ONCE if ran else "run the cell above that defines it"
+        raise CheckFailed(f"there is no function or class {name} yet: {what}")
     if _failed_since(name, entry):
         raise CheckFailed(
             f"the cell that defines {name} failed when it was run last, so that {name} is still what it was before: "
@@ -118,12 +122,17 @@ def _failed_since(name: str, entry: Any) -> bool:
     from IPython import get_ipython
 
     last = getattr(get_ipython(), "last_execution_result", None)
-    if last is None or last.success or not re.search(rf"^\s*(def|class)\s+{name}\b", last.info.raw_cell, re.MULTILINE):
+    if last is None or last.success or not _has_def(name, last.info.raw_cell):
         return False
     functions = (each for each in (entry, *vars(entry).values()) if hasattr(each, "__code__"))
     code = next((each.__code__ for each in functions), None)
     ran = get_ipython().transform_cell(last.info.raw_cell)
     return code is None or "".join(linecache.getlines(code.co_filename)).strip() != ran.strip()
+
+
+def _has_def(name: str, cell: str) -> bool:
+    """Return whether a cell, broken or not, defines a function or class of that name."""
+    return bool(re.search(rf"^\s*(def|class)\s+{name}\b", cell, re.MULTILINE))
 
 
 def check_speed(name: str) -> None:
@@ -196,15 +205,19 @@ def _cells(namespace: dict[str, Any], course: Course, lesson: str) -> tuple[list
 
     The lesson is None where no more of it is installed than its exercises.
     """
-    shell = _shell_of(namespace)
-    history = shell.history_manager.input_hist_raw if shell else namespace.get("In", ())  # `In` has no magics any more
-    own = [Cell(f"[{n}]", source) for n, source in enumerate(history)]  # as Jupyter shows it
+    own = [Cell(f"[{n}]", source) for n, source in enumerate(_history(namespace))]  # as Jupyter shows it
     try:
         plan = course.lesson(lesson)
     except LessonError:
         return own, None
     given = {cell.source for cell in plan.notebook.cells if _is_given(cell)}
     return [cell for cell in own if cell.source not in given], plan
+
+
+def _history(namespace: dict[str, Any]) -> Sequence[str]:
+    """Return the cells that this session has run, as they were typed."""
+    shell = _shell_of(namespace)
+    return shell.history_manager.input_hist_raw if shell else namespace.get("In", ())  # `In` has no magics any more
 
 
 def _is_given(cell: Any) -> bool:
@@ -318,6 +331,8 @@ def _confirmed(
     if found.outcome is Outcome.PASSED or reason or None in calls:
         return found
     if _unlike_the_session(found):
+        if _failed_last(namespace, course, lesson, exercise):
+            return replace(found, reason=f"{FAILS}{found.reason}")
         return replace(found, reason=f"{ALONE}. The grader would say: {found.reason}", notes=(*found.notes, ALONE))
     values = not exercise.kernel and found.outcome in (Outcome.WRONG, Outcome.PARTIAL)  # of a kernel, how it is written
     perhaps = values or (found.outcome is Outcome.ERROR and not found.reason.startswith("SyntaxError"))
@@ -332,6 +347,13 @@ def _unlike_the_session(found: Verdict) -> bool:
         return False
     cell_failed = found.outcome is Outcome.ERROR and not any(part.case for part in found.parts)
     return cell_failed or bool(found.notes) or found.outcome is Outcome.MISSING or found.reason.startswith("NameError")
+
+
+def _failed_last(namespace: dict[str, Any], course: Course, lesson: str, exercise: Exercise) -> bool:
+    """Return whether the exercise's own cell is what ran last before this one, and failed."""
+    last, (cells, _) = getattr(_shell_of(namespace), "last_execution_result", None), _cells(namespace, course, lesson)
+    found = defining(exercise.name, cells)
+    return last is not None and not last.success and found[-1].source.strip() == last.info.raw_cell.strip()
 
 
 def _judged(course: Course, lesson: str, exercise: Exercise, cells: list[Cell]) -> Verdict:
@@ -367,7 +389,7 @@ def run_case(exercise: Exercise, entry: Any, case: Case) -> tuple[dict[str, Any]
         message = {"beyond": str(error)}
     except Forbidden as error:
         message = {"error": {"type": "ForbiddenCall", "message": str(error)}}
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = {"error": _described(error)}
     return message, result, found
 
@@ -427,7 +449,7 @@ def _filled(exercise: Exercise, entry: Any, case: Case, fills: Fills, results: l
     try:
         with limit, silent, running.poisoned():
             return fills.reaching(lambda: tensors_in(_run(exercise, entry, _copy(case.arguments))), results)
-    except Exception:
+    except (Exception, SystemExit):
         return None
 
 
@@ -439,7 +461,7 @@ def _noted_on_noise(exercise: Exercise, entry: Any, case: Case) -> bytes | None:
         with limit, silent, recording(given) as recorder:
             result = _run(exercise, entry, given)
         return wire.encode(recorder.notes(result))
-    except Exception:
+    except (Exception, SystemExit):
         return None
 
 

@@ -19,6 +19,7 @@ from mla_ref.rope import rope_cos_sin
 
 HALF, FLOAT, BF16 = torch.float16, torch.float32, torch.bfloat16
 EPS = 1e-6
+DEFAULT = "left to its default"  # of a case, in place of an argument
 FAR_BELOW_0 = dict(sharp=0.0, level=-2e4)  # scores of a decode step: alike, so exp2(x · log2 e) is exact, too
 V3 = dict(H=128, Dn=128, Dr=64, Dv=128, R=512)  # DeepSeek-V3
 
@@ -52,10 +53,10 @@ def norm_rows(
     width: int,
     scale: float,
     largest: float | None,
-    eps: float | None,
+    eps: float | str,
     dtype: torch.dtype,
 ) -> Arguments:
-    """Return what RMSNorm takes: x of this shape, a weight for the first `width` columns, and eps unless that is None.
+    """Return what RMSNorm takes: x of this shape, a weight for the first `width` columns, and eps but for DEFAULT.
 
     The rows have standard deviation `scale`, and a mean that is not zero. If `largest` is given, it is the largest
     magnitude in every row instead.
@@ -63,7 +64,7 @@ def norm_rows(
     x = randn(g, *shape, dtype=torch.float64) + 0.3
     x = x * scale if largest is None else x / x.abs().amax(-1, keepdim=True) * largest
     weight = 1 + randn(g, width, scale=0.3)
-    return {"x": x.to(dtype), "weight": weight.to(dtype), **({} if eps is None else {"eps": eps})}
+    return {"x": x.to(dtype), "weight": weight.to(dtype), **({} if eps == DEFAULT else {"eps": eps})}
 
 
 def angles(g: torch.Generator | None, S: int, Dr: int, first: int, dtype: torch.dtype = FLOAT) -> tuple[Tensor, Tensor]:

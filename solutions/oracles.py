@@ -133,6 +133,18 @@ def norm_mistakes(norm: Oracle) -> dict[str, Mistake]:
     return {each.name: each for each in found}
 
 
+def other_defaults(norm: Oracle) -> list[Mistake]:
+    """Return mistakes of an RMSNorm that takes another eps where the call has none."""
+    return [
+        Mistake(
+            "another default eps",
+            f"without eps in the call it is {eps:g}, expected {EPS:g}: keep the default of the signature",
+            lambda x, weight, eps=eps: norm(x, weight, eps),
+        )
+        for eps in (1e-5, 1e-8, 1e-12)
+    ]
+
+
 # --- RoPE: x [B, S, H, Dr], cos and sin [S, Dr/2] ---------------------------------------------------------------------
 
 

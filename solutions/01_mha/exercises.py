@@ -223,12 +223,16 @@ ATTENTION = Exercise(
             lambda **a: _attention(**a | {"v": a["k"]}),
         ),
         *sum_mistakes(_attention),
-        *(
-            Mistake("not transposed back", NOT_BACK, oracle)
-            for oracle in (
-                lambda **a: (_not_transposed_back(_attention(**a)[0]), None),  # any lse
-                lambda **a: (_attention(**a)[0], _not_transposed_back(_attention(**a)[1])),
-            )
+        Mistake(
+            "not transposed back",
+            NOT_BACK,
+            lambda **a: (_not_transposed_back(_attention(**a)[0]), None),  # any lse
+        ),
+        Mistake(
+            "lse not transposed back",
+            "out is right, but lse lies as [B, H, S] and is reshaped, which mixes tokens and heads: transpose(1, 2) it "
+            "back",
+            lambda **a: (_attention(**a)[0], _not_transposed_back(_attention(**a)[1])),
         ),
         *(
             Mistake(
@@ -259,6 +263,13 @@ def _grouped(q, k, v, head, **wrong):
     """Attention in which query head h reads key and value head `head(h, H, G)`."""
     index = [head(h, q.shape[2], k.shape[2]) for h in range(q.shape[2])]
     return _attention(q, k[:, :, index], v[:, :, index], **wrong)
+
+
+def _tiled_alone(q, k, v, name):
+    """The keys or the values, by name, are those of head h mod G, the others those of head h // (H/G)."""
+    copied = {key: x.repeat_interleave(q.shape[2] // x.shape[2], 2) for key, x in (("k", k), ("v", v))}
+    tiled = dict(k=k, v=v)[name]
+    return _attention(q, **copied | {name: tiled.repeat(1, 1, q.shape[2] // tiled.shape[2], 1)})
 
 
 def _consecutive(q, k, v, **wrong):
@@ -318,6 +329,15 @@ GROUPED_ATTENTION = Exercise(
             "heads tiled",
             "query head h reads key head h mod G, expected h // (H/G): consecutive query heads share a key head",
             lambda **a: _grouped(**a, head=lambda h, H, G: h % G),
+        ),
+        *(
+            Mistake(
+                f"{those} tiled",
+                f"the {those} of query head h are those of head h mod G, and the {others} of head h // (H/G): both are "
+                "of the latter, consecutive query heads share a key head",
+                lambda name=name, **a: _tiled_alone(**a, name=name),
+            )
+            for those, others, name in (("keys", "values", "k"), ("values", "keys", "v"))
         ),
         Mistake(
             "one key head for all",
@@ -598,6 +618,8 @@ def _layer_wrong(
     exchanged=False,
     split_last=False,
     joined=True,
+    residual=False,
+    scaled_twice=False,
 ):
     """The layer step by step, or nothing where a mistake cannot be made. The keywords make the named mistakes.
 
@@ -627,9 +649,9 @@ def _layer_wrong(
         values.append(split(x @ w_v.mT))
         first = -1 if not cached or (prompt_alone and x.shape[1] > 1) else 0
         held = [torch.cat(each[first:], 1) for each in (keys, values)]
-        out, _ = sdpa(split(x @ w_q.mT), *held[:: -1 if exchanged else 1])
+        out, _ = sdpa(split(x @ w_q.mT) * (head_dim**-0.5 if scaled_twice else 1), *held[:: -1 if exchanged else 1])
         out = (out if joined else out.mT).flatten(2)
-        results.append(out @ w_o.mT if project else out)
+        results.append((out @ w_o.mT if project else out) + (x if residual else 0))
     return results
 
 
@@ -731,6 +753,12 @@ CACHED_ATTENTION = Exercise(
             "keys and values are exchanged: append and grouped_attention take the keys first",
             exchanged=True,
         ),
+        _layer_slip(
+            "scaled twice",
+            "the queries are scaled by 1/√Dh before grouped_attention, which does so itself: pass them as they are",
+            scaled_twice=True,
+        ),
+        _layer_slip("residual added", "y is x plus what the layer gives: return the latter alone", residual=True),
         _layer_slip(
             "no output projection", "y is the heads side by side: the output projection w_o is missing", project=False
         ),

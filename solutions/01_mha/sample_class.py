@@ -2,7 +2,7 @@
 
 import re
 
-from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, slip, unfinished
+from autograder.course.sample import Expected, Submission, add_cell, replace, rewrite, says, slip, unfinished
 from autograder.judging.verdict import Outcome
 
 from .troublesome import TROUBLESOME
@@ -79,6 +79,12 @@ def attention(q, k, v):
     scores = q @ k.mT / math.sqrt(D)
     scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(scores.shape[-1] - S + 1).bool(), -math.inf)
     return (scores.softmax(-1) @ v).reshape(B, S, H, D), scores.logsumexp(-1).reshape(B, S, H)
+"""
+
+TILED = """
+def grouped_attention(q, k, v):
+    n = q.shape[2] // k.shape[2]
+    return attention(q, k.repeat_interleave(n, 2), v.repeat_interleave(n, 2))
 """
 
 HEAD_BY_HEAD = """
@@ -544,6 +550,42 @@ class KVCache:
         {"logsumexp(scores,": 'logsumexp(torch.einsum("bshd,bthd->bsht", q, k) / math.sqrt(q.shape[-1]),'},
         "take it after the mask",
         2,
+    ),
+    slip(
+        "knut",
+        "a log-sum-exp that is not transposed back",
+        "attention",
+        {"logsumexp(scores, dim=-1)": "logsumexp(scores.transpose(1, 2), dim=-1).reshape(q.shape[:3])"},
+        "out is right, but lse lies as [B, H, S]",
+        2,
+    ),
+    *(
+        Submission(
+            student,
+            f"tiled {those}",
+            (
+                rewrite(
+                    "grouped_attention",
+                    TILED.replace(f"{those[0]}.repeat_interleave(n, 2)", f"{those[0]}.repeat(1, 1, n, 1)"),
+                ),
+            ),
+            says("grouped_attention", f"the {those} of query head h are those of head h mod G", 2),
+        )
+        for student, those in (("lars", "keys"), ("lotte", "values"))
+    ),
+    slip(
+        "malte",
+        "a residual connection",
+        "CachedAttention",
+        {"@ self.w_o.T": "@ self.w_o.T + x"},
+        "y is x plus what the layer gives",
+    ),
+    slip(
+        "nele",
+        "queries scaled twice",
+        "CachedAttention",
+        {"(q, k_all": "(q / math.sqrt(self.head_dim), k_all"},
+        "the queries are scaled by 1/√Dh before grouped_attention",
     ),
     slip(
         "anna",

@@ -14,7 +14,7 @@ from mla_ref.attention import absorb
 from mla_ref.norm import rms_norm
 from mla_ref.rope import apply_rope
 
-from ..drawing import EPS, angles, as_given, mla_operands, norm_rows, sink, turning
+from ..drawing import DEFAULT, EPS, angles, as_given, mla_operands, norm_rows, sink, turning
 from ..oracles import (
     CROSSED,
     HIDDEN,
@@ -27,6 +27,7 @@ from ..oracles import (
     causal,
     mask_mistakes,
     norm_mistakes,
+    other_defaults,
     other_scales,
     rotated,
     slips,
@@ -147,7 +148,7 @@ def _rows(
     shape: tuple[int, ...],
     scale: float = 1.0,
     peak: float | None = None,
-    eps: float | None = EPS,
+    eps: float | str = EPS,
     dtype: torch.dtype = torch.float32,
 ) -> Arguments:
     return norm_rows(g, shape, shape[-1], scale, peak, eps, dtype)
@@ -180,6 +181,11 @@ def _variance(
     square = (x - middle).square().sum(-1, keepdim=True) / (x.shape[-1] - correction) + mean * middle.square()
     root = square.sqrt() + eps if outside else (square + eps).sqrt()
     return (x - middle if centred else x) / root * weight
+
+
+def _over_axis(x: Tensor, weight: Tensor, eps: float = EPS, *, axis: int) -> Tensor:
+    axis = min(axis, x.dim() - 1)  # where there is no other, a call fails
+    return x / (x.square().mean(axis, keepdim=True) + eps).sqrt() * weight
 
 
 def _clamped(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
@@ -219,13 +225,13 @@ RMS = Exercise(
             visible=[
                 dict(shape=(4, 16), scale=1e-3),
                 dict(shape=(3, 10), scale=1e-3, eps=1e-5),
-                dict(shape=(3, 10), scale=1e-3, eps=None),
+                dict(shape=(3, 10), scale=1e-3, eps=DEFAULT),
             ],
             hidden=lambda r: [
                 dict(shape=(3, r.randint(3, 40)), scale=0.0),
                 dict(shape=(r.randint(1, 4), 1), scale=1e-3),
                 dict(shape=(3, r.randint(3, 40)), scale=r.uniform(1e-3, 4e-3), eps=1e-5),
-                dict(shape=(2, r.randint(3, 40)), scale=r.uniform(1e-3, 4e-3), eps=None),
+                dict(shape=(2, r.randint(3, 40)), scale=r.uniform(1e-3, 4e-3), eps=DEFAULT),
             ],
         ),
         Part(
@@ -259,6 +265,14 @@ RMS = Exercise(
             "mean of all rows",
             "the mean runs over all of x, expected over the last axis: every row has a mean of its own",
             lambda x, weight, eps=EPS: x / (x.square().mean() + eps).sqrt() * weight,
+        ),
+        *(
+            Mistake(
+                f"mean over axis {axis}",
+                f"the mean runs over axis {axis}, expected over the last one, -1: every row has a mean of its own",
+                lambda axis=axis, **a: _over_axis(**a, axis=axis),
+            )
+            for axis in (0, 1)
         ),
         *(
             Mistake(name, message, lambda wrong=wrong, **a: _variance(**a, **wrong))
@@ -300,6 +314,7 @@ RMS = Exercise(
         _norm_slips["eps outside"],
         _norm_slips["no eps"],
         _norm_slips["eps fixed"],
+        *other_defaults(_normal),
         _norm_slips["times the root"],
         Mistake(
             "float16 mean",
@@ -836,6 +851,11 @@ DECODE = Exercise(
             "the new token's query is rotated for position 0: key and query take the same row of cos and sin, "
             "`position`",
             lambda **a: _step(**a, angle=0, key_angle=a["position"]),
+        ),
+        Mistake(
+            "cos and sin exchanged",
+            "the new token is rotated with cos for sin and sin for cos: latent_kv and mla_query take cos first",
+            lambda **a: _step(**a | {"cos": a["sin"], "sin": a["cos"]}),
         ),
         Mistake(
             "rotated one early",

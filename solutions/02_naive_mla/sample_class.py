@@ -692,5 +692,35 @@ def rms_normalize(x, weight, eps=1e-6):
         {'w["w_uq"], *angle': 'w["w_uq"], cos[:1], sin[:1]'},
         "new token's query is rotated for position 0",
     ),
+    slip(
+        "kurt",
+        "a mean over the first axis",
+        "rms_normalize",
+        {"mean(-1,": "mean(0,"},
+        "the mean runs over axis 0",
+    ),
+    slip(
+        "lars",
+        "a mean over axis 1",
+        "rms_normalize",
+        {"mean(-1,": "mean(1,"},
+        "the mean runs over axis 1",
+        1,
+    ),
+    slip(
+        "malte",
+        "another default",
+        "rms_normalize",
+        {"eps=1e-6": "eps=1e-5"},
+        "without eps in the call it is 1e-05, expected 1e-06",
+        2,
+    ),
+    slip(
+        "nele",
+        "cos and sin exchanged",
+        "mla_decode_step",
+        {"(cos[now], sin[now])": "(sin[now], cos[now])"},
+        "the new token is rotated with cos for sin",
+    ),
 )
 DEMO = ("ada", "eli")

@@ -395,6 +395,15 @@ def _latent_shape(r: Random, S: int) -> dict[str, int]:
     )
 
 
+def _row_modulo(q_latent, q_rope, c_kv, k_rope, scale):
+    """Row r of S·H, in which token and head are flattened, sees as far as token r % S."""
+    (S, H), T = q_latent.shape[1:3], c_kv.shape[1]
+    scores = torch.einsum("bshr,btr->bsht", torch.cat((q_latent, q_rope), -1), torch.cat((c_kv, k_rope), -1)) * scale
+    token = (torch.arange(S * H) % S).view(S, H, 1)
+    scores = scores.masked_fill(torch.arange(T) > token + (T - S), -math.inf)
+    return torch.einsum("bsht,btr->bshr", scores.softmax(-1), c_kv), scores.logsumexp(-1)
+
+
 _latent_slip = slips(_latent)
 
 LATENT_ATTENTION = Exercise(
@@ -488,6 +497,11 @@ LATENT_ATTENTION = Exercise(
             "the scores lie as [B, H, S, T] and are taken for [B, S, H, T], which mixes tokens and heads: split the "
             "axis as it was flattened, transpose then",
             mixed=True,
+        ),
+        Mistake(
+            "row modulo S",
+            "row s·H + h is masked as token (s·H + h) % S: it is that of token s, the row's number // H",
+            _row_modulo,
         ),
         *mask_mistakes(_latent, "q_latent", "c_kv"),
         *axis_mistakes(_latent),
@@ -782,6 +796,25 @@ ABSORB_COSTS = Exercise(
             "the bytes of w_uk and w_uv are missing: naive reads them in the stage expand, absorb in its first "
             "and its last",
             lambda **a: _less_bytes(naive=_weight_bytes(a), absorb=_weight_bytes(a), **a),
+        ),
+        Mistake(
+            "weights not read by absorb",
+            "absorb_bytes lacks w_uk and w_uv: absorb reads them, too, in its first and its last stage",
+            lambda **a: _only(absorb_bytes=_costs(**a)["absorb_bytes"] - _weight_bytes(a)),
+        ),
+        *(
+            Mistake(
+                "latents of every head",
+                f"{' and '.join(entries)} {'counts' if len(entries) == 1 else 'count'} the cache once for each head: "
+                "all heads share a token's R + Dr numbers, which are read once",
+                lambda entries=entries, **a: _only(
+                    **{
+                        each: _costs(**a)[each] + a["B"] * a["T"] * (a["H"] - 1) * (a["R"] + a["Dr"]) * a["itemsize"]
+                        for each in entries
+                    }
+                ),
+            )
+            for entries in (("naive_bytes", "absorb_bytes"), ("absorb_bytes",))
         ),
         Mistake(
             "expanded keys and values moved once",

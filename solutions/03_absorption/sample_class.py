@@ -649,5 +649,42 @@ def break_even_queries(T, Dn, Dr, Dv, R):
         patches=(replace("latent_attention", "-math.inf", "-1e4"),),
         expect={"latent_attention": Expected(4, Outcome.PARTIAL, "set to −10000")},
     ),
+    slip(
+        "knut",
+        "rows of the mask counted modulo S",
+        "latent_attention",
+        {
+            "torch.arange(S)[:, None] + (T - S)": "(torch.arange(S * q_rope.shape[2]) % S).view(S, -1, 1) + (T - S)",
+            "future[:, None, :]": "future",
+        },
+        "is masked as token (s·H + h) % S",
+        2,
+    ),
+    *(
+        slip(student, about, "absorb_costs", {old: new}, words)
+        for student, about, old, new, words in (
+            (
+                "lars",
+                "weights that absorb does not read",
+                "weights + cache",
+                "cache",
+                "absorb_bytes lacks w_uk and w_uv",
+            ),
+            (
+                "lotte",
+                "a latent for each head",
+                "B * T * (R + Dr)",
+                "B * T * H * (R + Dr)",
+                "naive_bytes and absorb_bytes count the cache once for each head",
+            ),
+            (
+                "malte",
+                "a latent for each head of absorb",
+                "weights + cache",
+                "weights + H * cache",
+                "absorb_bytes counts the cache once for each head",
+            ),
+        )
+    ),
 )
 DEMO = ("ada", "eli")

@@ -12,11 +12,12 @@ from torch import Tensor
 from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, Speed, randn
 from mla_ref.hardware.cost import Cost
 
-from ..drawing import BF16, EPS, FLOAT, HALF, angles, as_given, norm_rows, turning
+from ..drawing import BF16, DEFAULT, EPS, FLOAT, HALF, angles, as_given, norm_rows, turning
 from ..oracles import (
     TURN_MISTAKES,
     altered,
     norm_mistakes,
+    other_defaults,
     rotated,
     upside_down,
 )
@@ -180,7 +181,7 @@ def _rows(
     beside: int = 0,
     scale: float = 1.0,
     largest: float | None = None,
-    eps: float | None = EPS,
+    eps: float | str = EPS,
     dtype: torch.dtype = FLOAT,
 ) -> Arguments:
     return norm_rows(g, (rows, width + beside), width, scale, largest, eps, dtype)
@@ -229,6 +230,14 @@ def _neighbours_too(block: bool) -> Callable[..., Tensor]:
 def _packed_rows(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
     """What reading rows that are D apart gives, where they are W apart."""
     return _norm(x.flatten()[: len(x) * len(weight)].view(len(x), -1), weight, eps)
+
+
+def _padded_with_ones(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
+    """Places beyond the row, up to the next power of 2, counted as 1. NaN where there are none."""
+    D = len(weight)
+    beyond = _power_of_two(D) - D
+    total = x[:, :D].square().sum(-1, keepdim=True) + (beyond or torch.nan)
+    return x[:, :D] / (total / D + eps).sqrt() * weight
 
 
 def _half_squares(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
@@ -280,11 +289,15 @@ RMS = Exercise(
         Part(
             "rows near zero",
             1,
-            visible=[dict(rows=3, width=40, scale=1e-3), dict(rows=2, width=24, scale=1e-3, eps=1e-5)],
+            visible=[
+                dict(rows=3, width=40, scale=1e-3),
+                dict(rows=2, width=24, scale=1e-3, eps=1e-5),
+                dict(rows=2, width=24, scale=1e-3, eps=DEFAULT),
+            ],
             hidden=lambda r: [
                 dict(rows=2, width=r.randint(3, 60), scale=0.0),
                 dict(rows=3, width=r.randint(20, 60), scale=r.uniform(1e-3, 4e-3), eps=1e-5),
-                dict(rows=2, width=r.randint(20, 60), scale=r.uniform(1e-3, 4e-3), eps=None),
+                dict(rows=2, width=r.randint(20, 60), scale=r.uniform(1e-3, 4e-3), eps=DEFAULT),
             ],
         ),
         Part(
@@ -331,9 +344,15 @@ RMS = Exercise(
         ),
         _norm_slips["mean subtracted"],
         _norm_slips["no weight"],
+        Mistake(
+            "padded with ones",
+            "places beyond the row are loaded as 1 and join the sum of the squares: other=0.0 leaves it as it is",
+            _padded_with_ones,
+        ),
         _norm_slips["no eps"],
         _norm_slips["eps outside"],
         _norm_slips["eps fixed"],
+        *other_defaults(_norm),
         _norm_slips["times the root"],
         _norm_slips["no root"],
         _norm_slips["1 + weight"],
@@ -407,6 +426,16 @@ def _angle_by_division(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return rotated(x.flatten(0, 1)[None], cos[position], sin[position]).view(x.shape)
 
 
+def _angle_beside(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The angle of pair p at position s read at element s + p of the tables."""
+    at = torch.arange(len(cos))[:, None] + torch.arange(cos.shape[1])
+    return rotated(x, cos.flatten()[at], sin.flatten()[at])
+
+
+def _pairs_exchanged(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return rotated(x, cos, sin).unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+
+
 def _eager_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The lesson's `eager_rope`: one pass an operation."""
     a, b = x[..., 0::2].float(), x[..., 1::2].float()
@@ -469,6 +498,16 @@ ROPE = Exercise(
             "angle by division",
             "token b·S + s turns by the angle of row (b·S + s) // B: its position is its number modulo S, s",
             _angle_by_division,
+        ),
+        Mistake(
+            "angle one element on",
+            "pair p of position s reads element s + p of cos and sin: a row of them is Dr/2 long, s·Dr/2 + p",
+            _angle_beside,
+        ),
+        Mistake(
+            "pairs exchanged",
+            "the two numbers of each pair come out exchanged: tl.join(a cos − b sin, a sin + b cos), in this order",
+            _pairs_exchanged,
         ),
     ),
     kernel=True,

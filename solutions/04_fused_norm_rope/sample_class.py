@@ -823,5 +823,46 @@ def rms_norm(x, weight, eps=1e-6):
         ),
         expect={**slow("scale_add"), **slow("rms_norm")},
     ),
+    *(
+        slip(student, about, exercise, {old: new}, words, score, not_right)
+        for student, about, exercise, old, new, words, score in (
+            (
+                "knut",
+                "joins b and a",
+                "apply_rope",
+                "tl.join(a * cos - b * sin, a * sin + b * cos)",
+                "tl.join(a * sin + b * cos, a * cos - b * sin)",
+                "the two numbers of each pair come out exchanged",
+                0,
+            ),
+            (
+                "lars",
+                "tables read beside their rows",
+                "apply_rope",
+                "(token % S) * P + offs_p",
+                "token % S + offs_p",
+                "reads element s + p of cos and sin",
+                1,
+            ),
+            (
+                "lotte",
+                "ones beyond the row",
+                "rms_norm",
+                "+ row * W + offs_d, mask=mask, other=0.0",
+                "+ row * W + offs_d, mask=mask, other=1.0",
+                "places beyond the row are loaded as 1",
+                1,
+            ),
+            (
+                "malte",
+                "another default",
+                "rms_norm",
+                "eps=1e-6",
+                "eps=1e-5",
+                "without eps in the call it is 1e-05",
+                3,
+            ),
+        )
+    ),
 )
 DEMO = ("ada", "eli", "bela")

@@ -48,6 +48,7 @@ def test_a_right_function_is_told_so(capsys):
         ("def double(x): return x.mul_(2)", "changed its argument x in place"),
         ("def double(x): return 1 / 0", "ZeroDivisionError"),
         ("def double(x): raise NotImplementedError", "NotImplementedError"),
+        ("def double(x): raise SystemExit", "SystemExit: this ends the whole session"),
         ("def double(x): return twice(x)", "'twice' is not defined: is it spelt like that, and was the cell run"),
         ("def double(x):\n    x = y\n    y = 1", "UnboundLocalError.*with a value \\("),
         ("def double(x): return {1, 2}", "a value of type set"),
@@ -191,8 +192,17 @@ def test_a_cell_that_failed_when_it_was_run_last_is_not_checked_as_it_was_before
     said = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True).stdout
     assert said.count("double: passed") == 2, said
     assert said.count("failed when it was run last") == 1, said
-    assert "right here, but not where it is graded: there its own cell runs whole" in said, said
-    assert "The grader would say: NameError in line 2 (`double(nowhere)`)" in said, said
+    assert (
+        "right here, but its cell fails, in the notebook too, and the grader runs it whole: NameError in line 2" in said
+    )
+
+
+def test_a_cell_that_failed_before_it_defined_anything_is_said_to_have_failed(tiny):
+    cells = ["import torch\nfrom autograder import check", "import nowhere\ndef double(x): return 2 * x", "1 + 1"]
+    command = [sys.executable, "-c", SHELL.format(cells=[*cells, 'check("double")', 'check("quad")'])]
+    said = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True).stdout
+    assert "no function or class double yet: the cell that defines it failed when it was run: mend it and run" in said
+    assert "no function or class quad yet: run the cell above that defines it" in said
 
 
 ELSEWHERE = {  # in other cells: what they do, and whether the judge sees it
@@ -265,7 +275,7 @@ def test_a_check_reads_cells_as_they_were_typed(tiny):
     parts = re.split(r"case \d+\n", said)[1:]
     assert [("double: passed" in part) for part in parts] == [right for _, right in MAGICS], said
     assert "no cell that was run defines double" not in parts[4]
-    assert "its own cell runs whole" in parts[-1], said
+    assert "the grader runs it whole" in parts[-1], said
 
 
 JUDGED = {  # what the judge alone finds, and what comes first in what is said of it

@@ -90,6 +90,11 @@ IN_A_KERNEL = {
         LOAD + "    tl.store(out_ptr + cols, x[:, None])\n",
         ["in line 6", "have one shape: x[None, :] adds an axis"],
     ),
+    "pairs that are stored as such": (
+        LOAD,
+        LOAD + "    tl.store(out_ptr + tl.arange(0, 2 * BLOCK), tl.join(x, x))\n",
+        ["in line 6", "after tl.join tl.reshape takes the last two as one"],
+    ),
     "comparisons without parentheses": (
         LOAD,
         LOAD + "    x = tl.where(0 <= cols & cols < D, x, 0.0)\n",
@@ -113,7 +118,17 @@ IN_THE_LAUNCHER = {
     "waits for a GPU": (
         "    return out",
         "    torch.cuda.synchronize()\n    return out",
-        ["line 20 (`torch.cuda.synchronize()`)", "no GPU grades here"],
+        ["line 20 (`torch.cuda.synchronize()`)", "no GPU grades here: leave this out"],
+    ),
+    "asks for a GPU": (
+        "    out = ",
+        "    assert x.is_cuda\n    out = ",
+        ["AssertionError in line 18 (`assert x.is_cuda`): no GPU grades here: leave this out"],
+    ),
+    "asks for one in words of its own, behind the launch": (
+        "    return out",
+        "    assert out.is_cuda, 'not on the GPU'\n    return out",
+        ["no GPU grades here: leave this out"],
     ),
     "enters a GPU": (
         "    return out",
@@ -223,6 +238,7 @@ def test_a_load_without_other_that_reaches_nothing_is_not_blamed(workers):
 IN_PYTHON = {
     "an assertion": ("def double(x):\n    assert len(x) > 99\n    return x", ["line 2", "asserts does not hold"]),
     "a number to go through": ("def double(x):\n    for i in len(x): pass", ["line 2", "range(n) counts to n"]),
+    "exit": ("def double(x):\n    exit()", ["SystemExit in line 2 (`exit()`): this ends the whole session: return"]),
     "an attribute of None": ("def double(x):\n    return None.shape", ["line 2", "'NoneType' object has no attribute"]),
     "hstack": (
         "def double(x):\n    return torch.hstack((x, x))",

@@ -251,9 +251,12 @@ def _same(before: Any, after: Any) -> bool:
     return bool(before == after or (before != before and after != after))
 
 
+NO_GPU = "no GPU grades here: leave this out"
 # In place of messages of Python's, and of those of Triton's front end that speak of its insides, by what they and
 # their line say
 SENTENCES = (
+    (r"^AssertionError: .*\bassert\b.*(\.is_cuda\b|['\"]cuda)", NO_GPU),
+    (r"^SystemExit", "this ends the whole session: return a value, or raise an error"),
     (r"^AssertionError:  assert\b", "what this line asserts does not hold"),
     (
         r"'(int|float)' object is not (iterable|subscriptable)|cannot unpack non-iterable (int|float)",
@@ -363,6 +366,11 @@ HINTS = (
         r"Shape element \d+ must have type",
         "a shape is known when the kernel is translated: of tl.constexpr arguments and of numbers",
     ),
+    (
+        r"Cannot make_shape_compatible.* tl\.store\(",
+        "addresses, values and mask have one shape: x[:, None] adds an axis, and after tl.join tl.reshape takes the "
+        "last two as one",
+    ),
     (r"Cannot make_shape_compatible", "x[:, None] and x[None, :] say which axis is which"),
     (r"argument to have shape .* but got", "addresses, values and mask have one shape: x[None, :] adds an axis"),
     (
@@ -376,6 +384,7 @@ HINTS = (
     (r"view size is not compatible", "that makes a copy, and what is written into a copy is lost"),
     (r"no attribute '__r?pow__'", "a block has no **: write x * x"),
     (r"'tensor' object has no attribute", "a block has few methods: use the functions of tl"),
+    (r"(CUDA enabled|NVIDIA driver|requires CUDA support|accelerator device when none).*\bsynchronize\(", NO_GPU),
     (
         r"CUDA enabled|NVIDIA driver|cudaGetDeviceCount|Expected a cuda device|dummy base class|requires CUDA support"
         r"|accelerator device when none|NVTX functions",

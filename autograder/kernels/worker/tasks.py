@@ -92,7 +92,8 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
         found = running.describe_error(error)
         launched = recorder is not None and any(event["kind"] == "launch" for event in recorder.events)
         raised = (found.get("where") or {}).get("source", "").strip().startswith("raise ")
-        if isinstance(error, AssertionError) and launched and "CUDA" not in str(error):  # of a PyTorch without it
+        no_gpu = "CUDA" in str(error) or found["message"] == running.NO_GPU  # of a PyTorch without it, or asked for
+        if isinstance(error, AssertionError) and launched and not no_gpu:
             found["message"] = UNCHECKED
         elif raised and launched and not isinstance(error, NotImplementedError):
             found["message"] += f" ({UNCHECKED})"
