@@ -465,7 +465,7 @@ check("KVCache")
 # sequence of steps** are the same. The judge also counts the FLOPs of your products: at most twice those of steps that
 # project their own tokens alone. The grader supplies a right `grouped_attention` and `KVCache`; where the
 # course came without solutions, `check` takes yours. Use the cache through `append` and `length` alone: the grader's
-# may store its tokens under other names, and `check` may not notice.
+# stores its tokens under names of its own, which a `check` that takes yours does not notice.
 #
 # <details><summary>Hint 1</summary>
 #

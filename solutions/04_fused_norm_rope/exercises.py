@@ -363,7 +363,8 @@ RMS = Exercise(
         ),
         Mistake(
             "row stride",
-            "rows are read D elements apart: in x they are W = x.shape[1] apart, D = len(weight) of which count",
+            "rows are read D elements apart, D = len(weight): in the x of the call they are W = x.shape[1] apart, "
+            "and in a slice of it, x[:, :D], as far, x.stride(0)",
             _packed_rows,
         ),
         Mistake(

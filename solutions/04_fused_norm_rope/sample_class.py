@@ -864,5 +864,14 @@ def rms_norm(x, weight, eps=1e-6):
             ),
         )
     ),
+    slip(
+        "nele",
+        "takes the width of a slice for the distance of its rows",
+        "rms_norm",
+        {"(N, W), D = x.shape, weight.numel()": "x = x[:, : len(weight)]\n    (N, W), D = x.shape, weight.numel()"},
+        "in a slice of it, x[:, :D], as far, x.stride(0)",
+        3,
+        not_right,
+    ),
 )
 DEMO = ("ada", "eli", "bela")
