@@ -17,6 +17,12 @@ ATTEMPTS = {
     "the error is returned": ("KVCache", [("raise ValueError", "return ValueError")], "write raise in place of return"),
     "a ratio rounded down": ("predict_latent_cache", [("expanded / latent", "expanded // latent")], "one, rounded: le"),
     "half precision": ("attention", [("return out, lse", "return out.half(), lse")], "which rounds as much"),
+    "the time of one draft": (
+        "predict_drafting",
+        [("n * draft_us", "draft_us")],
+        r"prediction\['best_k'\] is 8, which is not the right number",
+    ),
+    "a latent divided in 16 bits": ("quantize_cache", [(".float()", "")], "allowed 1e-06(?!; it is float8)"),
     "the cache beside the result": (
         "CachedAttention",
         [("return out.flatten(2) @ self.w_o.T", "return out.flatten(2) @ self.w_o.T, self.cache")],

@@ -208,7 +208,8 @@ def _in_one_entry(
 ) -> Difference | None:
     """Return what the first wrong number of a dict says: the known mistake that has it, and those before it right.
 
-    None where mistakes that have it say different things.
+    None where mistakes that have it say different things. No call may speak against the mistake, by that number or by
+    one before it: what follows from several numbers may be wrong alone where they happen to be right.
     """
     if not isinstance(result, dict) or not isinstance(expected, dict):
         return None
@@ -228,7 +229,8 @@ def _in_one_entry(
             continue
         having.setdefault(mistake.message, mistake)
     if calls is not None:
-        having = {message: each for message, each in having.items() if calls.fit(each, key) >= 0}
+        keys = [*before, key]
+        having = {said: each for said, each in having.items() if all(calls.fit(each, one) >= 0 for one in keys)}
     if len(having) != 1:
         return None
     ((message, mistake),) = having.items()
@@ -462,7 +464,8 @@ def _error(
     if error <= tolerance and not bad.any():
         return None
     reason = f"{name} has a relative error of {error:.2g}, allowed {tolerance:.0e}"
-    if tolerance < torch.finfo(dtype).eps and error <= torch.finfo(dtype).eps:
+    asked_for = form == "is" and torch.equal(expected.to(dtype).double(), expected)  # the right answer is rounded too
+    if tolerance < torch.finfo(dtype).eps and error <= torch.finfo(dtype).eps and not asked_for:
         reason += f"; it {form} {str(dtype).removeprefix('torch.')}, which rounds as much"
     elif hint := _pattern(result, expected, bad.reshape(expected.shape[:-1]) if expected.dim() else bad, tolerance):
         reason += f"; {hint}"

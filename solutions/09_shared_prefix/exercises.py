@@ -644,7 +644,11 @@ FOOTPRINT = Exercise(
         Part(
             "a cluster, as in Figure 5",
             1,
-            visible=[dict(B=4096, T=32768, L=26472, **CLOUD), dict(B=900, T=6000, L=0, **DEVICE)],
+            visible=[
+                dict(B=4096, T=32768, L=26472, **CLOUD),
+                dict(B=900, T=6000, L=2500, **DEVICE),
+                dict(B=900, T=6000, L=0, **DEVICE),
+            ],
             hidden=lambda r: [
                 _drawn_footprint(r, itemsize=2),
                 _drawn_footprint(r, sequence=1),
@@ -683,6 +687,11 @@ FOOTPRINT = Exercise(
             "expanded heads not divided",
             "expanded is not divided by tensor: keys and values of a head lie on the device that has the head",
             lambda sequence, **_: dict(over=sequence),
+        ),
+        _footprint_slip(
+            "expanded tokens not divided",
+            "expanded is not divided by sequence: sequence parallelism divides tokens, expanded ones too",
+            lambda tensor, **_: dict(over=tensor),
         ),
         _footprint_slip(
             "expanded divided by data",

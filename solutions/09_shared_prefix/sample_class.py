@@ -493,12 +493,13 @@ def soft(scores):
     ),
     Submission(
         "uri",
-        "absorb alone for the prefix too, rows of one head together, no zeros without any node",
+        "absorb alone for the prefix too, tokens not divided, rows of one head together, no zeros without any node",
         patches=(
             replace("prefix_decode", OWN, "own_c, own_k = c_kv, k_rope"),
             replace("prefix_decode", "(seq_lens - L)", "seq_lens"),
             replace("prefix_decode", MERGED, "own_out, own_lse"),
             replace("prefix_decode", UNUSED, ""),
+            replace("prefix_footprint", "L / (tensor * sequence)", "L / tensor"),
             replace("shared_attention", "(offs_n * H + h)", "(h * L + offs_n)"),
             replace(
                 "tree_decode",
@@ -509,6 +510,7 @@ def soft(scores):
         ),
         expect={
             **says("prefix_decode", "are plenty"),
+            **says("prefix_footprint", "expanded is not divided by sequence", 1),
             **not_right("shared_attention", "as if they lay together"),
             **says("tree_decode", "own_out is not defined", 3),
         },

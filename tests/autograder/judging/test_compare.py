@@ -220,6 +220,25 @@ def test_of_two_mistakes_that_have_an_entry_it_is_the_one_that_no_call_speaks_ag
     assert assess(exercise, {"x": 2}, {"a": 1, "b": 7}, calls).reason == "out['a']: always 1"
 
 
+def test_a_number_does_not_name_a_mistake_that_would_show_before_it_in_another_call():
+    square = Mistake("square", "a is the square", lambda x: {"a": x * x, "b": 2.5 * x, "c": 5})  # a is right of 1
+    exercise = Exercise("f", "", (), dict, lambda x: {"a": x, "b": x + 1, "c": 5}, returns=("out",), mistakes=[square])
+
+    def reason(other):
+        calls = Calls(exercise, [({"x": 1}, {"a": 1, "b": 2.5, "c": 7}), ({"x": 3}, {"b": 7, "c": 7} | other)])
+        return assess(exercise, {"x": 1}, {"a": 1, "b": 2.5, "c": 7}, calls).reason
+
+    assert reason({"a": 9}) == "out['b']: a is the square"
+    assert "which is not the right number" in reason({"a": 3})  # there a would be 9
+
+
+def test_the_dtype_that_is_asked_for_explains_no_error():
+    right = torch.tensor([0.5, 0.25, 3.0])
+    wrong = torch.tensor([0.5, 0.25, 3.25])
+    assert "which rounds as much" not in said(wrong.to(torch.float8_e4m3fn), right)
+    assert "which rounds as much" not in said((right * (1 + 2**-7)).bfloat16(), right)
+
+
 def test_a_mistake_that_makes_no_difference_to_a_case_is_not_named_for_it():
     exercise = Exercise(
         "f",
