@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.kernels.worker.compiling import MEASURES
-from autograder.kernels.worker.hosting import control, views_in
+from autograder.kernels.worker.hosting import control, places_written, read_by, views_in, written_by
 from autograder.kernels.worker.recording import NAMED
 from mla_ref.hardware.devices import Device, HardwareError, hardware_file
 
@@ -41,12 +41,13 @@ FENCES = {"gpu": (0.5e-6, 12e-9), "system": (0.8e-6, 29e-9)}
 TURNED = 0.57
 PACES = {
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"), 0.3),
-    **dict.fromkeys(("sort", "argsort", "_unique2"), 0.06),
+    **dict.fromkeys(("sort", "argsort", "unique2"), 0.06),
     # These on an H100, benchmarks/model_corners_h100.json
     **dict.fromkeys(("searchsorted", "bucketize", "topk"), 0.08),
     **dict(bincount=0.11, unique_consecutive=0.16, isin=0.005),
 }
 ASKED = ("searchsorted", "bucketize")  # whose time goes by what is looked for, not by where
+LOOK_UPS = ("index", "index_select", "take", "gather", "embedding")
 ONE_BY_ONE = ("flip", "roll")  # that torch moves by elements, as what it converts
 NEW = 39  # the bin of what a program had not touched before: see `kernels.worker.replaying`
 # Measured on an H100, benchmarks/model_corners_h100.json: the share of the time for what a line lacks that is lost
@@ -510,7 +511,8 @@ def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2, si
         moved = max(moved, written)
     share = k.host_product if event.get("flops") else 1.0
     parts = {"DRAM": moved / (share * k.dram * device.dram_bandwidth), "waiting": k.start + k.dram_wait}
-    if read and not event.get("flops") and (cycles := _cycles(event, read != written, k)):
+    paid = {number: max(reads.get(number, 0.0), writes.get(number, 0.0)) for number in {**reads, **writes}}
+    if read and not event.get("flops") and (cycles := _cycles(event, read != written, k, paid)):
         parts["instructions"] = cycles / (device.sms * device.sm.clock)
     if event.get("flops"):
         parts["matrix units"] = event["flops"] / (k.tensor * device.rate())
@@ -520,8 +522,10 @@ def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2, si
     )
 
 
-def _cycles(event: Mapping[str, Any], converts: bool, k: Constants) -> float:
+def _cycles(event: Mapping[str, Any], converts: bool, k: Constants, paid: Mapping[int, float]) -> float:
     """Return the cycles of one multiprocessor that an operation of torch takes; 0 if bytes bound it.
+
+    By its storage's number, `paid` are the bytes that it moves. What goes over more elements does so one by one.
 
     A copy between two orders is made element by element. Where neighbours in what it writes lie far apart in what it
     reads, each takes a sector: of several operands in those of that operand, of one in all that are made of it.
@@ -535,7 +539,24 @@ def _cycles(event: Mapping[str, Any], converts: bool, k: Constants) -> float:
     orders = [(_order(view, target), math.prod(view["shape"])) for view in data]
     turned = sum(made if len(data) == 1 else size for order, size in orders if order == "turned")
     slowly = converts or name in ONE_BY_ONE or any(order != "alike" for order, _ in orders)
-    return turned / TURNED + (max(0.0, made - turned) / k.host if slowly else 0.0)
+    return max(turned / TURNED + (max(0.0, made - turned) / k.host if slowly else 0.0), _again(event, paid) / k.host)
+
+
+def _again(event: Mapping[str, Any], paid: Mapping[int, float]) -> float:
+    """Return how many elements an operation goes over, if no view that has as many pays for them by its bytes; else 0.
+
+    So do views that show a number many times, alone or in a sum. Of what is looked up only what is found counts.
+    """
+    if event.get("args") is None:
+        return 0.0
+    read = [*read_by(event)]
+    found = [(view, math.prod(view["shape"])) for view in [*read[_name(event["op"]) in LOOK_UPS :], *event["out"]]]
+    changed = written_by(event["op"], event["args"], event["kwargs"])
+    changed = changed or (event["args"][:1] if _name(event["op"]) == "index_put" else [])
+    found += [(view, places_written(event["op"], event["args"], view)) for view in views_in(changed)]
+    most = max((number for _, number in found), default=0)
+    covered = (min(n, paid.get(view["storage"], 0.0) / NAMED[view["dtype"]].itemsize) for view, n in found)
+    return float(most) if most > max(covered, default=0.0) else 0.0
 
 
 def _order(view: Mapping[str, Any], target: Mapping[str, Any]) -> str:

@@ -109,7 +109,7 @@ def places_written(op: Sequence[str], args: Sequence[Any], target: Mapping[str, 
         return math.prod(shape) // max(shape[args[1]], 1) * math.prod(args[2]["tensor"]["shape"])
     if name in ("scatter_", "scatter_add_"):
         return math.prod(args[2]["tensor"]["shape"])
-    if name in ("index_put_", "_index_put_impl_"):
+    if name in ("index_put", "index_put_", "_index_put_impl_"):
         chosen = [(n, each["tensor"]) for n, each in zip(shape, args[1], strict=False) if each is not None]
         if not any(view["dtype"] in ("i1", "u8") for _, view in chosen):
             sizes = itertools.zip_longest(*(reversed(view["shape"]) for _, view in chosen), fillvalue=1)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from autograder.kernels.cost_model import L2, Constants, DoesNotFit, host_time, resident_blocks
+from autograder.kernels.cost_model import L2, Constants, DoesNotFit, host_time, resident_blocks, total_time
+from autograder.kernels.worker.recording import recording
 from mla_ref.hardware.devices import DEVICES
 
 
@@ -51,15 +52,17 @@ def test_rows_that_were_touched_launch_by_launch_are_all_held():
     assert l2.bytes_moved({0: 9e6}, {}, {0: (0, 999)})[1] == pytest.approx(0.0)
 
 
-def view(tensor):
-    return {"tensor": {"dtype": "bf16", "shape": list(tensor.shape), "strides": list(tensor.stride())}}
+def view(tensor, storage=0):
+    layout = {"shape": list(tensor.shape), "strides": list(tensor.stride())}
+    return {"tensor": {"storage": storage, "dtype": "bf16", **layout}}
 
 
 def seconds(op, args, *shape):
     """Return the modelled time of an operation of torch, in `args` tensors, that makes a dense tensor of a shape."""
     packed = [[view(t) for t in a] if isinstance(a, tuple) else view(a) if hasattr(a, "stride") else a for a in args]
-    made, size = view(torch.empty(shape, device="meta"))["tensor"], 2 * torch.Size(shape).numel()
-    event = {"op": [op, "default"], "args": packed, "out": [made], "reads": [[0, size]], "writes": [[1, size]]}
+    made, size = view(torch.empty(shape, device="meta"), 1)["tensor"], 2 * torch.Size(shape).numel()
+    event = {"op": [op, "default"], "args": packed, "kwargs": {}, "out": [made]}
+    event |= {"reads": [[0, size]], "writes": [[1, size]]}
     return host_time(event, DEVICES["h100"], Constants.load(), L2(50e6, 0.5)).seconds
 
 
@@ -95,3 +98,42 @@ def test_indices_that_lie_far_apart_do_not_make_a_look_up_slow():
 
 def test_a_pass_that_makes_one_number_has_a_time():
     assert seconds("take", [TURNED, torch.empty(1, device="meta")], 1) < seconds("clone", [ROWS], 4096, 8192)
+
+
+def told(call, *shapes, device="meta"):
+    """Return the modelled time of what torch does to integers of such shapes, without launching it."""
+    tensors = {str(n): torch.zeros(shape, dtype=torch.int64, device=device) for n, shape in enumerate(shapes)}
+    with recording(tensors) as recorder:
+        call(*tensors.values())
+    events = [(event["op"][0], event, None) for event in recorder.events]
+    _, steps = total_time(events, DEVICES["h100"], Constants.load(), [each["bytes"] for each in recorder.storages])
+    return sum(step.seconds for step in steps)
+
+
+FEW = 1 << 15
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.as_strided((FEW, FEW), (1, 1)).zero_(),
+        lambda x: x[:1].expand(FEW * FEW).fill_(3),
+        lambda x: x[:FEW].expand(FEW, FEW).sum(0),
+        lambda x: x.as_strided((FEW, FEW), (1, 1)).any(),
+        lambda x: x.view(256, 256).index_put_([x[:FEW, None], x[None, :FEW]], x[0]),
+    ],
+)
+def test_what_torch_goes_over_again_and_again_takes_its_time(call):
+    assert told(call, 2 * FEW) > 1e-3  # an H100 takes 0.4 to 17 ms
+
+
+def test_what_torch_repeats_in_a_result_takes_the_time_of_the_result():
+    whole = told(lambda x, y: x + y, (4096, 8192), (4096, 8192))
+    assert told(lambda x, y: x + y, (4096, 8192), (8192,)) < whole
+    assert told(lambda x, y: x + y.expand(4096, 8192), (4096, 8192), (8192,)) < whole
+    assert told(lambda x, y: x.expand(64, 64, 64, 8192)[y, 0, 0], (8192,), 64) < whole
+
+
+def test_distinct_numbers_are_found_by_sorting_however_few_they_are():
+    sorting = told(lambda x: x.sort(), 1 << 20)
+    assert told(lambda x: x.unique(), 1 << 20, device="cpu") > 0.9 * sorting
