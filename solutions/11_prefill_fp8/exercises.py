@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -899,9 +900,17 @@ QUANTIZE = Exercise(
             largest=57344.0,
         ),
         _cache_slip(
-            "largest without its sign",
-            "the scale is that of the largest number: a negative one may have the larger magnitude, and is cut off",
-            magnitude=lambda x: x,
+            "largest of another format",
+            "the scale is the largest magnitude over 240, where another FP8 format ends: this E4M3 goes to 448",
+            largest=240.0,
+        ),
+        replace(
+            _cache_slip(
+                "largest without its sign",
+                "the scale is that of the largest number: a negative one may have the larger magnitude, and is cut off",
+                magnitude=lambda x: x,
+            ),
+            at_times=True,  # tiles and the whole have lines of their own
         ),
         _cache_slip(
             "a scale for each token",
@@ -917,6 +926,10 @@ QUANTIZE = Exercise(
             "scale of zeros",
             "a tile of zeros has scale 0, and 0/0 is NaN: give it scale 1",
             empty=0.0,
+        ),
+        replace(
+            _cache_slip("scale of zeros", "a tile of zeros has a scale of nearly 0: give it scale 1", empty=1e-12),
+            at_times=True,
         ),
     ),
 )

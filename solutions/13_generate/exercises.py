@@ -289,7 +289,7 @@ def _chosen(
                 break
             left -= shares[token]
         else:
-            token = token if beyond == "kept" else ranks[-1]
+            token = {"kept": token, "all": ranks[-1], "first": ranks[0]}[beyond]
         found.append(token)
     return torch.tensor(found)
 
@@ -386,7 +386,7 @@ CHOOSE = Exercise(
                 total=False,
                 beyond=beyond,
             )
-            for beyond in ("kept", "all")
+            for beyond in ("kept", "all", "first")
         ),
         _choice_slip(
             "top-p before the temperature",
@@ -582,6 +582,12 @@ TEXTS = Exercise(
             "one position too far",
             "the new tokens stand one position too far: the first one stands at the length of the prompt",
             _written(place=lambda *_: lambda n, prompt: n if n < prompt else n + 1),
+        ),
+        Mistake(
+            "positions of the longest",
+            "the new tokens of every text stand behind the longest prompt: each text's own go on where its prompt "
+            'ended, at cache["seq_lens"]',
+            _written(place=lambda _, padding: lambda n, prompt: n if n < prompt else n + len(padding)),
         ),
         Mistake(
             "padding attended to",

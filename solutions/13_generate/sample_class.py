@@ -269,7 +269,7 @@ def generate_all(model, prompts, new):
     ),
     Submission(
         "iris",
-        "padding written, top-p first, padding in the cache; drafting is not done",
+        "padding written, top-p first, positions of the longest prompt; drafting is not done",
         patches=(
             unfinished("predict_drafting"),
             replace("attend_pages", REAL, "text, place = torch.ones_like(real).nonzero(as_tuple=True)"),
@@ -281,12 +281,14 @@ def generate_all(model, prompts, new):
                 "    shares = shares.masked_fill(torch.zeros_like(shares, dtype=torch.bool) & (",
             ),
             replace("choose_tokens", f"({KEPT}, 0.0)", f"({KEPT}), 0.0)"),
+            replace("generate_texts", 'cache["seq_lens"][:, None]', "torch.full((B, 1), longest + n)"),
             unfinished("verify_drafts"),
         ),
         expect={
             "predict_drafting": NOT_DONE,
             **says("attend_pages", "padding is written", 3),
             **says("choose_tokens", "divide by the temperature first", 2),
+            **says("generate_texts", "behind the longest prompt", 2),
             "verify_drafts": NOT_DONE,
         },
     ),
