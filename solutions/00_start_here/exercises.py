@@ -250,6 +250,7 @@ ROOFLINE_TIME = Exercise(
             "the shorter time",
             "this is the shorter of the two times: the work is done when the longer one is over",
             lambda **a: (float(min(_times(**a))) if len({*_times(**a)}) > 1 else math.nan, None),
+            at_times=True,
         ),
         Mistake(
             "names swapped",
