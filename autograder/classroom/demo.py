@@ -84,7 +84,7 @@ def run(
     Parameters
     ----------
     everything
-        The whole sample class; by default the telling submissions of each lesson.
+        The whole sample class; by default the telling submissions of each lesson that `course.toml` names.
     early
         Called with the results of the lessons without kernels, which take seconds, before the others are judged.
 
@@ -93,9 +93,13 @@ def run(
     lessons = sample_lessons(course)
     if not lessons:
         raise CourseError(f"{course.root} has no sample class: no lesson has a sample_class.py")
+    if course.demo and not everything:
+        if unknown := set(course.demo) - set(lessons):
+            raise CourseError(f"course.toml names {min(unknown)!r} under demo: it is no lesson with a sample class")
+        lessons = [name for name in lessons if name in course.demo]
     chosen = {name: submissions(course, name, telling=not everything) for name in lessons}
     _prepare(course, folder, sorted(f"{each.student}/{name}" for name in lessons for each in chosen[name]))
-    hand_in(course, folder / "submitted", telling=not everything)
+    hand_in(course, folder / "submitted", lessons, telling=not everything)
     room = Classroom(course, folder, SECONDS)
     with room.records.gradebook() as gradebook:
         for student in sorted({each.student for found in chosen.values() for each in found}):

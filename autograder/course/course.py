@@ -57,6 +57,8 @@ class Course:
         `mla_ref.hardware`. Of a package with `HELPER_MODULES`, those modules alone.
     plots : tuple of str
         Modules of pictures: cells of a lesson that call their functions arrive collapsed.
+    demo : tuple of str
+        Lessons that `mla-course demo` grades; all that have a sample class if none are named.
     repository, tag : str
         Where the course is published: OWNER/NAME on GitHub, and a tag or branch there. Notebooks open in Colab from
         there; empty for a course that does not.
@@ -78,6 +80,7 @@ class Course:
         self.name: str = settings.get("name", self.root.name)
         self.helpers: tuple[str, ...] = tuple(settings.get("helpers", ()))
         self.plots: tuple[str, ...] = tuple(settings.get("plots", ()))
+        self.demo: tuple[str, ...] = tuple(settings.get("demo", ()))
         self.repository, self.tag = settings.get("repository", ""), settings.get("tag", "")
         self._package = f"course_{hashlib.sha256(str(self.root).encode()).hexdigest()[:12]}"
 
@@ -207,10 +210,10 @@ def _settings(file: Path) -> dict:
         return {}
     except (OSError, ValueError) as error:
         raise CourseError(f"{file} cannot be read: {error}") from None
-    lists = [found.get(key, []) for key in ("helpers", "plots")]
+    lists = [found.get(key, []) for key in ("helpers", "plots", "demo")]
     fit = all(isinstance(names, list) and all(isinstance(each, str) for each in names) for names in lists)
     if not isinstance(found.get("name", ""), str) or not fit:
-        raise CourseError(f"{file}: expected name, a text, and helpers and plots, lists of packages' and modules' names")
+        raise CourseError(f"{file}: expected name, a text, and helpers, plots and demo, lists of names")
     if found.keys() & PUBLISHED.keys() and not all(
         isinstance(text := found.get(key), str) and form.fullmatch(text) for key, form in PUBLISHED.items()
     ):

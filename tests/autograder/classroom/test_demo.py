@@ -1,10 +1,13 @@
 """The demo keeps to itself: no gradebook and no classroom of anybody else's is touched."""
 
+import shutil
+
 import pytest
 
 from autograder.classroom.demo import run
 from autograder.classroom.grade import Classroom
 from autograder.classroom.record import Records
+from autograder.course.course import Course, CourseError
 
 from ..tiny_course import NAME, write
 
@@ -53,6 +56,17 @@ def test_it_has_a_gradebook_of_its_own(course, tmp_path, monkeypatch, capsys):
     assert "MLA_GRADEBOOK was left alone" in said
     assert f"an SQLite file of its own, {tmp_path / 'demo' / 'gradebook.db'}" in said
     assert f"mla-course dashboard --classroom {tmp_path / 'demo'}" in said
+
+
+def test_it_grades_the_lessons_that_the_course_names(course, tmp_path):
+    shutil.copytree(course.folder(NAME), course.solutions / "98_more")
+    settings = course.solutions / "course.toml"
+    settings.write_text(f'demo = ["{NAME}"]\n')
+    found = demo(Course(course.root), tmp_path / "demo", everything=False)
+    assert {each.lesson for each in found.results} == {NAME}
+    settings.write_text('demo = ["99_none"]\n')
+    with pytest.raises(CourseError, match="'99_none' under demo"):
+        demo(Course(course.root), tmp_path / "demo", everything=False)
 
 
 @pytest.mark.thorough
