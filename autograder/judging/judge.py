@@ -24,13 +24,8 @@ from autograder.judging.program import Cell, digest_of
 from autograder.judging.verdict import Outcome, PartVerdict, Verdict
 from autograder.text import one_line, quoted
 
-SAID = (
-    "result",
-    "notes",
-    "unsupported",
-    "beyond",
-    "error",
-)  # of a case, by a student's process, beside what it "changed"
+# Of a case, by a student's process, beside what it "changed"
+SAID = ("result", "notes", "unsupported", "beyond", "error")
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "cannot allocate memory")
 # What a kernel does wrong while it runs, by the emulator's names for it
 REFUSED_BY = ("RuntimeError", "AssertionError", "KeyError", "IndexError")  # what ends a call that checks nothing
