@@ -338,6 +338,16 @@ def sum_mistakes(attention: Oracle) -> tuple[Mistake, ...]:
     )
 
 
+MLA_SCALES: dict[str, Callable[[Arguments], float]] = {  # which are none of MLA's, by its expanded operands
+    "1/√Dv": lambda a: a["w_uv"].shape[1] ** -0.5,
+    "1/√Dr": lambda a: a["q_rope"].shape[-1] ** -0.5,
+    "1/√R": lambda a: a["c_kv"].shape[-1] ** -0.5,
+    "1/√T": lambda a: a["c_kv"].shape[1] ** -0.5,
+    "1/√(H·(Dn+Dr))": lambda a: (a["q_nope"].shape[2] * (a["q_nope"].shape[-1] + a["q_rope"].shape[-1])) ** -0.5,
+    "1/(√Dn + √Dr)": lambda a: 1 / (a["q_nope"].shape[-1] ** 0.5 + a["q_rope"].shape[-1] ** 0.5),
+}
+
+
 def other_scales(oracle: Oracle, right: str, scales: Mapping[str, Callable[[Arguments], float]]) -> Iterator[Mistake]:
     """Return mistakes of the softmax scale, by how each is written; `oracle` takes it as `scale`. `right` is right."""
 

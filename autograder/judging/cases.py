@@ -54,11 +54,10 @@ def noise_for(exercise: Exercise, case: Case, seed: str) -> Arguments:
     is not finite stays where it is. For kernels they are plain noise: what is launched may not hang on them.
     """
     generator = torch.Generator().manual_seed(_digest(seed, exercise.name, "noise"))
-    drawn = exercise.inputs(generator, **case.params)
     if not any(map(is_data, tensors_in(case.arguments))):
-        return drawn
-    others = [*tensors_in(drawn)]
-    alike = len(others) == len([*tensors_in(case.arguments)]) and not exercise.kernel
+        return exercise.inputs(generator, **case.params)
+    others = [] if exercise.kernel else tensors_in(exercise.inputs(generator, **case.params))
+    alike = len(others) == len(tensors_in(case.arguments))
 
     def other(tensor: torch.Tensor) -> torch.Tensor:
         new = others.pop(0) if alike else None

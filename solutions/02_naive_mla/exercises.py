@@ -18,6 +18,7 @@ from ..drawing import DEFAULT, EPS, angles, as_given, mla_operands, norm_rows, s
 from ..oracles import (
     CROSSED,
     HIDDEN,
+    MLA_SCALES,
     NOT_HIDDEN,
     TURN_MISTAKES,
     ZERO_IS_SEEN,
@@ -594,12 +595,7 @@ def _expanded(
 _attention_slip = slips(_expanded)
 
 OTHER_SCALES = {
-    "1/√Dv": lambda a: a["w_uv"].shape[1] ** -0.5,
-    "1/√Dr": lambda a: a["q_rope"].shape[-1] ** -0.5,
-    "1/√R": lambda a: a["c_kv"].shape[-1] ** -0.5,
-    "1/√T": lambda a: a["c_kv"].shape[1] ** -0.5,
-    "1/√(H·(Dn+Dr))": lambda a: (a["q_nope"].shape[2] * (a["q_nope"].shape[-1] + a["q_rope"].shape[-1])) ** -0.5,
-    "1/(√Dn + √Dr)": lambda a: 1 / (a["q_nope"].shape[-1] ** 0.5 + a["q_rope"].shape[-1] ** 0.5),
+    **MLA_SCALES,
     "√(Dn+Dr)": lambda a: (a["q_nope"].shape[-1] + a["q_rope"].shape[-1]) ** 0.5,
 }
 

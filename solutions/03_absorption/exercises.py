@@ -25,6 +25,7 @@ from ..drawing import V3, as_given, config, latent_operands, mla_operands, sink,
 from ..oracles import (
     CROSSED,
     HIDDEN,
+    MLA_SCALES,
     NOT_HIDDEN,
     ZERO_IS_SEEN,
     axis_mistakes,
@@ -535,12 +536,7 @@ EXPANDABLE = 1000  # tokens; beyond, expanding takes the oracle seconds, and it 
 
 
 OTHER_SCALES = {
-    "1/√Dv": lambda a: a["w_uv"].shape[1] ** -0.5,
-    "1/√Dr": lambda a: a["q_rope"].shape[-1] ** -0.5,
-    "1/√R": lambda a: a["c_kv"].shape[-1] ** -0.5,
-    "1/√T": lambda a: a["c_kv"].shape[1] ** -0.5,
-    "1/√(H·(Dn+Dr))": lambda a: (a["q_nope"].shape[2] * (a["q_nope"].shape[-1] + a["q_rope"].shape[-1])) ** -0.5,
-    "1/(√Dn + √Dr)": lambda a: 1 / (a["q_nope"].shape[-1] ** 0.5 + a["q_rope"].shape[-1] ** 0.5),
+    **MLA_SCALES,
     "1/√(Dn+Dr+R)": lambda a: sum(a[name].shape[-1] for name in ("q_nope", "q_rope", "c_kv")) ** -0.5,
     "1": lambda a: 1.0,
 }

@@ -25,10 +25,7 @@ def told(wrong, calls=CALLS):
         (lambda **n: cache(**n) / n["B"], "it is the right one divided by B"),
         (lambda **n: cache(**n) / n["rate"], "it is the right one divided by rate"),
         (lambda **n: cache(**n) * n["H"] / n["G"], "it is H / G times the right one"),
-        (
-            lambda **n: cache(**n | {"itemsize": 2}),
-            "it is 2 / itemsize times the right one",
-        ),  # the second call is right
+        (lambda **n: cache(**n | {"itemsize": 2}), "it is 2 / itemsize times the right one"),
         (lambda **n: cache(**n) - n["B"] * n["H"] * n["itemsize"], "B · H · itemsize is missing"),
         (lambda **n: cache(**n) + 2 * n["B"] * n["T"], "2 · B · T is too much"),
     ],
