@@ -355,7 +355,7 @@ def _grading(room: Path, seconds: float | None = None) -> bool:
                     os.dup2(nowhere.fileno(), stream)
             from autograder import cli
 
-            sys.argv = ["mla-course", "grade", "--classroom", str(room)]
+            sys.argv = ["mla-course", "grade", "--jobs", "2", "--classroom", str(room)]
             cli.main()
         except SystemExit as end:
             os._exit(end.code if isinstance(end.code, int) else 0)
