@@ -90,6 +90,53 @@ def computes(x_ptr, out_ptr, a, b, turns, KIND: tl.constexpr, BLOCK: tl.constexp
 
 
 @triton.jit
+def idles(x_ptr, out_ptr, a, turns, TURNS: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    pid = tl.program_id(0)
+    offs = pid * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs)
+    v = tl.arange(0, 64)[:, None] * 32 + tl.arange(0, 32)[None, :] + pid
+    if KIND == "loop in registers":
+        for _ in range(turns):
+            x += x * a
+    elif KIND == "products not fused":
+        for _ in tl.static_range(TURNS):
+            x = x * a + 1.5
+    elif KIND == "maxima of a warp":
+        for _ in tl.static_range(TURNS):
+            v += tl.max(v, axis=1)[:, None]
+    elif KIND == "shuffles":
+        index = (tl.arange(0, 64)[:, None] + 5 * tl.arange(0, 32)[None, :] + pid) % 32
+        for _ in tl.static_range(TURNS):
+            v = tl.gather(v, index, axis=1) + 1
+    elif KIND == "bytes in shared memory":
+        narrow = (tl.arange(0, 4096) * 3 + pid).to(tl.int8)
+        for _ in tl.static_range(TURNS):
+            narrow = tl.gather(narrow, (tl.arange(0, 4096) + pid) % 4096, axis=0)
+        v += tl.xor_sum(narrow.to(tl.int32), axis=0)
+    elif KIND == "shuffles one after the other":
+        row = tl.arange(0, 32) * 77 + pid
+        for _ in tl.static_range(TURNS):
+            row = tl.gather(row, (tl.arange(0, 32) * 5 + pid) % 32, axis=0)
+        v += tl.xor_sum(row, axis=0)
+    elif KIND == "gathers across warps":
+        row = tl.arange(0, 128) * 77 + pid
+        for _ in tl.static_range(TURNS):
+            row = tl.gather(row, (tl.arange(0, 128) + 37 + pid % 2) % 128, axis=0)
+        v += tl.xor_sum(row, axis=0)
+    else:
+        ROWS: tl.constexpr = 1 if KIND == "products of one row" else 16
+        DTYPE: tl.constexpr = tl.float64 if KIND == "products in float64" else tl.float16
+        WIDE: tl.constexpr = tl.float64 if KIND == "products in float64" else tl.float32
+        left = (tl.arange(0, ROWS)[:, None] + tl.arange(0, 16)[None, :] + pid).to(DTYPE)
+        right = (tl.arange(0, 16)[:, None] + tl.arange(0, 8)[None, :] + pid).to(DTYPE)
+        acc = tl.zeros((ROWS, 8), WIDE)
+        for _ in tl.static_range(TURNS):
+            acc = tl.dot(left, right, acc, out_dtype=WIDE)
+        v += (tl.sum(tl.sum(acc, axis=1), axis=0) > 1.0).to(tl.int32)
+    tl.store(out_ptr + offs, x + tl.where(tl.xor_sum(tl.xor_sum(v, axis=1), axis=0) == 123456789, 1e-30, 0.0))
+
+
+@triton.jit
 def pieces(x_ptr, y_ptr, out_ptr, a, times, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     programs = tl.num_programs(0)
     program = (tl.program_id(0).to(tl.int64) * times % programs).to(tl.int32)
@@ -110,6 +157,14 @@ def wait(x, turns, warps, programs):
     out = torch.empty_like(x)
     block = x.numel() // programs
     waits[(programs,)](x, out, turns, BLOCK=block, num_warps=warps)
+    return out
+
+
+def idle(x, kind, turns, block, warps):
+    out = torch.empty_like(x)
+    grid = (x.numel() // block,)
+    fused = {"enable_fp_fusion": False} if kind == "products not fused" else {}
+    idles[grid](x, out, 0.25, turns, TURNS=turns, KIND=kind, BLOCK=block, num_warps=warps, **fused)
     return out
 
 
@@ -265,6 +320,17 @@ INTEGERS = (
     "64 bits",
 )
 # Corner, launcher, shapes and dtypes of tensors, other arguments
+IDLE = [
+    ("loop in registers", 64, 1024, 4),
+    ("products not fused", 64, 1024, 4),
+    ("maxima of a warp", 26, 2048, 4),
+    ("shuffles", 40, 2048, 4),
+    ("bytes in shared memory", 11, 2048, 4),
+    ("shuffles one after the other", 1000, 4096, 1),
+    ("gathers across warps", 300, 8192, 4),
+    ("products of one row", 200, 1024, 4),
+    ("products in float64", 50, 2048, 4),
+]
 CORNERS: list[tuple[str, str, dict[str, tuple[tuple[int, ...], str]], dict[str, Any]]] = [
     *(
         (f"{turns} barriers, {warps} warps, {programs} programs", "wait", {"x": ((programs * 1024,), "float32")},
@@ -302,6 +368,11 @@ CORNERS: list[tuple[str, str, dict[str, tuple[tuple[int, ...], str]], dict[str, 
         (f"{name}: {kind}", f"compute_{name}", {"x": ((2112 * 1024,), dtype)}, {"turns": 64, "kind": kind})
         for name, dtype, kinds in (("floats", "float32", FLOATS), ("integers", "int32", INTEGERS))
         for kind in kinds
+    ),
+    *(
+        (f"{turns} {kind}, {block} a program, {warps} warps", "idle", {"x": ((1 << 24,), "float32")},
+         {"kind": kind, "turns": turns, "block": block, "warps": warps})
+        for kind, turns, block, warps in IDLE
     ),
     *(
         (f"torch: {launcher} {'x'.join(map(str, shape))} {dtype}", launcher, {"x": (shape, dtype)}, {})

@@ -336,7 +336,7 @@ def launch_time(
     issue = max(done["count"], pipes) * warps * programs * balance / slots
     special = done["mufu"] * threads * programs * balance / (SPECIAL * used * sm.clock)
     waves = counts["access"]["load"]["lines"] + store["lines"] + k.piece * parted + atomic["sectors"]
-    waves += (done["shared"] * threads * programs + spilled) / 128
+    waves += done["passes"] * warps * programs + spilled / 128
     pipe = waves * balance / (used * sm.clock)
     waits = counts["waits"]
     met = waits["program"] * BARRIER * warps * balance / (used * sm.clock)
@@ -344,7 +344,7 @@ def launch_time(
     described = done["descriptor"] * DESCRIPTORS * programs * balance / used
     matrix = 0.0
     if compiled["instructions"].get("tensor"):
-        for dtype, flops in sorted(counts["dots"].items()):
+        for dtype, flops in sorted(counts["in_tiles"].items()):
             matrix += flops / (k.tensor * _matrix_rate(device, dtype) * used / device.sms)
 
     def chain(programs: Mapping[str, Any]) -> float:
@@ -446,6 +446,7 @@ def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> dict[str
         if region["loop"]:
             lines = [line for line in region["source"] if line != "0"]
             turning = max((counts["turns"].get(line, 0) / programs for line in lines), default=most)
+            turning *= _share_of_turns(region, compiled["regions"])
             own = max(turning, deepest if region["tensor"] else 1.0)
             times = max((turns[key] for key in region["lines"]), default=own)
             ran = [key for key in region["lines"] if key in taken]
@@ -468,6 +469,24 @@ def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> dict[str
     return {measure: max(times, least.get(measure, 0.0)) for measure, times in sums.items()}
 
 
+def _share_of_turns(region: Mapping[str, Any], regions: Sequence[Mapping[str, Any]]) -> float:
+    """Return the share of a loop's turns that this one of its versions in the machine code takes; 1 if it is alone.
+
+    A compiler writes a loop several times: for many turns at once, and for those that are left over. They have most
+    lines in common. How many turns each takes is not known: together they execute as many bodies as there are turns,
+    each as long as in the shortest version. A loop with accesses has their count.
+    """
+    own = region["source"].keys()
+    versions = [
+        each["count"]
+        for each in regions
+        if each["loop"]
+        and not each["lines"]
+        and 2 * len(own & each["source"].keys()) > len(own | each["source"].keys())
+    ]
+    return 1.0 if region["lines"] or len(versions) < 2 else min(versions) / (region["count"] * len(versions))
+
+
 def _least(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> dict[str, float]:
     """Return what a warp executes at the least for the arithmetic that ran.
 
@@ -486,6 +505,8 @@ def _matrix_rate(device: Device, dtype: str) -> float:
     dtype, _, parts = dtype.partition("x")
     if parts:  # as many products stand for one
         return _matrix_rate(device, dtype) / int(parts)
+    if dtype == "fp64":  # as fast as float32 is without them, where they have it
+        return device.flops["float32"]
     names = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
     name = names.get(dtype, next((n for n in device.flops if n.startswith("float8")), "float16"))
     if name == "float32":  # tf32 where matrix units have it: half the rate of 16 bits

@@ -191,6 +191,7 @@ class Options(TypedDict, total=False):
     num_warps: Annotated[int, Field(ge=1, le=64)]
     num_stages: Annotated[int, Field(ge=1, le=64)]
     maxnreg: Annotated[int, Field(ge=1, le=1024)]
+    enable_fp_fusion: Literal[0, 1]
     debug: Annotated[int, Field(ge=0, le=1)]
 
 

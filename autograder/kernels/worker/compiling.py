@@ -33,7 +33,7 @@ KINDS = {
     "ttng.async_tma_copy_local_to_global": "store",
 }
 # Of regions of machine code: issue slots, bytes, instructions of the matrix units, and those that `_units` tells of
-MEASURES = ("count", "spill", "shared", "tensor", "mufu", "alu", "imad", "descriptor")
+MEASURES = ("count", "spill", "shared", "passes", "tensor", "mufu", "alu", "imad", "descriptor")
 NO_HINT = ("u1", "fp", "bf")  # of types that a parameter is annotated with
 ALIGNED = [["tt.divisibility", 16]]
 
@@ -298,6 +298,7 @@ def _cuda_class(instruction: str) -> tuple[str, int]:
     }
     kinds |= {
         "HMMA": "tensor",
+        "DMMA": "tensor",
         "HGMMA": "tensor",
         "IMMA": "tensor",
         "QGMMA": "tensor",
@@ -311,7 +312,7 @@ def _cuda_class(instruction: str) -> tuple[str, int]:
 
 
 # By unit, as benchmarks/model_corners.py found them on an H200: one that takes 16 threads in a cycle, and one of 64
-SPECIAL = {"BREV", "F2F", "F2I", "FLO", "FRND", "I2F", "MUFU", "POPC"}
+SPECIAL = {"BREV", "F2F", "F2I", "FLO", "FRND", "I2F", "MUFU", "POPC", "REDUX"}
 INTEGER = {*re.findall(
     r"\w+",
     """BMSK CSEL F2FP FMNMX FMNMX3 FSEL FSET FSETP I2FP IABS IADD IADD3 IMNMX ISETP LEA LOP LOP3 P2R PLOP3 PRMT R2P SEL
@@ -328,6 +329,8 @@ def _units(instruction: str) -> dict[str, int]:
         return {"alu": 1}
     if name == "IMAD":
         return {"imad": 2 if {"WIDE", "HI"} & {*parts} else 1}
+    if name == "SHFL":  # goes through the load and store units
+        return {"passes": 1}
     return {"descriptor": 1} if name == "UTMACCTL" and "IV" in parts else {}
 
 
@@ -390,7 +393,8 @@ def _summary(
         of_line = counts["source"].setdefault(str(line), {})
         total[kind] = total.get(kind, 0) + 1
         takes = {"count": 2 if kind == "double" else 1, **units(text)}  # one of 64 bits takes the issue slots of two
-        takes |= {"spill": {"spill": width}, "shared": {"shared": width}, "tensor": {"tensor": 1}}.get(kind, {})
+        shared = {"shared": width, "passes": max(1, width / 4)}  # of 128 bytes a warp, or of less
+        takes |= {"spill": {"spill": width}, "shared": shared, "tensor": {"tensor": 1}}.get(kind, {})
         for measure, amount in takes.items():
             counts[measure] += amount
             of_line[measure] = of_line.get(measure, 0) + amount

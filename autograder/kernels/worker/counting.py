@@ -34,6 +34,7 @@ AT_ONCE, TOGETHER = 128, 1 << 23  # programs, and bytes that they touch, between
 FEW = 1 / 16  # of the sectors: so few that lack to lines do not matter
 MARKS = {"load": ("read",), "store": ("write",), "atomic": ("read", "write")}
 WAITS = ("program", "gpu", "system")  # whom a barrier, or the fence of an ordered atomic operation, waits for
+TILE = (16, 8)  # rows and columns of what a warp's instruction multiplies at the least
 BY_LINE = ("executions", "turns", "runs", "chances")
 LONG = 16  # accesses from which on a program is long, and few of its kind are run
 SHORT_NAMES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5"}
@@ -97,6 +98,7 @@ class Counter(Watch):
         self.passing = {"sectors": [0] * BINS, "requests": [0] * BINS}  # of what was fetched before, past the L1 cache
         self.rounds = [0] * BINS
         self.dots: dict[str, int] = {}
+        self.in_tiles: dict[str, float] = {}  # what the matrix units do for these
         self.barriers = 0  # of exchanges between threads
         self.met_by = dict.fromkeys(WAITS, 0)  # barriers that the kernel asks for, and fences by reach
         self.work: Work = {}  # arithmetic at the least, by block
@@ -177,6 +179,14 @@ class Counter(Watch):
         for _, log in self._logs(machine):
             log.append((op, None, flops, 0, None))
 
+    def _filled_up(self, op: Op) -> float:
+        """Return how often matrix units do a product's work: tiles are filled up, and each warp has one."""
+        *batch, rows, _ = op.ins[0].shape
+        columns = op.ins[1].shape[-1]
+        high, wide = -(-rows // TILE[0]), -(-columns // TILE[1])
+        tiles = math.prod(batch) * high * wide
+        return high * TILE[0] / rows * wide * TILE[1] / columns * max(1.0, self.launch["warps"] / tiles)
+
     def exchange(self, machine: Machine, op: Op) -> None:
         for _, log in self._logs(machine):
             log.append((op, None, 0, 0, None))
@@ -221,6 +231,7 @@ class Counter(Watch):
                     name = SHORT_NAMES.get(op.ins[0].element, op.ins[0].element)
                     name += IN_PARTS.get(op.attrs.get("inputPrecision"), "") if name == "fp32" else ""
                     self.dots[name] = self.dots.get(name, 0) + size * self.weight
+                    self.in_tiles[name] = self.in_tiles.get(name, 0) + size * self.weight * self._filled_up(op)
                 elif found is None:
                     self.barriers += self.weight
                     if self.launch["warps"] > 1:
@@ -486,6 +497,7 @@ class Counter(Watch):
             "passing": self.passing,
             "rounds": self.rounds,
             "dots": self.dots,
+            "in_tiles": self.in_tiles,
             "barriers": self.barriers,
             "waits": self.met_by,
             "arithmetic": self.arithmetic,

@@ -28,12 +28,12 @@ from mla_ref.hardware.emulator.memory import Blanks, Fills
 MAX_LAUNCHES = 256
 MOST = 4096  # storages and events in the notes of a call
 LARGEST_CONSTANT = 1 << 20  # bytes of a tensor that was there before the call
-OPTIONS = ("num_warps", "num_stages", "maxnreg", "debug")
+OPTIONS = ("num_warps", "num_stages", "maxnreg", "debug", "enable_fp_fusion")
 # What changes how a tensor looks at its memory, and nothing else; torch's product of a vector and a matrix ends so
 RESHAPING = frozenset(
     ["as_strided_", "detach_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"]
 )
-WITHOUT_EFFECT = ("enable_fp_fusion", "sanitize_overflow")  # on what a right kernel gives here
+WITHOUT_EFFECT = ("sanitize_overflow",)  # on what a right kernel gives here
 DTYPES = {
     torch.float64: "fp64",
     torch.float32: "fp32",
