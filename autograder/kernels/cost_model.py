@@ -345,7 +345,8 @@ def launch_time(
     matrix = 0.0
     if compiled["instructions"].get("tensor"):
         for dtype, flops in sorted(counts["in_tiles"].items()):
-            matrix += flops / (k.tensor * _matrix_rate(device, dtype) * used / device.sms)
+            share = 1.0 if dtype == "fp64" else k.tensor  # those of float64 keep their units busy
+            matrix += flops / (share * _matrix_rate(device, dtype) * used / device.sms)
 
     def chain(programs: Mapping[str, Any]) -> float:
         """Return the seconds that one program cannot do without, of several on average."""

@@ -33,6 +33,28 @@ def add_far(x_ptr, y_ptr, out_ptr, n, stride, BLOCK: tl.constexpr):
     mask = offs < n
     tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=mask) + tl.load(y_ptr + offs, mask=mask), mask=mask)
 
+@triton.jit
+def multiply_on(x_ptr, y_ptr, out_ptr, turns, UNROLLED: tl.constexpr, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x, acc = tl.load(x_ptr + offs), tl.load(y_ptr + offs)
+    if UNROLLED:
+        for _ in tl.static_range(64):
+            acc += acc * x
+    else:
+        for _ in range(turns):
+            acc += acc * x
+    tl.store(out_ptr + offs, acc)
+
+def in_a_loop(x, y):
+    out = torch.empty_like(x)
+    multiply_on[(x.numel() // 1024,)](x, y, out, 64, UNROLLED=False, BLOCK=1024)
+    return out
+
+def written_out(x, y):
+    out = torch.empty_like(x)
+    multiply_on[(x.numel() // 1024,)](x, y, out, 64, UNROLLED=True, BLOCK=1024)
+    return out
+
 def fast(x, y):
     out = torch.empty_like(x)
     add[(triton.cdiv(x.numel(), 1024),)](x, y, out, x.numel(), BLOCK=1024)
@@ -118,6 +140,11 @@ def test_what_costs_more_is_slower(modelled, worse):
 def test_host_work_is_charged_though_it_hides_from_the_notes(modelled):
     assert [step.name for step in modelled("hidden_host_work").steps if step.host] == ["made on the host"]
     assert "1 pass on the host" in modelled("hidden_host_work").notes[0]
+
+
+def test_a_loop_that_the_compiler_writes_for_several_turns_at_once_takes_its_turns_once(modelled):
+    loop, written = ({**modelled(how).steps[0].parts}["instructions"] for how in ("in_a_loop", "written_out"))
+    assert written <= loop < 2 * written
 
 
 def test_a_fill_is_bound_by_memory(modelled):

@@ -125,6 +125,7 @@ def test_atomics_and_dots_are_counted(workers):
     assert got["access"]["atomic"]["elements"] == 4 and got["barriers"] == 4
     got = counted(workers, "matmuls", {"a": torch.randn(16, 64), "b": torch.randn(64, 16)})
     assert got["dots"] == {"fp32": 2 * 16 * 16 * 64}
+    assert got["in_tiles"] == {"fp32": 2 * got["dots"]["fp32"]}  # two tiles for four warps
 
 
 def test_a_missing_mask_is_named(workers):
