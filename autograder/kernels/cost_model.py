@@ -23,6 +23,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from autograder.kernels.worker import hosting
 from autograder.kernels.worker.compiling import MEASURES
 from autograder.kernels.worker.hosting import control, places_written, read_by, views_in, written_by
 from autograder.kernels.worker.recording import NAMED
@@ -49,6 +53,8 @@ PACES = {
 ASKED = ("searchsorted", "bucketize")  # whose time goes by what is looked for, not by where
 LOOK_UPS = ("index", "index_select", "take", "gather", "embedding")
 ONE_BY_ONE = ("flip", "roll")  # that torch moves by elements, as what it converts
+# What takes as long as its bytes, or as PACES say; so does what is pointwise, and products have their FLOPs
+PASSES = {*hosting.MOVING, *hosting.ON_INTEGERS, *hosting.VECTORS, *hosting.REDUCING, *hosting.DRAWING}
 NEW = 39  # the bin of what a program had not touched before: see `kernels.worker.replaying`
 # Measured on an H100, benchmarks/model_corners_h100.json: the share of the time for what a line lacks that is lost
 # though other programs fetch it at about the same time. That time is the whole where they do not: see
@@ -514,6 +520,16 @@ def _matrix_rate(device: Device, dtype: str) -> float:
         half = device.flops.get("float16", 0.0)
         return half / 2 if "bfloat16" in device.flops else device.flops["float32"]
     return device.flops.get(name) or device.flops["float16"]
+
+
+def is_timed(name: str, overload: str) -> bool:
+    """Return whether the model tells the time of an operation of torch: of the pointwise, products and `PASSES`."""
+    plain = name if name.endswith("__") else name.removesuffix("_")
+    found = [getattr(getattr(torch.ops.aten, each, None), overload, None) for each in {name, plain}]
+    if not any(isinstance(each, torch._ops.OpOverload) for each in found):
+        return False
+    pointwise = any(torch.Tag.pointwise in getattr(each, "tags", ()) for each in found)
+    return pointwise or bool({name, plain} & PASSES) or getattr(torch.ops.aten, plain, None) in flop_registry
 
 
 def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2, sizes: Sequence[int] = ()) -> LaunchTime:

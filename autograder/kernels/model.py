@@ -160,6 +160,10 @@ def model_call(
         raise KernelFailure(
             "the kernels are in Gluon, of which no model tells the time: where there is a GPU, their speed is measured"
         )
+    for event in recording.events:
+        if event["kind"] == "host" and not cost_model.is_timed(*event["op"]):
+            name, where = event["op"][0].strip("_"), f" in {event['line']}" if event["line"] else ""
+            raise KernelFailure(f"no model tells the time of torch's `{name}`{where}, only a GPU: leave it out")
     compiled = compile_launches(workers, kernels, recording, device)
     options = full.options if full else {}
     request = replay_request(recording, arguments, compiled, sample=SAMPLE, **options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -665,10 +665,44 @@ class Writes(Watch):
         size = _itemsize(op)
         for region, index, here in touched if op.name != "tt.load" else ():
             number = self.numbers[region.low]
-            covered, chosen = self.covered[number], _chosen(index, here).unique()
-            rows = covered[: len(covered) // size * size].view(-1, size)
+            rows, chosen = _rows(self.covered[number], size), _chosen(index, here).unique()
             self.bytes[number] = self.bytes.get(number, 0) + int((~rows[chosen]).sum())
             rows[chosen] = True
+
+
+class Shares(Writes):
+    """How many bytes of results each program writes, `own` by storage and program; of several the first one's.
+
+    Parameters
+    ----------
+    within
+        Gives of a storage which bytes results show, bool ``[bytes]``; None for all.
+    """
+
+    def __init__(
+        self,
+        covered: Sequence[np.ndarray],
+        numbers: dict[int, int],
+        within: Callable[[int], np.ndarray | None],
+    ):
+        super().__init__(covered, numbers)
+        self.within = within
+        self.own: dict[tuple[int, int], int] = {}
+
+    def access(self, machine: Machine, op: Op, mask: torch.Tensor | None, touched: Sequence[Touched]) -> None:
+        full, size = (machine.size, *op.ins[0].shape), _itemsize(op)
+        for region, index, here in touched if op.name != "tt.load" else ():
+            storage = self.numbers[region.low]
+            index, here = index.expand(full), None if here is None else here.expand(full)
+            rows, shown = _rows(self.covered[storage], size), self.within(storage)
+            shown = None if shown is None else _rows(torch.from_numpy(shown), size)
+            for place, number in enumerate(machine.numbers.tolist()):
+                chosen = _chosen(index[place], None if here is None else here[place]).unique()
+                fresh = ~rows[chosen]
+                if shown is not None:
+                    fresh &= shown[chosen]
+                rows[chosen] = True
+                self.own[storage, number] = self.own.get((storage, number), 0) + int(fresh.sum())
 
 
 class Drawn(Watch):
@@ -689,6 +723,11 @@ def _chosen(index: torch.Tensor, here: torch.Tensor | None) -> torch.Tensor:
         index, here = torch.broadcast_tensors(index, here)
         index = index[here]
     return index.reshape(-1)
+
+
+def _rows(raw: torch.Tensor, size: int) -> torch.Tensor:
+    """Return a storage's bytes by elements of a size."""
+    return raw[: len(raw) // size * size].view(-1, size)
 
 
 def _itemsize(op: Op) -> int:

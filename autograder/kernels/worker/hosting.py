@@ -61,6 +61,12 @@ MATHEMATICS = _words(
     logsumexp mv norm outer polar std std_mean take_along_dim tensordot trace var var_mean vdot view_as_complex
     view_as_real _conj"""
 )
+# What may be in a call besides, and takes a pass over memory
+REDUCING = _words(
+    """aminmax _fused_rms_norm linalg_vector_norm _local_scalar_dense _log_softmax logcumsumexp logsumexp masked_select
+    mean native_layer_norm norm _softmax std std_mean trace var var_mean"""
+)
+DRAWING = _words("rand randint randn")
 UNCHECKED = re.compile("backward|batch_norm")
 LARGEST_FLOAT_CONSTANT = 16  # numbers, of 8 bytes at most, in a tensor of floats that was there before the call
 

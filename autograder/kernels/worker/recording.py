@@ -29,6 +29,7 @@ MAX_LAUNCHES = 256
 MOST = 4096  # storages and events in the notes of a call
 LARGEST_CONSTANT = 1 << 20  # bytes of a tensor that was there before the call
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "debug", "enable_fp_fusion")
+OWN = ("aten", "prim", "prims", "profiler")  # the namespaces of operators that torch brings along
 # What changes how a tensor looks at its memory, and nothing else; torch's product of a vector and a matrix ends so
 RESHAPING = frozenset(
     ["as_strided_", "detach_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"]
@@ -271,6 +272,11 @@ class _Watch(running.DispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if not self.recorder.inside:
+            if getattr(func, "namespace", OWN[0]) not in OWN:
+                raise TypeError(
+                    f"`{func}` is no operator of PyTorch's own, and shows nothing of what it does: "
+                    "call the function itself"
+                )
             for apart in (_in_parts, _into):
                 with self:
                     found = apart(func, args, kwargs)

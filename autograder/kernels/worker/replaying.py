@@ -13,7 +13,7 @@ import itertools
 import math
 import secrets
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,18 @@ from autograder.isolation.worker import running
 from autograder.isolation.worker.layout import blank, window
 from autograder.kernels.worker import hosting, undecided
 from autograder.kernels.worker.compiling import specialise
-from autograder.kernels.worker.counting import LOOPS, Counter, Drawn, Lines, Ran, Sectors, Together, Turns, Writes
+from autograder.kernels.worker.counting import (
+    LOOPS,
+    Counter,
+    Drawn,
+    Lines,
+    Ran,
+    Sectors,
+    Shares,
+    Together,
+    Turns,
+    Writes,
+)
 from autograder.kernels.worker.diagnostics import diagnosed
 from autograder.kernels.worker.generated import Generated
 from autograder.kernels.worker.recording import NAMED
@@ -43,6 +54,8 @@ IDLE = 4  # programs that are looked at of those that store nothing
 LONGEST = {True: 50.0, False: 2.0}  # and at most so many, by whether a program may run twice
 PER_ELEMENT = ("tt.map_elementwise", "tt.reduce", "tt.scan")
 STEPS = 4  # in how much programs do, from one to the next: where there are more, a sample tells on average
+ERRORS = 3  # standard errors of what programs write, which a sample that is not alike may be off by
+LEFT_OPEN = 0.01  # of what is written, at most
 MARKED = 4096  # bytes that show how much of what one launch wrote later ones write again
 WINDOW = 256  # elements of a row that are compared together
 
@@ -376,6 +389,7 @@ def _run(
     seed = _seed(request["storages"]) if order == "shuffled" else 0
     done, written = [], {}
     looked = _looked_at(request, kernels) if covered is not None else {}
+    within = functools.cache(lambda storage: _shown_of(storages.sizes[storage], looked.get(storage, [])))
     touched = [_touched(*each) for each in kernels.values()] if looked else []
     writers = [each["store"] | each["atomic"] for each in touched]
     for number, event in enumerate(request["events"]):
@@ -387,13 +401,13 @@ def _run(
             for view in event["out"] if sectors else ():
                 sectors.forget(view["storage"])
             continue
-        run = _Launch(*kernels[number], event, storages, covered)
+        run = _Launch(*kernels[number], event, storages, covered, within)
         done.append(run.counted(sectors, limit, rng, number in whole) if sectors else run.plain(order, seed))
-        for storage, views in looked.items():
+        for storage in looked:
             if str(storage) not in written and "write" in done[-1]["distinct"].get(str(storage), ()):
                 all_ran, alone = number in whole or done[-1]["exact"], sum(storage in each for each in writers) == 1
                 estimate = None if all_ran else run.estimate(storage)
-                written[str(storage)] = _Written(covered[storage], views, estimate, alone)
+                written[str(storage)] = _Written(covered[storage], within(storage), estimate, alone)
     found = {"launches": done, "changed": storages.changed(), "unwritten": storages.reports[:1]}
     if limit is None:
         results = [shown(storages.buffers[v["storage"]], v) for v in request["result"]]
@@ -413,6 +427,16 @@ def _looked_at(request: dict[str, Any], kernels: Collection[int]) -> dict[int, l
         views = found.setdefault(view["storage"], [])
         if view not in views:
             views.append(view)
+    return found
+
+
+def _shown_of(size: int, views: list[dict[str, Any]]) -> np.ndarray | None:
+    """Return which bytes of a storage these views show, bool ``[bytes]``; None for all of them."""
+    if any(math.prod(view["shape"]) * NAMED[view["dtype"]].itemsize == size for view in views):
+        return None
+    found = blank(size).view(bool)
+    for view in views:
+        elements(found, view, every=False).fill_(True)
     return found
 
 
@@ -466,9 +490,15 @@ class _Launch:
     """A launch about to run."""
 
     def __init__(
-        self, kernel: Kernel, given: list[Given], event: dict[str, Any], storages: Storages, covered: list | None
+        self,
+        kernel: Kernel,
+        given: list[Given],
+        event: dict[str, Any],
+        storages: Storages,
+        covered: list | None,
+        within: Callable[[int], np.ndarray | None],
     ):
-        self.kernel, self.given, self.event, self.storages = kernel, given, event, storages
+        self.kernel, self.given, self.event, self.storages, self.within = kernel, given, event, storages, within
         self.grid = event["grid"]
         self.programs = self.grid[0] * self.grid[1] * self.grid[2]
         self.regions, self.values, self.again = {}, [], False
@@ -508,14 +538,17 @@ class _Launch:
 
         def count(chosen: Sequence[tuple[int, int]], exact: bool) -> Counter:
             self.counter, self.turns = Counter(sectors, self.event, self.storages.numbers, dict(chosen), exact), Turns()
-            self.writes = Writes([blank(size).view(bool) for size in sectors.sizes], self.storages.numbers)
-            self._run([number for number, _ in chosen], races, self.counter, self.writes, self.turns)
+            covered = [blank(size).view(bool) for size in sectors.sizes]
+            self.shares = Shares(covered, self.storages.numbers, self.within)
+            self.stand_for = dict(chosen)
+            self._run([number for number, _ in chosen], races, self.counter, self.shares, self.turns)
             return self.counter
 
         if self.kernel.depends:  # what a program does depends on those before it: none stands for another
             counter = count([(number, 1) for number in range(self.programs)], True)
             return self._with_places(counter.summary(self.programs))
         grid, per_axis = self.grid, _sizes(self.grid, limit)
+        self.busy, self.per_axis = grid, per_axis
         chosen = [(self._number(at), each) for at, each in sample(grid, per_axis, rng)]
         counter, seen, ran = None, set(), {number for number, _ in chosen}
         touched, exact = _touched(self.kernel, self.given), all(n <= per_axis for n in grid)
@@ -529,10 +562,13 @@ class _Launch:
                 beside = {rng.randrange(self.programs) for _ in range(BESIDE)} if rng and not whole else set()
                 ran = {0, middle, self.programs - 1, *beside}
                 self.turns.counter = counter
-                self._run(sorted(beside - {0, middle, self.programs - 1}), races, self.turns)
+                self._run(sorted(beside - {0, middle, self.programs - 1}), races, self.turns, self.shares)
+                between = ran - {0, self.programs - 1}
+                self.stand_for |= dict.fromkeys(between, (self.programs - 2) / len(between))
                 counter = counter if self.turns.alike(middle) else None
         if counter is None:
             if again and self.programs and (busy := self._busy(per_axis, rng)) != grid:
+                self.busy = busy
                 chosen = [(self._number(at), each) for at, each in sample(busy, per_axis, rng)]
                 idle = sorted({self.programs - 1, *(self._beyond(busy, rng) for _ in range(IDLE))})
                 each, rest = divmod(self.programs - math.prod(busy), len(idle))
@@ -598,9 +634,32 @@ class _Launch:
         return error
 
     def estimate(self, storage: int) -> float:
-        """Return the bytes that all programs write to a storage: as many for each as those that were counted."""
-        each, stand_for = self.counter.each[storage, "write"], self._stand_for
-        return self.writes.bytes[storage] * sum(stand_for[n] * own for n, own in each.items()) / sum(each.values())
+        """Return the bytes of results that all programs write to a storage, at the most.
+
+        Each program writes as many as that which stands for it. Where those of a kind differ, chance may have left out
+        programs that write more.
+        """
+        stand_for, own = self._stand_for, self.shares.own
+        kinds: dict[tuple, list[tuple[float, int]]] = {}
+        for number, times in stand_for.items():
+            done = self.turns.counts.get(number) if stand_for is not self.stand_for else None
+            kinds.setdefault((*self._edges(number), done), []).append((times, own.get((storage, number), 0)))
+        spread = 0.0
+        for kind in kinds.values():
+            mean = sum(size for _, size in kind) / len(kind)
+            squares = sum(times * (times - 1) * (size - mean) ** 2 for times, size in kind)
+            spread += squares * len(kind) / max(1, len(kind) - 1)
+        found = sum(times * size for kind in kinds.values() for times, size in kind)
+        return found + min(ERRORS * math.sqrt(spread), found * LEFT_OPEN)
+
+    def _edges(self, number: int) -> tuple[int, ...]:
+        """Return on each axis where a program is, if it is one that stands for itself; and those that store nothing."""
+        x, y, _ = self.grid
+        at = (number % x, number // x % y, number // (x * y))
+        if any(n >= end for n, end in zip(at, self.busy, strict=True)):
+            return ()
+        alone = [n if n in (0, end - 1) else -1 for n, end in zip(at, self.busy, strict=True)]
+        return tuple(n if end <= self.per_axis else edge for n, edge, end in zip(at, alone, self.busy, strict=True))
 
     @functools.cached_property
     def _stand_for(self) -> dict[int, int]:
@@ -609,7 +668,7 @@ class _Launch:
         Where one of them does more than the next, as where a persistent kernel's last tiles are dealt out, those in
         between run until it is known which is the first that does less.
         """
-        weights, counts = self.counter.weights, self.turns.counts
+        weights, counts = self.stand_for, self.turns.counts
         numbers = sorted(weights)
         steps = {a: b for a, b in itertools.pairwise(numbers) if counts.get(a) != counts.get(b)}
         if not self.again or self.grid[0] != self.programs or not 1 <= len(steps) <= STEPS:
@@ -678,31 +737,28 @@ class _Written:
     ----------
     covered
         bool ``[bytes]``: what was seen to be written.
-    views
-        The results in it.
+    within
+        bool ``[bytes]``: what the results show; None if they show all.
     estimate
-        The bytes that the first launch writes; None if all of its programs ran.
+        The bytes of results that the first launch writes; None if all of its programs ran.
     alone
         Whether no other writes there.
     """
 
-    def __init__(self, covered: np.ndarray, views: list[dict[str, Any]], estimate: float | None, alone: bool):
-        self.covered, self.views, self.estimate = covered, views, estimate
-        bytes_shown = sum(math.prod(view["shape"]) * NAMED[view["dtype"]].itemsize for view in views)
-        # all that is written is a result, and stays: no need to look
-        self.plain = alone and estimate is not None and bytes_shown == len(covered)
+    def __init__(self, covered: np.ndarray, within: np.ndarray | None, estimate: float | None, alone: bool):
+        self.covered, self.within, self.estimate = covered, within, estimate
+        self.plain = alone and estimate is not None  # what is written stays: no need to look
         if self.plain:
             return
         self.first, seen = self._inside(), np.flatnonzero(covered)
-        self.share = self.first / max(1, len(seen))
         self.marked = seen[:: max(1, len(seen) // MARKED)]
         covered[self.marked] = estimate is None  # who writes there again shows
 
     def _inside(self) -> int:
-        return sum(int(elements(self.covered, view, every=False).sum()) for view in self.views)
+        return int(np.count_nonzero(self.covered if self.within is None else self.covered & self.within))
 
     def total(self) -> float:
-        """Return the bytes of results that are written, as far as a sample tells."""
+        """Return the bytes of results that are written, as far as a sample tells: at the most."""
         if self.plain:
             return self.estimate
         again = float(self.covered[self.marked].mean()) if len(self.marked) else 0.0
@@ -710,7 +766,8 @@ class _Written:
         inside = self._inside()
         if self.estimate is None:
             return inside
-        return inside + (self.estimate * self.share - self.first) * (1.0 - again)
+        unsure = LEFT_OPEN * self.estimate if 0 < again < 1 else 0.0
+        return inside + (self.estimate - self.first) * (1.0 - again) + unsure
 
 
 def _dense(shape: Sequence[int]) -> list[int]:
