@@ -142,6 +142,17 @@ def spy():
     assert tell(bubble, source) == "refused"
 
 
+def test_no_pipe_is_made_larger_than_what_is_counted_for_it(bubble):
+    source = """
+def spy():
+    import fcntl
+    end = os.pipe()[1]
+    try: fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 1 << 20)
+    except PermissionError: return json.dumps(fcntl.fcntl(end, fcntl.F_GETPIPE_SZ))
+"""
+    assert tell(bubble, source) <= 2 * memory.A_BUFFER
+
+
 HELD = {
     "several processes": """
     for _ in range(4):
@@ -255,7 +266,7 @@ def test_a_look_that_is_kept_from_its_end_finds_too_much(monkeypatch):
 
 @pytest.fixture
 def handed_on(monkeypatch):
-    """A process after the other that ends before it is looked at, and whose child has its 100 bytes; one, in `still`."""
+    """Processes that end before they are looked at and leave 100 bytes to a child, until something is in the list."""
     pids, still = itertools.count(2), []
     monkeypatch.setattr(memory, "_others", lambda: [1] if still else [next(pids)])
     monkeypatch.setattr(memory, "_most", lambda pid: 0)
