@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 MARKS = 4  # on one letter; no script has more
+JOINERS = "\u200c\u200d"  # which the letters of some scripts need between them
 UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"  # which show nothing, and count as letters or signs
 
 
@@ -35,6 +36,12 @@ def _shown(c: str) -> str:
     if c.isprintable() and c not in UNSEEN:
         return c
     return " " if c.isspace() else "\N{REPLACEMENT CHARACTER}"
+
+
+def visible(text: str) -> str:
+    """Return text of any length with U+FFFD for what shows nothing, or changes the order in which text is shown."""
+    hidden = {c for c in set(text) - set(JOINERS) if c in UNSEEN or unicodedata.category(c) == "Cf"}
+    return text.translate(dict.fromkeys(map(ord, hidden), "\N{REPLACEMENT CHARACTER}"))
 
 
 def quoted(value: Any, limit: int) -> str:

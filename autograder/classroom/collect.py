@@ -483,6 +483,8 @@ def hand_back(
             page = room.folder / "feedback" / student / name / f"{name}.html"
             if page.is_file():
                 to = _page_name(each).encode(errors="replace").decode()  # of a file whose name is no text
+                while to in archive.namelist():  # the platform's name has no folders of the student's
+                    to = f"{to.removesuffix('.html')}-{name}.html"
                 archive.write(page, to)
                 told.append(Taken(each.file, "new", student, name, to))
             else:

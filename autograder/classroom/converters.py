@@ -29,6 +29,7 @@ from traitlets.config import Config
 
 from autograder.classroom.preprocessors import VERDICTS
 from autograder.judging.verdict import Verdict
+from autograder.text import visible
 
 REMEMBERED = 2_000  # pieces of text, and of code, whose HTML is kept
 LONGEST = 10_000  # characters of code that is highlighted
@@ -140,10 +141,11 @@ class Page(HTMLExporter):
 
 @functools.lru_cache(REMEMBERED)
 def highlight(source: str, language: str | None = None, magics: str | None = None) -> str:
-    """Return code as HTML, in colours if the highlighter is sure to take little time.
+    """Return code as HTML, in the order in which Python reads it, in colours if the highlighter takes little time.
 
     Its patterns take the third power of the length of a run of spaces, the second of that of a line.
     """
+    source = visible(source)
     if len(source) > LONGEST or ODD.search(source):
         return f'<div class="highlight"><pre>{escape(source)}</pre></div>'
     return Highlight2HTML()(source, language, {"magics_language": magics} if magics else None)

@@ -27,7 +27,7 @@ from autograder.judging.program import (
     without_magics,
 )
 from autograder.judging.verdict import Outcome
-from autograder.text import UNSEEN, one_line
+from autograder.text import UNSEEN, one_line, visible
 
 MAX_BYTES = 32 << 20
 MAX_VALUES = 1 << 20  # lists and dicts in a file: each takes some hundred bytes of memory, for as few as three in it
@@ -267,11 +267,12 @@ def _own_cell(cell: StudentCell, name: str) -> NotebookNode:
 
 
 def as_text(source: str) -> str:
-    """Return markdown that shows `source` as it was typed, under a heading that says whose it is.
+    """Return markdown that shows `source` as it was typed, and what is unseen, under a heading that says whose it is.
 
     Whoever renders it, nbgrader's pages or JupyterLab, finds no HTML, no formula and no link in it. Text that has this
     form already stays as it is.
     """
+    source = visible(source)
     found = re.fullmatch(re.escape(OWN_TEXT) + r"\n\n(`{3,})text\n(.*)\n(`+)", source, re.DOTALL)
     if found and found[1] == found[3] and found[1] not in found[2]:
         return source

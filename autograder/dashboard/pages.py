@@ -27,7 +27,7 @@ from autograder.dashboard.snapshot import (
     source_in,
 )
 from autograder.judging.verdict import Outcome
-from autograder.text import one_line
+from autograder.text import one_line, visible
 
 # A mark, its word, and its class in `STYLE`
 MARKS = {
@@ -396,7 +396,7 @@ def side_by_side(look: Look, group: Alike) -> str:
     lesson, exercise, _ = max(group.exercises, key=lambda each: each[2] == "text")
     shown = []
     for student in group.students[:2]:
-        source = escape(source_of(look.group.snapshot.folder, lesson, student, exercise)[:SOURCE])
+        source = escape(visible(source_of(look.group.snapshot.folder, lesson, student, exercise)[:SOURCE]))
         shown.append(f"<div tabindex='0'><b>{look.name(student)}</b><pre>{source}</pre></div>")
     return page(f"<h3>{escape(exercise)}, {escape(lesson)}</h3><div class='pair'>{''.join(shown)}</div>")
 

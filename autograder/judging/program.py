@@ -39,7 +39,7 @@ BUILTINS = frozenset(dir(builtins))
 RUNS_ITS_BODY = ("time", "capture", "prun")  # in the notebook's namespace; `timeit` has one of its own
 # What opens, closes or hides code in a line; an escaped character is one mark.
 MARKS = re.compile(r"""\\.|'''|\"\"\"|['"#()\[\]{}]""")
-PROMPT = re.compile(r"(?:>>>|\.\.\.)(?: |$)|In \[\d+\]: |\s+\.{3,}: ?")  # IPython takes them off pasted code
+PROMPT = re.compile(r"^(?:(?:>>>|\.\.\.)(?: |$)|In \[\d+\]: |\s*\.{3,}: ?)")  # IPython takes it off pasted code
 TIMED = re.compile(r"%time\s+(.+)")
 MAX_PARTS = 100  # of a dotted name; the parser takes as long as the square of their number
 PARTS = re.compile(r"(?:\.(?:[ \t\f]|\\\r?\n)*\w+(?:[ \t\f]|\\\r?\n)*)+")

@@ -78,7 +78,7 @@ UNKNOWN, DONE = 0x00050000 | errno.ENOSYS, 0x00050000  # the latter does nothing
 X32 = 0x40000000  # marks calls of the x32 interface, which have numbers of their own
 NAMESPACES = 0x7E020000  # the flags of clone that make one
 CLONE_FILES, CLONE_THREAD, CLOSE_RANGE_UNSHARE = 0x400, 0x10000, 0x2
-SHARED_ANONYMOUS, F_SETLEASE = 0x21, 1024
+SHARED_ANONYMOUS, F_SETLEASE, F_SETPIPE_SZ = 0x21, 1024, 1031
 PR_SET_NO_NEW_PRIVS = 38
 # The signal at a parent's end, whether it may be looked into, a thread's name, what it may have, ARM's vectors. Another
 # takes filters, from memory that all processes of the machine share (net.core.bpf_jit_limit); another ties schedules.
@@ -127,7 +127,8 @@ WITH_CARE = {
     # a thread has the files of its process, which are counted there
     "clone": _without(0, NAMESPACES, then=_without(0, CLONE_THREAD | CLONE_FILES, CLONE_THREAD)),
     "close_range": _without(2, CLOSE_RANGE_UNSHARE),
-    "fcntl": _without(1, 0xFFFFFFFF, F_SETLEASE),  # others who write to a file in sight, as to update it, would wait
+    # others who write to a file in sight, as to update it, would wait; a larger pipe keeps more than is counted for it
+    "fcntl": _without(1, 0xFFFFFFFF, F_SETLEASE, then=_without(1, 0xFFFFFFFF, F_SETPIPE_SZ)),
     "prctl": _only(0, *OF_ITSELF),
     "ioctl": _only(1, *OF_FILES),
     "socketpair": _only(0, AF_UNIX),  # for another the kernel may load a module

@@ -7,16 +7,21 @@ others. No control group is needed, which an instructor without root seldom may 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import platform
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 FOLDERS = ("/tmp", "/dev/shm")
 A_FILE, A_BUFFER = 16 << 10, 208 << 10  # bytes: for a file, whose removal takes time too; what an open socket may keep
-LOOKS, BETWEEN = 4, 0.02  # a process that starts another is counted twice until the other has its own program
+LOOKS, BETWEEN = 4, 0.02  # a process that starts or ends meanwhile is counted twice at times
 FEW = 8
+SETTLING = 100  # ms at most until who was told to stop stands still
+KCMP = {"x86_64": 312, "aarch64": 272}  # the number of a call that says whether two processes have the same memory
+LIBC = ctypes.CDLL(None)
 LOOK_SECONDS = 0.5  # a program can keep its pages locked, by forks without end, and a look waits for them
 
 
@@ -31,7 +36,8 @@ def exceeds(limit: int) -> bool:
     Whoever keeps a look from its end counts as holding more. The server must then end all: the look goes on until they
     are gone, in a thread.
     """
-    if sum(map(_most, _others())) + _files() <= limit:  # counts shared pages many times, and is quick
+    counted, whole = _look(_most)  # counts shared pages many times, and is quick
+    if whole and counted <= limit:
         return False
     found: list[bool] = []
     look = threading.Thread(target=lambda: found.append(_shares_exceed(limit)), daemon=True)
@@ -41,27 +47,42 @@ def exceeds(limit: int) -> bool:
 
 
 def _shares_exceed(limit: int) -> bool:
-    for _ in range(LOOKS):
-        with _stopped():
-            counted = _pages("self") + sum(map(_share, _others())) + _files()
-        if counted <= limit:
+    high, whole = 0, True
+    while high < LOOKS:
+        with _stopped(few=not whole):
+            counted, whole = _look(_share)
+            counted += _pages("self")
+        if whole and counted <= limit:
             return False
-        time.sleep(BETWEEN)
+        if whole:
+            high += 1
+            time.sleep(BETWEEN)
     return True
 
 
+def _look(size: Callable[[int], int]) -> tuple[int, bool]:
+    """Return what the others and the files take, and whether none began or ended meanwhile, with pages in its hands."""
+    others = _others()
+    return sum(map(size, others)) + _files(), others == _others()
+
+
 @contextlib.contextmanager
-def _stopped() -> Iterator[None]:
+def _stopped(few: bool) -> Iterator[None]:
     """Stop the other processes meanwhile if they are many: whoever forks keeps its pages locked, and a look waits.
 
-    Few are not stopped: halfway through the start of a command they would be counted twice every time.
+    Few are stopped only if that is asked for: a command that stands still halfway through its start counts twice on a
+    kernel without kcmp.
     """
-    if os.getpid() != 1 or len(_others()) <= FEW:  # not the first of a namespace: others would be stopped too
+    if os.getpid() != 1 or not (few or len(_others()) > FEW):  # not the first of a namespace: others would stop too
         yield
         return
     everyone = -1
     with contextlib.suppress(ProcessLookupError):
         os.kill(everyone, signal.SIGSTOP)
+    for _ in range(SETTLING):
+        if not any(map(_runs, _others())):
+            break
+        time.sleep(0.001)
     yield
     with contextlib.suppress(ProcessLookupError):
         os.kill(everyone, signal.SIGCONT)
@@ -83,7 +104,26 @@ def _most(pid: int) -> int:
 
 def _share(pid: int) -> int:
     """Return the bytes that a process holds, of shared pages its share; the most if that is not to be read."""
-    return (_pages(pid) or _kilobytes(pid, "status", "RssAnon", "VmSwap")) + _kernels(pid)
+    pages = 0 if _borrows(pid) else _pages(pid) or _kilobytes(pid, "status", "RssAnon", "VmSwap")
+    return pages + _kernels(pid)
+
+
+def _borrows(pid: int) -> bool:
+    """Return whether a process is in its parent's memory, where it is counted: a command before it has its program."""
+    if platform.machine() not in KCMP:
+        return False
+    with contextlib.suppress(OSError):
+        status, memory_of_both = f"/proc/{pid}/status", 1
+        parent, has_any = _fields(status, ("PPid",)), _fields(status, ("VmRSS",)) > 0
+        return has_any and LIBC.syscall(KCMP[platform.machine()], pid, parent, memory_of_both, 0, 0) == 0
+    return False
+
+
+def _runs(pid: int) -> bool:
+    """Return whether a process is neither stopped nor gone, nor in a wait that no signal ends."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", errors="replace") as file:
+        return file.read().rpartition(") ")[2][:1] in ("R", "S")
+    return False
 
 
 def _pages(pid: int | str) -> int:

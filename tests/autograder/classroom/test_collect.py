@@ -605,3 +605,22 @@ def test_a_lesson_that_is_handed_in_as_another_is_told(two_lessons, tmp_path):
     (result,) = two_lessons.grade([NAME])
     assert {verdict.outcome for verdict in result.verdicts} == {Outcome.OTHER}
     assert f"the notebook of 91_other was handed in as {NAME}" in result.verdicts[0].reason
+
+
+def test_notebooks_of_one_name_in_a_students_folders_get_a_page_each(two_lessons, tmp_path):
+    lessons = {"a": NAME, "b": "91_other"}
+    members = {}
+    for folder, lesson in lessons.items():
+        page = two_lessons.folder / "feedback" / "Ada" / lesson / f"{lesson}.html"
+        page.parent.mkdir(parents=True)
+        page.write_text(lesson)
+        book = json.dumps(two_lessons.course.lesson(lesson).notebook).encode()
+        members[f"Ada_1_assignsubmission_file_/{folder}/x.ipynb"] = book
+    download = _zip(tmp_path / "download.zip", members)
+    told = hand_back(two_lessons, download, tmp_path / "back.zip")
+    with zipfile.ZipFile(tmp_path / "back.zip") as archive:
+        assert {each.to: archive.read(each.to).decode() for each in told} == {
+            "Ada_1_assignsubmission_file_/x.html": NAME,
+            "Ada_1_assignsubmission_file_/x-91_other.html": "91_other",
+        }
+        assert len(archive.namelist()) == 2

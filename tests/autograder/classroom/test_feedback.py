@@ -88,6 +88,13 @@ def test_what_a_student_writes_is_shown_and_nothing_of_it_is_markup(pages):
         assert not own.find_all(attrs={"style": True}) + own.find_all(id=True)
 
 
+def test_code_and_text_are_shown_in_the_order_in_which_they_are_read(pages):
+    turned, joined = "\u202etxet\u2066 a\u200bb \u3164", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"
+    page = pages[0](f"{turned} {joined}", code=f"\n# {turned} {joined}")
+    assert page.count(f"\ufffdtxet\ufffd a\ufffdb \ufffd {joined}") == 2
+    assert not set("\u202e\u2066\u200b\u3164") & set(page)
+
+
 def test_formgrader_shows_it_as_text_too(pages, records):
     from nbconvert.exporters import HTMLExporter
     from nbgrader.server_extensions.formgrader import handlers

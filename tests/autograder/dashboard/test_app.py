@@ -65,6 +65,12 @@ def test_a_copied_pair_is_one_click_away_side_by_side(board, hundred):
     assert all(name in board.beside.value for name in pair)
 
 
+def test_code_side_by_side_is_shown_in_the_order_in_which_it_is_read(board, monkeypatch):
+    monkeypatch.setattr("autograder.dashboard.pages.source_of", lambda *which: "# \u202etxet")
+    next(iter(_buttons(board, 2).values())).click()
+    assert board.beside.value.count("# \ufffdtxet") == 2
+
+
 def test_the_hardest_exercise_is_one_click_away(board, hundred):
     means = {(each.lesson, each.exercise, each.of_speed): each.mean for each in board.figures if each.mean is not None}
     lesson, exercise, of_speed = min(means, key=means.get)

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import errno
+import itertools
 import json
 import os
 import platform
@@ -28,8 +29,8 @@ from .test_sandbox import IDLE, RIGHT, tell
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 NUMBERS = {
-    "x86_64": dict(add_key=248, keyctl=250, ioprio_set=251, ioprio_get=252, seccomp=317, fchmodat2=452),
-    "aarch64": dict(add_key=217, keyctl=219, ioprio_set=30, ioprio_get=31, seccomp=277, fchmodat2=452),
+    "x86_64": dict(clone=56, add_key=248, keyctl=250, ioprio_set=251, ioprio_get=252, seccomp=317, fchmodat2=452),
+    "aarch64": dict(clone=220, add_key=217, keyctl=219, ioprio_set=30, ioprio_get=31, seccomp=277, fchmodat2=452),
 }
 NR = NUMBERS.get(platform.machine(), NUMBERS["x86_64"])
 needs_bubblewrap = pytest.mark.skipif(default_isolation() != "bubblewrap", reason="bubblewrap does not work here")
@@ -141,6 +142,17 @@ def spy():
     assert tell(bubble, source) == "refused"
 
 
+def test_no_pipe_is_made_larger_than_what_is_counted_for_it(bubble):
+    source = """
+def spy():
+    import fcntl
+    end = os.pipe()[1]
+    try: fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 1 << 20)
+    except PermissionError: return json.dumps(fcntl.fcntl(end, fcntl.F_GETPIPE_SZ))
+"""
+    assert tell(bubble, source) <= 2 * memory.A_BUFFER
+
+
 HELD = {
     "several processes": """
     for _ in range(4):
@@ -241,6 +253,7 @@ HELD = {
 
 def test_a_look_that_is_kept_from_its_end_finds_too_much(monkeypatch):
     pages_are_free = threading.Event()
+    monkeypatch.setattr(memory, "_others", lambda: [1])
     monkeypatch.setattr(memory, "_most", lambda pid: 1 << 40)
     monkeypatch.setattr(memory, "_files", lambda: 0)
     monkeypatch.setattr(memory, "_pages", lambda pid: 0)
@@ -249,6 +262,35 @@ def test_a_look_that_is_kept_from_its_end_finds_too_much(monkeypatch):
     monkeypatch.setattr(memory, "_share", lambda pid: pages_are_free.wait(2) * 0)
     assert memory.exceeds(1)
     pages_are_free.set()
+
+
+@pytest.fixture
+def handed_on(monkeypatch):
+    """Processes that end before they are looked at and leave 100 bytes to a child, until something is in the list."""
+    pids, still = itertools.count(2), []
+    monkeypatch.setattr(memory, "_others", lambda: [1] if still else [next(pids)])
+    monkeypatch.setattr(memory, "_most", lambda pid: 0)
+    monkeypatch.setattr(memory, "_share", lambda pid: 100 if still else 0)
+    monkeypatch.setattr(memory, "_pages", lambda pid: 0)
+    monkeypatch.setattr(memory, "_files", lambda: 0)
+    yield still
+    still.append(True)  # ends a look that goes on
+
+
+def test_who_hands_memory_on_is_stopped_and_looked_at(handed_on, monkeypatch):
+    @contextlib.contextmanager
+    def stopped(few):
+        handed_on.extend([True] * few)
+        yield
+        handed_on.clear()
+
+    monkeypatch.setattr(memory, "_stopped", stopped)
+    assert memory.exceeds(99)
+    assert not memory.exceeds(100)
+
+
+def test_who_hands_memory_on_and_cannot_be_stopped_holds_too_much(handed_on):
+    assert memory.exceeds(100)
 
 
 def test_huge_pages_count_as_memory(monkeypatch, tmp_path):
@@ -327,6 +369,18 @@ HONEST = {
         kept = os.urandom(1 << 20) * 120
         def double(x):
             for _ in range(30): subprocess.run(["true"], check=True)
+            return 2 * x
+    """,
+    "a command that is long in starting, in its parent's memory": f"""
+        import ctypes, time
+        def double(x):
+            if os.fork() == 0:
+                kept, parents_memory = os.urandom(1 << 20) * 140, 0x4100
+                if ctypes.PyDLL(None).syscall({NR["clone"]}, parents_memory, 0, 0, 0, 0) == 0:
+                    time.sleep(1)
+                    os.kill(os.getppid(), 9)
+                    os._exit(0)
+            os.wait()
             return 2 * x
     """,
     "a pool of processes": """

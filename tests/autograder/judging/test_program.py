@@ -188,6 +188,7 @@ def test_line_numbers_stay_those_of_the_cell():
         ("d['x'] = !ls\nx = 1", "pass\nx = 1"),
         (">>> def f():\n...     return 1\n...\n>>> x = f()", "def f():\n    return 1\n\nx = f()"),
         ("In [3]: def f():\n   ...:     return 1\n", "def f():\n    return 1\n"),
+        (">>> a = '>>> '\n>>> b = x[...  ]", "a = '>>> '\nb = x[...  ]"),
         ("", ""),
         ("\n  \n", "\n  \n"),
     ],
@@ -226,6 +227,7 @@ def test_a_name_of_very_many_parts_is_not_parsed(part):
         "x = '\ud800'",
         " " * 100_000 + "x y",
         "x\n" + " " * 100_000 + "!",
+        ">>> x = 1\n" + " " * 100_000,
         "%x\n" + "\\'" * 60_000,
         "x = " + "1+" * 60_000 + "1",
         "@a\n" * 40_000 + "def helper(): pass",
@@ -236,7 +238,7 @@ def test_a_name_of_very_many_parts_is_not_parsed(part):
     ],
     ids=[
         *("magics", "chain", "brackets", "signs", "dots", "ternaries", "indents", "surrogate", "blanks", "blank-magic"),
-        *("escapes", "sum", "decorators", "functions", "targets", "lambdas", "one-line"),
+        *("prompt", "escapes", "sum", "decorators", "functions", "targets", "lambdas", "one-line"),
     ],
 )
 def test_a_hostile_cell_neither_stops_the_grader_nor_holds_it_up(source):
