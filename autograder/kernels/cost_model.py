@@ -547,10 +547,12 @@ def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2, si
     read, written = sum(reads.values()), sum(writes.values())
     if not read:  # a fill: what it leaves in the cache goes to memory while the next launch runs
         moved = max(moved, written)
-    share = k.host_product if event.get("flops") else 1.0
+    stacks = _stacks(event)
+    share = k.host_product if event.get("flops") or stacks else 1.0
+    converts = read != written and not stacks and _name(event["op"]) != "index_select"
     parts = {"DRAM": moved / (share * k.dram * device.dram_bandwidth), "waiting": k.start + k.dram_wait}
     paid = {number: max(reads.get(number, 0.0), writes.get(number, 0.0)) for number in {**reads, **writes}}
-    if read and not event.get("flops") and (cycles := _cycles(event, read != written, k, paid)):
+    if read and not event.get("flops") and (cycles := _cycles(event, converts, k, paid)):
         parts["instructions"] = cycles / (device.sms * device.sm.clock)
     if event.get("flops"):
         parts["matrix units"] = event["flops"] / (k.tensor * device.rate())
@@ -558,6 +560,12 @@ def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2, si
     return LaunchTime(
         _name(event["op"]), seconds, parts, max(parts, key=parts.get), host=True, line=event.get("line", "")
     )
+
+
+def _stacks(event: Mapping[str, Any]) -> bool:
+    """Return whether an operation puts tensors of one type side by side: many bytes at once, but no plain stream."""
+    types = {view["dtype"] for view in (*views_in(event.get("args") or ()), *(event.get("out") or ()))}
+    return _name(event["op"]) == "stack" and len(types) == 1
 
 
 def _cycles(event: Mapping[str, Any], converts: bool, k: Constants, paid: Mapping[int, float]) -> float:

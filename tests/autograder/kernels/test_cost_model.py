@@ -100,14 +100,22 @@ def test_a_pass_that_makes_one_number_has_a_time():
     assert seconds("take", [TURNED, torch.empty(1, device="meta")], 1) < seconds("clone", [ROWS], 4096, 8192)
 
 
-def told(call, *shapes, device="meta"):
-    """Return the modelled time of what torch does to integers of such shapes, without launching it."""
-    tensors = {str(n): torch.zeros(shape, dtype=torch.int64, device=device) for n, shape in enumerate(shapes)}
+def told(call, *shapes, device="meta", dtype=torch.int64):
+    """Return the modelled time of what torch does to tensors of such shapes, without launching it."""
+    tensors = {str(n): torch.zeros(shape, dtype=dtype, device=device) for n, shape in enumerate(shapes)}
     with recording(tensors) as recorder:
         call(*tensors.values())
     events = [(event["op"][0], event, None) for event in recorder.events]
     _, steps = total_time(events, DEVICES["h100"], Constants.load(), [each["bytes"] for each in recorder.storages])
     return sum(step.seconds for step in steps)
+
+
+@pytest.mark.parametrize("call", [lambda x: torch.stack([x, x]), lambda x: x.index_select(0, torch.arange(4096))])
+def test_what_torch_stacks_or_looks_up_takes_the_time_of_its_bytes(call):
+    def of(dtype):
+        return told(call, (8192, 8192), dtype=dtype)
+
+    assert of(torch.float32) > 1.7 * of(torch.bfloat16)
 
 
 FEW = 1 << 15
