@@ -166,6 +166,9 @@ class Exercise:
     most : callable or None
         `most(**arguments)` returns the most that torch's operations in a call may cost: bytes that they write, FLOPs of
         their products. It tells what copies or expands from what does not.
+    counted : tuple of (str, str, str) or None
+        A function of the lesson's, the returned number that says how often it was called, and an argument for each
+        entry of which it may have been called so often. It is counted in the student's process.
     may_change : tuple of str
         Arguments that the function is asked to change in place. Of a kernel, what it returns by such a name must be
         that argument.
@@ -194,6 +197,7 @@ class Exercise:
     needs: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
     most: Callable[..., Cost] | None = None
+    counted: tuple[str, str, str] | None = None
     may_change: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     kernel: bool = False

@@ -25,7 +25,7 @@ from autograder.judging.verdict import Outcome, PartVerdict, Verdict
 from autograder.text import one_line, quoted
 
 # Of a case, by a student's process, beside what it "changed"
-SAID = ("result", "notes", "unsupported", "beyond", "error")
+SAID = ("result", "notes", "unsupported", "beyond", "error", "calls")
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "cannot allocate memory")
 # What a kernel does wrong while it runs, by the emulator's names for it
 REFUSED_BY = ("RuntimeError", "AssertionError", "KeyError", "IndexError")  # what ends a call that checks nothing
@@ -89,6 +89,7 @@ def judge(
         "entry": exercise.name,
         "driver": exercise.driver,
         "forbidden": list(exercise.forbidden),
+        "counted": exercise.counted[0] if exercise.counted else "",
         "cases": [packed(noise_for(exercise, case, seed) if settle else case.arguments) for case in cases],
         **({"record": True, "again": True} if settle else {}),
     }
@@ -250,7 +251,7 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any], calls: Ca
     found = assess(exercise, case.arguments, message.get("result"), calls)
     terms = message.get("terms")
     if not found and not exercise.replayed:
-        return _kept_apart(exercise, case, message)
+        return _miscounted(exercise, case, message) or _kept_apart(exercise, case, message)
     if not found or (terms is not None and terms.reason == NO_LAUNCH):
         return terms
     if message.get("explained"):
@@ -280,6 +281,17 @@ def _wanted(exercise: Exercise, case: Case, found: str) -> str:
         return f"a dict with the keys {', '.join(expected)}{' and a number in each' if numbers else ''}"
     wanted = ", ".join(exercise.returns) + (" and nothing else" if found.startswith("a value of type") else "")
     return "tensors and numbers" if "the result" in wanted else wanted
+
+
+def _miscounted(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failure | None:
+    """Return the failure of right results that tell of fewer calls than there were, or None."""
+    if not exercise.counted:
+        return None
+    function, name, each = exercise.counted
+    said, calls = int(message["result"][exercise.returns.index(name)]), message.get("calls")
+    if type(calls) is not int or calls <= said * len(case.arguments[each]):
+        return None
+    return Failure(Outcome.WRONG, f"{name} is {said}, and {function} was called {calls} times", case=str(case))
 
 
 def _kept_apart(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failure | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,17 @@ from autograder.isolation.worker.running import forbidden_word
 from autograder.isolation.worker.trees import by_name
 from autograder.judging.exercise import is_data
 from autograder.kernels.record import Recording
-from autograder.kernels.worker.hosting import ALIKE, LARGEST_FLOAT_CONSTANT, control, fills, flops, may_run, views_in
+from autograder.kernels.worker.hosting import (
+    ALIKE,
+    LARGEST_FLOAT_CONSTANT,
+    control,
+    fills,
+    flops,
+    may_run,
+    places_written,
+    views_in,
+    written_by,
+)
 from autograder.kernels.worker.recording import LARGEST_CONSTANT, NAMED
 from autograder.kernels.workers import KernelFailure
 from autograder.text import one_line
@@ -239,24 +249,32 @@ def torch_alone(recording: Recording, forbidden: Sequence[str], most: Cost | Non
     return Explained(replace(recording, events=[e for e in events if e["kind"] == "host"]), reason, frozen=frozen)
 
 
-def _flops(event: Mapping[str, Any]) -> int:
+def _cost(event: Mapping[str, Any], count: Callable[[Mapping[str, Any]], int]) -> int:
     try:
-        return flops(event)
+        return count(event)
     except Exception as error:  # no operation that ran has such operands
         said = f"{event['op'][0]}: {one_line(error, 200)}"
         raise KernelFailure(f"what was noted of the call is malformed: {said}") from None
 
 
+def _bytes_written(event: Mapping[str, Any]) -> int:
+    """Return the bytes that an operation writes: in place those at its indices alone."""
+    changed = [*views_in(written_by(event["op"], event["args"], event["kwargs"]))]
+    if not changed:
+        return sum(size for _, size in event["writes"])
+    return sum(places_written(event["op"], event["args"], v) * NAMED[v["dtype"]].itemsize for v in changed)
+
+
 def _check_cost(events: Sequence[Mapping[str, Any]], most: Cost) -> None:
     hosts = [event for event in events if event["kind"] == "host" and event["args"] is not None]
-    for limit, what, unit, cost in (
-        (most.bytes, "torch's operations write", "bytes", lambda event: sum(size for _, size in event["writes"])),
-        (most.flops, "the products of torch's operations take", "FLOPs", _flops),
+    for limit, what, unit, count in (
+        (most.bytes, "torch's operations write", "bytes", _bytes_written),
+        (most.flops, "the products of torch's operations take", "FLOPs", flops),
     ):
         by_place: dict[str, int] = {}
         for event in hosts:
             place = f"`{event['op'][0].strip('_')}`" + (f" in {event['line']}" if event["line"] else "")
-            by_place[place] = by_place.get(place, 0) + cost(event)
+            by_place[place] = by_place.get(place, 0) + _cost(event, count)
         if (total := sum(by_place.values())) > limit:
             place = max(by_place, key=by_place.get)
             raise Forbidden(

@@ -135,11 +135,11 @@ PREDICT = Exercise(
 
 
 def _session(
-    g: torch.Generator, num_pages: int, page_size: int, calls: str, R: int = 4, Dr: int = 2
+    g: torch.Generator, num_pages: int, page_size: int, calls: str, R: int = 4, Dr: int = 2, times: int = 1
 ) -> dict[str, list[Any]]:
     """Build the calls, written as "append 3 to 0, read 0, table 0, free 0"; after each one, the pages in use."""
     steps: list[Any] = [["used_pages", []]]
-    for call in calls.split(", "):
+    for call in calls.split(", ") * times:
         method, *tokens, sequence = call.replace(" to", "").split()
         steps.append([method, [int(sequence), *(randn(g, int(n), width) for n in tokens for width in (R, Dr))]])
         steps.append(["used_pages", []])
@@ -300,6 +300,20 @@ def _pages_named(results: list[Any], init: list[int], steps: list[Any]) -> str |
     return None
 
 
+def _moved(init: list[int], steps: list[Any]) -> Cost:
+    """Four times: the pool made, each new token written, and at each read the pages of all tokens that may be there."""
+    num_pages, page_size, R, Dr = init
+    new: dict[int, int] = {}
+    tokens = num_pages * page_size
+    for method, (b, *given) in ((method, given) for method, given in steps if given):
+        if method == "append":
+            new[b] = new.get(b, 0) + len(given[0])
+            tokens += len(given[0])
+        elif method == "read":
+            tokens += min(new.get(b, 0) + page_size, num_pages * page_size)
+    return Cost(bytes=4 * 4 * (R + Dr) * tokens + 4096, flops=0)
+
+
 _basic_slip = slips(_held)
 
 BASIC = Exercise(
@@ -312,6 +326,7 @@ BASIC = Exercise(
             visible=[
                 dict(num_pages=6, page_size=4, calls="append 3 to 0, read 0, append 3 to 0, read 0"),
                 dict(num_pages=2, page_size=4, calls="append 3 to 1000, read 1000"),
+                dict(num_pages=21, page_size=4, R=16, calls="append 1 to 0", times=80),
                 dict(
                     num_pages=6,
                     page_size=4,
@@ -478,6 +493,7 @@ BASIC = Exercise(
         ),
     ),
     driver="session",
+    most=_moved,
 )
 
 # --- tables -----------------------------------------------------------------------------------------------------------

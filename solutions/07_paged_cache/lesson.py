@@ -211,7 +211,8 @@ plots.bars({name: size / 1e6 for name, size in HELD.items()}, unit="MB, log scal
 # A sequence **holds nothing** while it has no tokens: before its first append, after an append of 0 tokens or one
 # that was refused, and after `free`.
 #
-# The grader compares what the calls return. How you store the tokens it does not see.
+# The grader compares what the calls return, and counts the bytes that they write: no append copies tokens that lie in
+# their pages.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -539,7 +539,8 @@ check_speed("rotating_decode")
 #
 # Put it together: projections and both products with `kv_up` by PyTorch, attention by your kernel. Arguments and
 # results are those of `naive_step`; widths are powers of two where the kernel wants them. Right comes first: this is
-# the function that the competition's checker will call.
+# the function that the competition's checker will call. The grader compares what it returns; what it calls for that it
+# does not see.
 #
 # <details><summary>Hint 1</summary>
 #

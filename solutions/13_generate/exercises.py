@@ -514,7 +514,14 @@ def _texts(g: torch.Generator, lengths: Sequence[int], new: int, chunk: int, sto
     """Return a model and prompts. `stops` is the number of the token at which the first text ends."""
     model, prompts, said = _talking(g, lengths, new)
     stop = said[0][stops] if stops is not None else -1
-    return {"model": model | {"most": chunk}, "prompts": prompts, "new": new, "chunk": chunk, "stop": stop}
+    left = len(lengths) * (-(-max(lengths) // chunk) * chunk + new)
+    return {
+        "model": model | {"most": chunk, "left": left},
+        "prompts": prompts,
+        "new": new,
+        "chunk": chunk,
+        "stop": stop,
+    }
 
 
 def _written(edit: Callable[[list[list[int]], int], Any] | None = None, **how: Any) -> Callable[..., Tensor]:
@@ -567,6 +574,7 @@ TEXTS = Exercise(
     returns=("tokens",),
     like=(torch.int64,),
     needs=("attend_pages", "choose_tokens"),
+    may_change=("model",),
     mistakes=(
         Mistake(
             "positions restart",
@@ -710,6 +718,7 @@ VERIFY = Exercise(
     returns=("tokens", "calls"),
     like=(torch.int64,),
     needs=("attend_pages", "choose_tokens"),
+    counted=("run", "calls", "prompts"),
     mistakes=(
         _draft_slip(
             "cache not cut back",

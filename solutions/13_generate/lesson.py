@@ -163,7 +163,8 @@ for cost, check_cost in ((0.0, 1.0), (0.02, 1.0), (0.02, 1.05), (0.02, 1.15)):
 # | | | `"w_o"` | [D, H·Dv] |
 # | | | `"w_up"`, `"w_down"` | [2D, D], [D, 2D] |
 #
-# A model may have an entry `"most"` beside them: the most tokens of a text that there is memory for in one run.
+# A model may have two entries beside them: `"most"`, the most tokens of a text that there is memory for in one run, and
+# `"left"`, how many tokens it takes in all runs from here on.
 #
 # `make_cache` makes one paged cache for all layers: a pool of pages for each, and one table, as all layers hold the
 # same tokens. Latent and rotated key of a token lie side by side in one row of R + Dr numbers, as in vLLM and FlashMLA.
@@ -201,10 +202,15 @@ def run(model, tokens, positions, lengths, cache):
 
     tokens, positions: [B, S], int64; lengths: [B], how many of the S are real, from the first on; 0 for a text that
     gets none. Returns logits [B, S, V], without meaning behind padding. cache["seq_lens"] is a new tensor afterwards.
-    Raises ValueError if a length is more than model["most"], where there is one.
+    Raises ValueError if a length is more than model["most"], where there is one, or all lengths are more than
+    model["left"], which counts them.
     """
     if (n := int(lengths.max())) > model.get("most", n):
         raise ValueError(f"{n} tokens of a text in one run, and there is memory for {model['most']}")
+    if "left" in model:
+        model["left"] -= int(lengths.sum())
+        if model["left"] < 0:
+            raise ValueError("the runs have taken more tokens than the texts have: each goes through the model once")
     x = model["embed"][tokens]
     for w, pages in zip(model["layers"], cache["pages"], strict=True):
         Dn, R = w["w_uk"].shape[1:]
@@ -369,6 +375,7 @@ check("choose_tokens")
 # | `prompts` | list of B lists of ints | of different lengths, none empty |
 # | `new` | int | most tokens that a text gets |
 # | `chunk` | int | most tokens of a text in one run of the prefill; `model["most"]` says the same |
+# | `model["left"]` | int | enough for each token once, padding included: what the cache holds is not run again |
 # | `stop` | int | the token that ends a text; −1 for none |
 # | returns | [B, new], int64 | a text keeps the token that ends it; behind it its row holds −1 |
 #
@@ -452,7 +459,7 @@ check("generate_texts")
 # | `model`, `prompts`, `new` | | as before |
 # | `guesses` | [B, new, k], int64 | |
 # | returns `tokens` | [B, new], int64 | **exactly** those of greedy decoding without drafts |
-# | returns `calls` | int | how often the model was run, the prompts included |
+# | returns `calls` | int | how often `run` was called, the prompts included; the grader counts as well, for each text |
 #
 # The last round may give more than `new` tokens: leave out what is too many. The cache needs room for k more tokens.
 #
