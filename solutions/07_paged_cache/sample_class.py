@@ -615,6 +615,7 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
         "writes into what reshape makes of the pool",
         patches=(
             replace("paged_update", "        c_kv, k_rope, c_kv_pages", "        c_kv, k_rope, c_kv_pages.reshape(-1)"),
+            replace("paged_update", PAGE_STRIDES, "c_kv_pages[0].numel(), k_rope_pages.stride(0)"),
         ),
         expect=not_right("paged_update", "reshape, flatten and contiguous copy", 2),
     ),
