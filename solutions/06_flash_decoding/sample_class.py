@@ -670,6 +670,7 @@ def into_state(peak, total, acc, scores, values):
         "combine_splits",
         {BEYOND_P: BEYOND_P.replace('float("-inf")', "0.0")},
         "where the mask of that load is false it gives `other`",
+        1,
         told=not_right,
     ),
     slip(
