@@ -37,7 +37,7 @@ from autograder.isolation.worker import layout, running, wire
 from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for, without_bfloat16
 from autograder.judging.exercise import Arguments, Exercise, upcast
-from autograder.judging.judge import Failure, broken_terms, calls_of, judge, read_case, verdict_from
+from autograder.judging.judge import Failure, broken_terms, calls_of, judge, read_case, telling, verdict_from
 from autograder.judging.program import Cell, build_program, defining, names_bound, names_read, parsed
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.kernels import measure
@@ -109,8 +109,8 @@ def check(name: str) -> None:
         cells, _ = _cells(namespace, course, lesson)
         used = names_read(exercise.needs, cells, found[-1]) if (found := defining(exercise.name, cells)) else []
         verdict = report.with_own(verdict, used)
-    first = min(failures, default=None)
-    picture = "" if first is None else _picture(exercise, cases[first], results[first][1])
+    told = telling(failures) if failures else None
+    picture = "" if told is None else _picture(exercise, cases[told], results[told][1])
     show(verdict, picture)
     _keep(verdict, namespace)
     if verdict.outcome is not Outcome.PASSED:

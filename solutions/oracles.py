@@ -540,6 +540,44 @@ NOT_RESCALED = (
     ),
 )
 
+OF_A_STEP = (  # the mistakes of every decode step, however its tokens are read
+    ROPE_MISSING,
+    Mistake(
+        "latent product missing",
+        "the scores lack q_latent · c_kv: the second tl.dot adds to what the first gave, as its third argument",
+        decoded_with(lambda a: {"q_latent": 0 * a["q_latent"]}),
+    ),
+    SCALE_MISSING,
+    Mistake(
+        "scale twice",
+        "the scores are multiplied by scale twice: once, where both products are added up",
+        decoded_with(lambda a: {"scale": a["scale"] ** 2}),
+    ),
+    SCALE_OF_THE_LATENT,
+    Mistake(
+        "scale of the RoPE product alone",
+        "only q_rope · k_rope is multiplied by scale: it belongs to the sum of both products",
+        decoded_with(lambda a: {"q_latent": a["q_latent"] / a["scale"]}),
+    ),
+    Mistake(
+        "scale of the latent product alone",
+        "only q_latent · c_kv is multiplied by scale: it belongs to the sum of both products",
+        decoded_with(lambda a: {"q_rope": a["q_rope"] / a["scale"]}),
+    ),
+    Mistake(
+        "scale of the latent product twice",
+        "q_latent · c_kv is multiplied by scale twice: once, where both products are added up",
+        decoded_with(lambda a: {"q_latent": a["q_latent"] * a["scale"]}),
+    ),
+    NOT_NORMALISED,
+    DECODED_IN_BASE_2,
+    LSE_WITHOUT_MAXIMUM,
+    SUM_TO_BASE_2,
+    LSE_IS_MAXIMUM,
+    *POWERS_OF_2,
+    *NOT_RESCALED,
+)
+
 
 def maximum_not_kept(block: int) -> Oracle:
     """Return online softmax in blocks of tokens whose maximum stays −inf from block to block."""

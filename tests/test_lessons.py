@@ -1,14 +1,16 @@
 """The lessons as students and the grader meet them."""
 
+import dis
 import itertools
 import re
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
 
 import nbformat
 import pytest
 import torch
+from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 
 from autograder.classroom.database import MARK
@@ -210,6 +212,34 @@ def test_the_bars_of_speed_are_published(name):
 
 
 @pytest.mark.thorough(but=2)
+def _names(code):
+    """Return the names that a cell reads and has not set before, and those that it sets."""
+    read, put = set(), set()
+    for step in dis.get_instructions(code):
+        if step.opname == "STORE_NAME":
+            put.add(step.argval)
+        elif step.opname == "LOAD_NAME" and step.argval not in put:
+            read.add(step.argval)
+    waiting = [code]
+    while waiting:
+        inner = [each for each in waiting.pop().co_consts if isinstance(each, CodeType)]
+        waiting += inner
+        steps = (step for each in inner for step in dis.get_instructions(each))
+        read |= {step.argval for step in steps if step.opname == "LOAD_GLOBAL"} - put
+    return read, put
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_cell_that_is_run_again_reads_what_it_read_before(name):
+    """Who mends an exercise late runs a figure again, when all cells behind it have run."""
+    sources = [cell.source for cell in COURSE.lesson(name).notebook.cells if cell.cell_type == "code"]
+    python = TransformerManager().transform_cell
+    cells = [_names(compile(python(without_marks(source)), name, "exec")) for source in sources]
+    for n, (read, _) in enumerate(cells):
+        before, later = (set().union(*(put for _, put in part)) for part in (cells[:n], cells[n + 1 :]))
+        assert not read & before & later, sources[n]
+
+
 @pytest.mark.parametrize("name", LESSONS)
 def test_the_solution_notebook_runs_from_top_to_bottom(name, tmp_path):
     notebook = nbformat.from_dict(COURSE.lesson(name).notebook)

@@ -17,6 +17,7 @@ from autograder.judging.formula import Answer, explained
 
 ROW_FACTOR = 10.0
 REFUSED = "ValueError"  # how begins what a session (see `isolation.worker.running`) gives for a step that raised it
+EVERYWHERE = "; in all calls "
 ZERO = {  # what to look for where a result is 0 throughout, of a kernel and of operations of torch
     True: "is the store reached, its mask true, and what a function returns kept, as in acc = tl.dot(x, y, acc)?",
     False: "what is computed does not reach it",
@@ -38,6 +39,11 @@ class Difference:
     unnamed: str | None = None
 
     @property
+    def unexplained(self) -> bool:
+        """Whether values are wrong, and nothing says why."""
+        return self.error is not None and self.mistake is None and EVERYWHERE not in self.reason
+
+    @property
     def plain(self) -> str:
         return self.unnamed or self.reason
 
@@ -55,7 +61,7 @@ def assess(exercise: Exercise, arguments: Arguments, result: Any, calls: Calls |
         wrong = exercise.consistent(result, **arguments) if exercise.consistent else None
         return Difference(wrong) if wrong else _other_dtype(exercise, arguments, result)
     if calls and calls.zero(found.where):
-        return replace(found, reason=f"{found.reason}; in all calls it is 0 throughout: {ZERO[exercise.kernel]}")
+        return replace(found, reason=f"{found.reason}{EVERYWHERE}it is 0 throughout: {ZERO[exercise.kernel]}")
     fitting = (
         each
         for each in exercise.mistakes
@@ -69,7 +75,7 @@ def assess(exercise: Exercise, arguments: Arguments, result: Any, calls: Calls |
     if named := _in_one_entry(exercise, arguments, result, expected, tolerance, calls):
         return named
     how = calls.explained(_wrong_entry(result, expected, tolerance)) if calls and ";" not in found.reason else None
-    return replace(found, reason=f"{found.reason}; in all calls {how}") if how else found
+    return replace(found, reason=f"{found.reason}{EVERYWHERE}{how}") if how else found
 
 
 class Calls:
@@ -339,7 +345,8 @@ def _sequence(
     if not isinstance(result, list | tuple):
         listable = isinstance(result, torch.Tensor) and isinstance(expected, list) and whole
         listed = ": .tolist() makes a list of it" if listable else ""
-        got = f"{f'{whole} is' if whole else 'the function returned'} {_kind(result)}"
+        kind = _kind(result).replace("a tensor", "an array or a tensor") if listable else _kind(result)
+        got = f"{f'{whole} is' if whole else 'the function returned'} {kind}"
         return Difference(f"{got}, expected {form}{listed}")
     if len(result) != len(expected):
         has = f"{whole} has" if whole else "the function returned"

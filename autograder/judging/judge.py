@@ -48,12 +48,13 @@ OF_ITS_OWN = "{} is returned as a tensor of its own: write into the one that is 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a case was not passed."""
+    """Why a case was not passed. `unexplained` says that numbers are wrong, and not why."""
 
     outcome: Outcome
     reason: str
     mistake: str | None = None
     case: str = ""
+    unexplained: bool = False
 
 
 Messages = dict[int, dict[str, Any]]  # by number of the case
@@ -268,7 +269,7 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any], calls: Ca
     if "has NaN in" in found.plain and not exercise.kernel and not found.mistake:
         return Failure(Outcome.WRONG, f"{one_line(found.reason, 1000)}: {_nan_from(case)}", case=str(case))
     if not exercise.kernel or not strange or (found.mistake and not made):
-        return Failure(Outcome.WRONG, one_line(found.reason, 1000), found.mistake, str(case))
+        return Failure(Outcome.WRONG, one_line(found.reason, 1000), found.mistake, str(case), found.unexplained)
     reason = f"{one_line(found.plain, 1000)}: {one_line(_source_of(exercise, case, message, found), 500)}"
     return Failure(Outcome.WRONG, reason, case=str(case))
 
@@ -396,6 +397,14 @@ def _read_error(exercise: Exercise, error: Any, refuses: bool = False) -> Failur
     return Failure(Outcome.ERROR, reason + (STANDS_IN.format(stands_in) if stands_in else ""))
 
 
+def telling(failures: Mapping[int, Failure]) -> int:
+    """Return the number of the case whose failure tells most: the first, or the first that explains its numbers."""
+    first = min(failures)
+    if not failures[first].unexplained:
+        return first
+    return min((n for n, failure in failures.items() if failure.mistake), default=first)
+
+
 def verdict_from(
     exercise: Exercise, cases: Sequence[Case], failures: dict[int, Failure], notes: Sequence[str] = ()
 ) -> Verdict:
@@ -411,7 +420,7 @@ def verdict_from(
     score = sum(part.score for part in parts)
     if not failures:
         return Verdict(exercise.name, exercise.points, score, Outcome.PASSED, parts=tuple(parts))
-    worst = failures[min(failures)]
+    worst = failures[telling(failures)]
     outcome = Outcome.PARTIAL if score and worst.outcome is Outcome.WRONG else worst.outcome
     reason = f"{worst.reason} (at {worst.case})" if worst.case else worst.reason
     return Verdict(exercise.name, exercise.points, score, outcome, reason, worst.mistake, tuple(parts), tuple(notes))

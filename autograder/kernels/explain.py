@@ -29,6 +29,10 @@ from mla_ref.hardware.cost import Cost
 
 FEW = 8  # numbers of a constant
 KEPT = "the result is no tensor of this call: is it one that an earlier call returned?"
+COPIED = (
+    "reshape, flatten and contiguous copy what does not lie side by side, and what a kernel writes to a copy is lost; "
+    "pass the tensor itself, and its strides"
+)
 PLAIN, DATA = "plain", "data"  # what a storage holds: numbers that are known beforehand, or what comes from data
 
 
@@ -136,6 +140,8 @@ class _Flow:
         if not counts:
             of = "from data" if held - {PLAIN} else "with floats"
             what = f"torch computes {of} outside the kernels: `{event['op'][0].strip('_')}`{where}"
+            if event["op"][0] == "clone" and where and "clone" not in where:
+                what = f"torch copies outside the kernels{where}: {COPIED}"
             self.holds.update(dict.fromkeys(targets, what))
             self.changed |= {self.storages[n]["input"] for n in targets if "input" in self.storages[n]}
         else:

@@ -685,13 +685,14 @@ def copying_attention(q, k, v):
     return attention(q, k, v)
 
 
-H, Dh, T = 32, 64, 4096
-for G in (32, 8, 1):
-    q, k, v = torch.randn(1, 1, H, Dh), torch.randn(1, T, G, Dh), torch.randn(1, T, G, Dh)
-    cost = predict_decode_cost(1, T, H, G, Dh, itemsize=4)
+heads, width, context = 32, 64, 4096
+for groups in (32, 8, 1):
+    q = torch.randn(1, 1, heads, width)
+    k, v = torch.randn(1, context, groups, width), torch.randn(1, context, groups, width)
+    cost = predict_decode_cost(1, context, heads, groups, width, itemsize=4)
     yours, copying = (bench(partial(f, q, k, v), repeat=9).median for f in (grouped_attention, copying_attention))
     print(
-        f"G = {G:2}: {cost['intensity']:4.1f} FLOP/byte, {cost['bytes'] / 1e6:4.1f} MB, floor "
+        f"G = {groups:2}: {cost['intensity']:4.1f} FLOP/byte, {cost['bytes'] / 1e6:4.1f} MB, floor "
         f"{cost['bytes'] / bandwidth * 1e3:5.2f} ms, yours {yours * 1e3:5.2f} ms, copying {copying * 1e3:5.2f} ms"
     )
 
@@ -713,13 +714,13 @@ from mla_ref.hardware.cost import Cost
 
 h100 = DEVICES["h100"]
 points = {}
-for kind, G in (("MHA", 128), ("GQA", 8), ("MQA", 1)):
-    cost = predict_decode_cost(8, 4096, num_heads=128, num_kv_heads=G, head_dim=128, itemsize=2)
+for kind, groups in (("MHA", 128), ("GQA", 8), ("MQA", 1)):
+    cost = predict_decode_cost(8, 4096, num_heads=128, num_kv_heads=groups, head_dim=128, itemsize=2)
     work = Cost(bytes=cost["bytes"], flops=cost["flops"])
-    points[f"{kind}, G = {G}"] = work
+    points[f"{kind}, G = {groups}"] = work
     memory_us, compute_us = work.memory_time(h100) * 1e6, work.compute_time(h100) * 1e6
     print(
-        f"{kind}, G = {G:3}: {work.intensity:3.0f} FLOP/byte, memory {memory_us:5.1f} µs, "
+        f"{kind}, G = {groups:3}: {work.intensity:3.0f} FLOP/byte, memory {memory_us:5.1f} µs, "
         f"arithmetic {compute_us:3.1f} µs, bound by {work.bound(h100)}; "
         f"61 layers {61 * work.time(h100) * 1e3:5.2f} ms"
     )

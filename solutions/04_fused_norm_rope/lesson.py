@@ -1095,11 +1095,11 @@ def traffic(function, **arguments):
 
 
 report, gpu, batch, context = MLAConfig.preset("report"), DEVICES["rtx4090"], 4, 4096
-H, Dr, tokens = report.num_attention_heads, report.qk_rope_head_dim, batch * context
+heads, rope_width, tokens = report.num_attention_heads, report.qk_rope_head_dim, batch * context
 layer = tokens / 1.53e5  # seconds
 widths = [report.q_lora_rank, report.kv_lora_rank]
-angles = {name: empty(context, Dr // 2, dtype=torch.float32) for name in ("cos", "sin")}
-rotated = [empty(batch, context, heads, Dr) for heads in (H, 1)]  # query, shared key
+angles = {name: empty(context, rope_width // 2, dtype=torch.float32) for name in ("cos", "sin")}
+rotated = [empty(batch, context, count, rope_width) for count in (heads, 1)]  # query, shared key
 eager_norms = sum(traffic(eager_rms_norm, x=empty(tokens, width), weight=empty(width), eps=1e-6) for width in widths)
 eager_ropes = sum(traffic(complex_rope, x=x, **angles) for x in rotated)
 
@@ -1107,12 +1107,12 @@ print(f"one pass of the layer: {layer * 1e3:.0f} ms; your guess for the norms: {
 print("                             eager    fused  share of layer  gain by bytes  published")
 for part, eager, fused, gain in (
     ("two norms", eager_norms, 4 * tokens * sum(widths), "0.25%"),
-    ("RoPE, query and key", eager_ropes, 4 * tokens * (H + 1) * Dr, "0.61%"),
+    ("RoPE, query and key", eager_ropes, 4 * tokens * (heads + 1) * rope_width, "0.61%"),
 ):
     share, saved = (count / gpu.bandwidth() / layer for count in (eager, eager - fused))
     print(f"{part:26} {eager / 1e9:4.2f} GB  {fused / 1e9:4.2f} GB {share:15.2%} {saved / (1 - saved):14.2%}"
           f" {gain:>10}")
-scores = batch * H * context**2
+scores = batch * heads * context**2
 print(f"\nattention scores: {scores / 1e9:.2f} G numbers; "
       f"writing them once in 16 bits and reading them back moves {4 * scores / 1e9:.1f} GB")
 

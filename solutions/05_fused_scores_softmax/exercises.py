@@ -54,6 +54,17 @@ def _masks_where_added(itemsize: int, S: int, T: int, **sizes: int) -> dict[str,
     return right | {name: right[name] + S * T * itemsize for name in ("eager_bytes", "score_fused_bytes")}
 
 
+def _operands_counted(fused: Sequence[str]) -> Callable[..., Any]:
+    """Return an oracle that counts what the products read: queries and cache, in `eager_bytes` and in `fused`."""
+
+    def oracle(B: int, S: int, H: int, T: int, R: int, Dr: int, itemsize: int) -> dict[str, float]:
+        right = _traffic(PASSES)(B, S, H, T, R, Dr, itemsize=itemsize)
+        operands = B * (S * H + T) * (R + Dr) * itemsize
+        return right | {name: right[name] + operands for name in ("eager_bytes", *fused)}
+
+    return oracle
+
+
 def _cache_per_head(B: int, S: int, H: int, T: int, R: int, Dr: int, itemsize: int) -> dict[str, float]:
     right = _traffic(PASSES)(B, S, H, T, R, Dr, itemsize=itemsize)
     return {**right, "cache_bytes": H * right["cache_bytes"]}
@@ -112,6 +123,14 @@ PREDICT_BYTES = Exercise(
         ),
         Mistake("mask counted", MASK_COUNTED, _mask_counted),
         Mistake("mask counted where it is added", MASK_COUNTED, _masks_where_added),
+        *(
+            Mistake(
+                "operands counted",
+                "queries and cache are counted: only what has the size of the scores, [B, S, H, T], is",
+                _operands_counted(fused),
+            )
+            for fused in ((), ("softmax_fused_bytes",), tuple(PASSES))
+        ),
         Mistake(
             "sum reads one",
             "eager_scores lacks a pass: the sum reads both products and writes, the scale reads and writes",
@@ -202,6 +221,16 @@ def _first_block(block: int) -> Callable[..., Tensor]:
 def _doubled(turns: Tensor) -> Tensor:
     """Return how often a column counts, by its turn, where each turn adds the accumulator once more."""
     return 2.0 ** (turns.max() - turns)
+
+
+def _scaled_in_turns(block: int) -> Callable[..., Tensor]:
+    """Return an oracle that multiplies the accumulator by scale in every turn of the loop over K."""
+
+    def oracle(x: Tensor, y: Tensor, scale: float) -> Tensor:
+        turns = torch.arange(x.shape[1]) // block
+        return _matmul(x * scale ** (turns.max() - turns), y, scale)
+
+    return oracle
 
 
 def _added_twice(block: int) -> Callable[..., Tensor]:
@@ -308,6 +337,14 @@ MATMUL = Exercise(
             lambda x, y, scale: _matmul(x[:, 64:], y[:, 64:], scale) if x.shape[1] > 64 else _matmul(x, y, scale),
         ),
         *_twice(_added_twice),
+        *(
+            Mistake(
+                "scaled in every turn",
+                "the accumulator is multiplied by scale in every turn of the loop over K: once is enough, behind it",
+                _scaled_in_turns(block),
+            )
+            for block in (16, 32, 64, 128)
+        ),
         *FIRST_BLOCK,
         Mistake("TF32", IN_TF32, lambda x, y, scale: _matmul(_cut(x), _cut(y), scale)),
         Mistake("float16 accumulator", FLOAT16_SUM, _overflowing(_matmul)),
@@ -377,8 +414,9 @@ def _none(Dn: int, R: int, Dr: int) -> float:
 _right_scores = _scores()
 
 
-def _first_cache(q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, Dn: int) -> Tensor:
-    return _right_scores(q_latent, q_rope, c_kv[:1].expand_as(c_kv), k_rope[:1].expand_as(k_rope), Dn)
+def _first_cache(*names: str) -> Callable[..., Tensor]:
+    """Return an oracle in which every sequence meets these tensors of sequence 0."""
+    return lambda **given: _right_scores(**given | {name: given[name][:1].expand_as(given[name]) for name in names})
 
 
 def _rows_by_head(q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, Dn: int) -> Tensor:
@@ -486,10 +524,17 @@ SCORE = Exercise(
             "a width that is smaller than a turn of the loop adds nothing: it needs a turn for the tail, masked",
             _scores(_none),
         ),
-        Mistake(
-            "cache of sequence 0",
-            "every sequence meets the cache of sequence 0: that of sequence b begins at b·T·R",
-            _first_cache,
+        *(
+            Mistake(
+                "cache of sequence 0",
+                f"every sequence meets the {what} of sequence 0: those of sequence b begin at {where}",
+                _first_cache(*names),
+            )
+            for what, where, names in (
+                ("latents and rotated keys", "row b·T", ("c_kv", "k_rope")),
+                ("latents", "b·T·R", ("c_kv",)),
+                ("rotated keys", "b·T·Dr", ("k_rope",)),
+            )
         ),
         *_twice(_scores_added_twice),
         Mistake(
@@ -673,6 +718,7 @@ def _softmax_floor(lens: Sequence[int], S: int, H: int, T: int, dtype: torch.dty
 
 
 NOTHING_SEEN = "rows that see nothing are NaN (0/0, or −inf minus −inf): expected zeros"
+COUNTED = "places that are not seen, or beyond T, count as scores of 0, or of another number: load them as -inf"
 LATE_MASK = "the maximum is taken over positions that are not seen: mask first, with -inf"
 # Where a sum of 0 is replaced by 1 the weights are 0, and NaN elsewhere.
 FROM_0 = tuple(
@@ -792,11 +838,7 @@ SOFTMAX = Exercise(
             "the weights of the heads add up to 1, expected those of the T positions of a row",
             _over_heads,
         ),
-        Mistake(
-            "block counted",
-            "places that are not seen, or beyond T, count as scores of 0, or of another number: load them as -inf",
-            _block_counted,
-        ),
+        Mistake("block counted", COUNTED, _block_counted),
         *FROM_0,
         Mistake(
             "mask added",
@@ -881,6 +923,27 @@ def _own_maxima(scores: Tensor, seq_lens: Tensor, rescaled: bool = True, running
         l_i = torch.where(visited, l_i * alpha + total * (own - m_new).exp(), l_i)
         m_i = torch.where(visited, own, m_i)
     return ((hidden - m_i).exp() / l_i).where(limits > 0, 0.0)
+
+
+def _zeros_counted(to: str, written: bool) -> Callable[..., Tensor]:
+    """Return an oracle in which places that are not seen are scores of 0.
+
+    In maximum and sum these are the places up to the last block of what is `seen`, or of all "T", or none. They have a
+    weight of their own where they are `written`.
+    """
+
+    def oracle(scores: Tensor, seq_lens: Tensor) -> Tensor:
+        T, limits = scores.shape[-1], _limits(seq_lens, scores.shape[1])
+        seen = _seen(T, limits)
+        ends = {"seen": limits.clamp(min=0), "T": torch.full_like(limits, T), "": torch.zeros_like(limits)}[to]
+        zeros = (-(-ends // LONG_BLOCK) * LONG_BLOCK - limits.clamp(min=0)).clamp(min=0)[:, :, None, None]
+        lse = torch.logaddexp(
+            scores.masked_fill(~seen, -math.inf).logsumexp(-1, keepdim=True), zeros.to(scores.dtype).log()
+        )
+        lse = lse.masked_fill(lse == -math.inf, 0.0)
+        return (scores.where(seen, 0.0) - lse).exp().where(seen | written, 0.0)
+
+    return oracle
 
 
 def _without_tail(scores: Tensor, seq_lens: Tensor) -> Tensor:
@@ -978,6 +1041,12 @@ LONG = Exercise(
             "maximum of the last block",
             "m_i is the last block's maximum, and no running one: end each turn with m_i = m_new",
             lambda **a: _own_maxima(**a, running=True),
+        ),
+        *(
+            Mistake("block counted", COUNTED, _zeros_counted(to, written))
+            for to in ("seen", "T", "")
+            for written in (True, False)
+            if to or written
         ),
         LENGTHS_IGNORED,
         LENGTH_OF_0,

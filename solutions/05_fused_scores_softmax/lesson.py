@@ -510,12 +510,12 @@ check_speed("attention_score")
 # these shapes the tile alone decides how many they are:
 
 # %%
-B, M, T = 32, 128, 4096
+batch, rows, context = 32, 128, 4096  # B, M, T
 print("tile          bytes asked for   times the distinct ones")
-distinct = 2 * B * (T * 576 + M * 576 + M * T)
+distinct = 2 * batch * (context * 576 + rows * 576 + rows * context)
 for block_m, block_n in ((1, 64), (16, 64), (16, 128), (64, 64), (64, 128), (128, 128)):
-    tiles = B * (M // block_m) * (T // block_n)
-    asked = 2 * (tiles * (block_m + block_n) * 576 + B * M * T)
+    tiles = batch * (rows // block_m) * (context // block_n)
+    asked = 2 * (tiles * (block_m + block_n) * 576 + batch * rows * context)
     print(f"{block_m:4} × {block_n:<4} {asked / 1e6:14,.0f} MB {asked / distinct:17.1f}")
 
 # %% [markdown]
@@ -893,12 +893,13 @@ def my_softmax(scores):
     return masked_softmax(scores, lengths)
 
 
-mine = FusedMLA(layer, score=my_scores, softmax=my_softmax)
+fused_mla = FusedMLA(layer, score=my_scores, softmax=my_softmax)
 x = torch.randn(2, 21, layer.config.hidden_size, device=device, dtype=dtype)
 with torch.no_grad():
     expected, cache = layer(x, impl="naive"), layer.make_cache(2, 21)
     chunks = ((0, 13), (13, 20), (20, 21))  # a prefill, a second chunk of it, a decode step
-    got = torch.cat([mine(x[:, a:b], cache.c_kv, cache.k_rope, mine.step(a, b - a)) for a, b in chunks], 1)
+    got = [fused_mla(x[:, a:b], cache.c_kv, cache.k_rope, fused_mla.step(a, b - a)) for a, b in chunks]
+    got = torch.cat(got, 1)
 print(f"relative difference from the expanded form: {((got - expected).norm() / expected.norm()).item():.1e}")
 
 # %% [markdown]

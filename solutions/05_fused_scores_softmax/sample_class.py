@@ -566,7 +566,7 @@ def masked_softmax(scores, seq_lens):
         expect={
             **says("predict_score_bytes", "the fused kernel alone"),
             **not_right("scaled_matmul", "is the mask missing"),
-            **not_right("attention_score", "the cache of sequence 0"),
+            **not_right("attention_score", "the latents and rotated keys of sequence 0"),
             **not_right("masked_softmax", "query s sees s + 1 positions"),
         },
     ),
@@ -699,6 +699,27 @@ def masked_softmax(scores, seq_lens):
             **not_right("scaled_matmul", "the accumulator is added twice", 1),
             **not_right("attention_score", "the accumulator is added twice"),
             **not_right("long_softmax", "end each turn with m_i = m_new"),
+        },
+    ),
+    Submission(
+        "udo",
+        "operands counted, scales in every turn, one sequence's latents for all, 0 for what is not seen",
+        patches=(
+            replace(
+                "predict_score_bytes",
+                " | {",
+                ' | {"eager_bytes": 11 * one_pass + B * (S * H + T) * (R + Dr) * itemsize} | {',
+            ),
+            replace("scaled_matmul", DOT, DOT.replace("acc =", "acc = scale *")),
+            replace("scaled_matmul", "acc * scale, mask", "acc, mask"),
+            replace("attention_score", "c_kv_ptr + b * T * R", "c_kv_ptr"),
+            replace("long_softmax", 'other=float("-inf")', "other=0.0"),
+        ),
+        expect={
+            **says("predict_score_bytes", "queries and cache are counted"),
+            **not_right("scaled_matmul", "once is enough", 1),
+            **not_right("attention_score", "meets the latents of sequence 0"),
+            **not_right("long_softmax", "load them as -inf"),
         },
     ),
     Submission(

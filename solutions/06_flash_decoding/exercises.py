@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,18 +17,15 @@ from mla_ref.hardware.cost import Cost
 
 from ..drawing import BF16, FAR_BELOW_0, FLOAT, HALF, as_given, set_level
 from ..oracles import (
+    BLOCKS,
     DECODED_IN_BASE_2,
     INF,
     LENGTH_OF_0,
-    LSE_IS_MAXIMUM,
-    LSE_WITHOUT_MAXIMUM,
     NOT_NORMALISED,
-    NOT_RESCALED,
-    POWERS_OF_2,
+    OF_A_STEP,
     ROPE_MISSING,
     SCALE_MISSING,
     SCALE_OF_THE_LATENT,
-    SUM_TO_BASE_2,
     after,
     blockwise,
     decode_floor,
@@ -378,14 +376,7 @@ DECODE = Exercise(
     returns=("out", "lse"),
     like=("q_latent", torch.float32),
     mistakes=(
-        ROPE_MISSING,
-        SCALE_MISSING,
-        Mistake(
-            "scale twice",
-            "the scores are multiplied by scale twice: once, where both products are added up",
-            decoded_with(lambda a: {"scale": a["scale"] ** 2}),
-        ),
-        SCALE_OF_THE_LATENT,
+        *OF_A_STEP,
         Mistake(
             "lengths ignored",
             "all T places count: sequence b has seq_lens[b] tokens, what lies behind them is old",
@@ -404,32 +395,11 @@ DECODE = Exercise(
                 ("rotated keys", ("k_rope",)),
             )
         ),
-        Mistake(
-            "latent product missing",
-            "the scores lack q_latent · c_kv: the second tl.dot adds to what the first gave, as its third argument",
-            decoded_with(lambda a: {"q_latent": 0 * a["q_latent"]}),
-        ),
         *in_blocks(
             "tail left out",
             "tokens behind the last whole block are left out: the loop needs a turn for the tail, masked",
             lambda block: decoded_with(lambda a: {"seq_lens": a["seq_lens"] // block * block}),
         ),
-        NOT_NORMALISED,
-        DECODED_IN_BASE_2,
-        LSE_WITHOUT_MAXIMUM,
-        Mistake(
-            "scale of the RoPE product alone",
-            "only q_rope · k_rope is multiplied by scale: it belongs to the sum of both products",
-            decoded_with(lambda a: {"q_latent": a["q_latent"] / a["scale"]}),
-        ),
-        Mistake(
-            "scale of the latent product alone",
-            "only q_latent · c_kv is multiplied by scale: it belongs to the sum of both products",
-            decoded_with(lambda a: {"q_rope": a["q_rope"] / a["scale"]}),
-        ),
-        SUM_TO_BASE_2,
-        LSE_IS_MAXIMUM,
-        *POWERS_OF_2,
         *empty_mistakes("a sequence of length 0", decoded),
         Mistake("NaN behind the length", NAN_BEYOND, _nan_loaded(decoded)),
         *in_blocks(
@@ -438,7 +408,6 @@ DECODE = Exercise(
             "m_i = m_new",
             maximum_not_kept,
         ),
-        *NOT_RESCALED,
         *in_blocks("tail unmasked", TAIL, lambda block: blockwise(block, tail=False)),
         finite_mask(decoded),
     ),
@@ -548,6 +517,34 @@ def _up_to_block(block: int) -> Bounds:
     return bounds
 
 
+def _whole_blocks(block: int) -> Bounds:
+    def bounds(length: int, T: int, num_splits: int, split: int) -> tuple[int, int]:
+        share = -(-length // (num_splits * block)) * block
+        return min(split * share, length), min((split + 1) * share, length)
+
+    return bounds
+
+
+def _in_turn(block: int) -> Callable[..., Any]:
+    """Return an oracle in which the splits take blocks of tokens in turn."""
+
+    def oracle(c_kv: Tensor, k_rope: Tensor, seq_lens: Tensor, num_splits: int, **given: Any) -> tuple[Tensor, ...]:
+        token, parts = torch.arange(c_kv.shape[1]), []
+        for split in range(num_splits):
+            taken = token // block % num_splits == split
+            count = (taken & (token < seq_lens[:, None])).sum(1)
+            order = (~taken).long().argsort(stable=True)  # its own come first
+            parts.append(decoded(c_kv=c_kv[:, order], k_rope=k_rope[:, order], seq_lens=count, **given))
+        return tuple(torch.stack(each) for each in zip(*parts, strict=True))
+
+    return oracle
+
+
+def _by_sequence(out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Change the layout: the parts of a sequence one after the other."""
+    return out.transpose(0, 1).reshape(out.shape), lse.transpose(0, 1).reshape(lse.shape)
+
+
 def _eager_splits(
     q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, seq_lens: Tensor, scale: float, num_splits: int
 ) -> tuple[Tensor, Tensor]:
@@ -586,19 +583,12 @@ def _nan_splits(block: int) -> Callable[..., Any]:
 
 
 OF_A_PART = (
-    ROPE_MISSING,
-    SCALE_MISSING,
-    SCALE_OF_THE_LATENT,
+    *(each for each in OF_A_STEP if each is not NOT_NORMALISED),
     replace(
         NOT_NORMALISED,
         name="partials not normalised",
         message="partial_out is not divided by its sum of weights: the combine takes results that are normalised",
     ),
-    DECODED_IN_BASE_2,
-    LSE_WITHOUT_MAXIMUM,
-    LSE_IS_MAXIMUM,
-    *POWERS_OF_2,
-    *NOT_RESCALED,
 )
 
 SPLIT = Exercise(
@@ -670,9 +660,18 @@ SPLIT = Exercise(
                 "shared out in another way",
                 "the tokens are shared out in another way: split i has those from i · share up to (i + 1) · share, "
                 "with share = ceil(length / num_splits), so that the last splits have fewer, or none",
-                _split_by(bounds),
+                oracle,
             )
-            for bounds in (_rest_to_the_last, _rest_to_the_first, _proportional)
+            for oracle in (
+                *map(_split_by, (_rest_to_the_last, _rest_to_the_first, _proportional, *map(_whole_blocks, BLOCKS))),
+                *map(_in_turn, (1, *BLOCKS)),
+            )
+        ),
+        Mistake(
+            "parts by sequence",
+            "the parts of a sequence lie one after the other: partial_out is [num_splits, B, H, R], so that those of "
+            "split i and sequence b begin at row (i · B + b) · H",
+            after(_splits, _by_sequence),
         ),
         Mistake(
             "last token lost",
@@ -925,10 +924,14 @@ def _factor(q_len: int, H: int) -> int:
     return max((f for f in range(1, q_len + 1) if q_len % f == 0 and H * f <= 128), default=1)
 
 
-def _fold(factor: Callable[[int, int], int] = _factor, reads: Callable[[int, int, int], float] | None = None) -> Any:
+def _fold(
+    factor: Callable[[int, int], int] = _factor,
+    reads: Callable[[int, int, int], float] | None = None,
+    rows: Callable[[int, int], int] = operator.mul,
+) -> Any:
     def oracle(q_len: int, H: int) -> dict[str, float]:
         f = factor(q_len, H)
-        return {"factor": f, "rows": H * f, "cache_reads": reads(q_len, H, f) if reads else q_len / f}
+        return {"factor": f, "rows": rows(H, f), "cache_reads": reads(q_len, H, f) if reads else q_len / f}
 
     return oracle
 
@@ -973,6 +976,20 @@ PREDICT_FOLD = Exercise(
             "factor that does not divide",
             "factor is the most tokens that fit: it must divide q_len as well, so that all groups are alike",
             _fold(lambda q_len, H: min(q_len, 128 // H)),
+        ),
+        Mistake(
+            "powers of 2",
+            "factor is a power of 2: any divisor of q_len will do, if factor · H is 128 at most",
+            _fold(
+                lambda q_len, H: max(
+                    (f for f in (1, 2, 4, 8, 16, 32, 64, 128) if q_len % f == 0 and H * f <= 128), default=1
+                )
+            ),
+        ),
+        Mistake(
+            "rows of the block",
+            "rows are those of a block of 128: of these factor · H are in use",
+            _fold(rows=lambda H, f: 128),
         ),
         Mistake(
             "limit excluded",

@@ -10,6 +10,7 @@ from autograder.course.sample import (
     replace,
     rewrite,
     says,
+    slip,
     slow,
     unfinished,
 )
@@ -53,6 +54,9 @@ def one_split(
     offs_r, offs_d = tl.arange(0, R), tl.arange(0, DR)
 """
 FACTOR = "max(f for f in range(1, q_len + 1) if q_len % f == 0 and H * f <= 128)"
+BEYOND_P = 'mask=offs_p < P, other=float("-inf")'
+DOT = "qk = tl.dot(q_latent, tl.trans(c_kv))"
+PART = "part = split.to(tl.int64) * B * H + row"
 KERNELS = ("latent_decode", "split_decode", "combine_splits", "folded_decode")
 
 
@@ -634,6 +638,21 @@ def into_state(peak, total, acc, scores, values):
                 (("split_decode", f"{SHARE}\n{END}", REST_TO_THE_LAST, "shared out in another way", 1),),
                 (("split_decode", "tl.load(seq_lens_ptr + b)", "T", "all T places are split", 1),),
                 (
+                    ("latent_decode", DOT, f"{DOT} * scale", "q_latent · c_kv is multiplied by scale twice", 0),
+                    ("split_decode", DOT, f"{DOT} * scale", "q_latent · c_kv is multiplied by scale twice", 0),
+                ),
+                (("split_decode", "k_rope), qk) * scale", "k_rope)) * scale", "lack q_latent · c_kv", 0),),
+                (("split_decode", "qk) * scale", "qk) * scale * scale", "scores are multiplied by scale twice", 0),),
+                (("split_decode", "k_rope), qk) * scale", "k_rope)) * scale + qk", "only q_rope · k_rope", 0),),
+                (("split_decode", "k_rope), qk) * scale", "k_rope), qk * scale)", "only q_latent · c_kv", 0),),
+                (("split_decode", "m_i + tl.log(l_i)", "m_i + tl.log2(l_i)", "a maximum that is natural", 0),),
+                (("split_decode", PART, "part = (b * num_splits + split) * H + offs_h", "one after the other", 0),),
+                (("split_decode", SHARE, f"{SHARE}\n    share = tl.cdiv(share, 64) * 64", "in another way", 0),),
+                (
+                    ("split_decode", RANGE, "range(split * BLOCK_N, end, num_splits * BLOCK_N)", "in another way", 0),
+                    ("split_decode", END, "    end = length\n", "in another way", 0),
+                ),
+                (
                     (
                         "split_decode",
                         "    partial_out =",
@@ -645,6 +664,19 @@ def into_state(peak, total, acc, scores, values):
             )
         )
     ),
+    slip(
+        "wolf",
+        "0 for the lse of splits that there are not",
+        "combine_splits",
+        {BEYOND_P: BEYOND_P.replace('float("-inf")', "0.0")},
+        "where the mask of that load is false it gives `other`",
+        1,
+        told=not_right,
+    ),
+    slip(
+        "xul", "powers of 2", "predict_fold", {"q_len % f == 0 and": "q_len % f == f & (f - 1) == 0 and"}, "a power", 1
+    ),
+    slip("yul", "rows of 128", "predict_fold", {'"rows": H * factor': '"rows": 128'}, "of a block of 128", 1),
     *(
         Submission(
             f"walter{n}",

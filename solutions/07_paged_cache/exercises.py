@@ -19,10 +19,7 @@ from mla_ref.hardware.cost import Cost
 
 from ..drawing import BF16, FAR_BELOW_0, HALF, set_level
 from ..oracles import (
-    DECODED_IN_BASE_2,
-    NOT_RESCALED,
-    ROPE_MISSING,
-    SCALE_OF_THE_LATENT,
+    OF_A_STEP,
     decode_floor,
     eager_decode,
     empty_mistakes,
@@ -57,6 +54,7 @@ def _pages(
     percent: bool = False,
     used: bool = False,
     full: bool = False,
+    held: bool = False,
 ) -> dict[str, float]:
     """Return the right numbers. Each keyword puts a wrong one in place of a right one."""
     count, tokens, preallocated = pages(lengths, page_size), sum(lengths), max_batch * max_seq_len
@@ -66,7 +64,7 @@ def _pages(
         "empty_slots": slots - tokens,
         "saving": (100 if percent else 1) * abs((not used) - (tokens if by_tokens else slots) / preallocated),
         "page_bytes": (tokens if full else slots) * token_bytes,
-        "preallocated_bytes": preallocated * token_bytes,
+        "preallocated_bytes": (len(lengths) * max_seq_len if held else preallocated) * token_bytes,
     }
 
 
@@ -116,6 +114,15 @@ PREDICT = Exercise(
             "tokens in place of slots",
             "saving compares tokens: a page counts whole, with its empty slots (equation 18)",
             by_tokens=True,
+        ),
+        *(
+            _pages_slip(
+                "sequences there are",
+                "the sequences there are count as preallocated: a preallocated cache has room for max_batch of them, "
+                "max_seq_len tokens each",
+                slip,
+            )
+            for slip in (lambda **_: {"held": True}, lambda lengths, **_: {"max_batch": len(lengths)})
         ),
         _pages_slip("per cent", "saving is in per cent: expected is a fraction, as equation 17 gives it", percent=True),
         _pages_slip("share in use", "saving is the share that is used: expected 1 less this share", used=True),
@@ -562,6 +569,12 @@ def _slot_of_new(table: Tensor, b: int, token: Tensor, start: int, size: int) ->
     return _row(table, b, token, start, size)[0], token % size
 
 
+def _exchanged(table: Tensor, b: int, token: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
+    """The rest is taken for the entry, and the quotient for the slot."""
+    position = start + token
+    return table[b, (position % size).clamp(max=table.shape[1] - 1)].long(), position // size
+
+
 def _start_of_0(oracle: Callable[..., Any]) -> Callable[..., Any]:
     """Every sequence is taken to begin where sequence 0 does."""
     return lambda starts, **given: oracle(starts=starts[:1].expand_as(starts), **given)
@@ -571,6 +584,27 @@ def _in(pages: Tensor, where: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Return a page and a slot that the pool has, wherever a mistake leads."""
     (page, slot), (count, size) = where, pages.shape[:2]
     return (page + slot // size).clamp(0, count - 1), slot % size
+
+
+KeyRow = Callable[[Tensor, Tensor, int, int, int], Tensor]  # page, slot, page_size, R, Dr -> row of the key's pool
+
+
+def _page_of_latents(page: Tensor, slot: Tensor, size: int, R: int, Dr: int) -> Tensor:
+    """The key's page begins where that of the latents would."""
+    return page * size * R // Dr + slot
+
+
+def _slot_of_latents(page: Tensor, slot: Tensor, size: int, R: int, Dr: int) -> Tensor:
+    """The key lies in its page where the latent would."""
+    return page * size + slot * R // Dr
+
+
+def _each_pool(
+    pools: Sequence[Tensor], where: tuple[Tensor, Tensor], key_row: KeyRow | None
+) -> tuple[tuple[Tensor, Tensor], ...]:
+    """Return page and slot in the pool of the latents and in that of the keys, which `key_row` may put elsewhere."""
+    (page, slot), (_, size, R), Dr = where, pools[0].shape, pools[1].shape[-1]
+    return where, _in(pools[1], (0 * page, key_row(page, slot, size, R, Dr))) if key_row else where
 
 
 def _no_table(table: Tensor, b: int, token: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
@@ -617,6 +651,8 @@ STRIDE = (
     "pages are taken to lie side by side, or as those of the other pool: page p begins p · stride(0) words behind the "
     "first, with the stride of its own pool"
 )
+EXCHANGED = "quotient and rest are exchanged: table[position // page_size] is the page, position % page_size the slot"
+KEY_SLOT = "a slot of the rotated keys is counted at R words: slot s begins s · Dr words behind the first of its page"
 INSIDE = "a block of tokens takes one page, and a page ends inside it: look up a page for each token"
 NO_TABLE = "the table is ignored: entry position // page_size of a row holds the page, it is not the page"
 
@@ -775,6 +811,7 @@ OFFSETS = Exercise(
         Mistake("one position too far", ONE_TOO_FAR, _offsets(_next_row)),
         Mistake("slot without modulo", NO_MODULO, _offsets(_whole_position)),
         Mistake("slot without the start", SLOT_OF_NEW, _offsets(_slot_of_new)),
+        Mistake("page and slot exchanged", EXCHANGED, _offsets(_exchanged)),
         Mistake(
             "lengths of the context",
             "lengths[b] is taken for the end of the context: it counts new tokens, s < lengths[b] is real",
@@ -877,6 +914,7 @@ def _updated(
     padded: tuple[bool, bool] = (True, True),
     key: bool = True,
     apart: tuple[bool, bool] = (True, True),
+    key_row: KeyRow | None = None,
 ) -> Any:
     """Return an oracle that writes each token to the page and slot from `look_up`. Without `key` no keys are written.
 
@@ -890,10 +928,11 @@ def _updated(
         S, size, taken = c_kv.shape[1], c_kv_pages.shape[1], _as_taken(apart, block_table)
         pools = tuple(zip((c_kv_pages, k_rope_pages), (c_kv, k_rope), taken, padded, strict=True))[: 1 + key]
         for b, (start, n) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
-            for pages, new, far, more in pools:
+            for n_pool, (pages, new, far, more) in enumerate(pools):
                 token = torch.arange(S if padding and more else n)
                 real = token < n
-                page, slot = _in(c_kv_pages, look_up(block_table, b, token, start, size))
+                where = _in(c_kv_pages, look_up(block_table, b, token, start, size))
+                page, slot = _each_pool((c_kv_pages, k_rope_pages), where, key_row)[n_pool]
                 if padding and not padding[0]:
                     page = page.where(real, 0)
                 rows = new[b, token] * (real[:, None] | bool(padding and padding[1]))
@@ -992,6 +1031,9 @@ UPDATE = Exercise(
         Mistake("one position too far", ONE_TOO_FAR, _updated(_next_row)),
         Mistake("slot without modulo", NO_MODULO, _updated(_whole_position)),
         Mistake("slot without the start", SLOT_OF_NEW, _updated(_slot_of_new)),
+        Mistake("page and slot exchanged", EXCHANGED, _updated(_exchanged)),
+        Mistake("page stride", STRIDE, _updated(key_row=_page_of_latents)),
+        Mistake("slot of the latents", KEY_SLOT, _updated(key_row=_slot_of_latents)),
         *(Mistake("one page for a block", INSIDE, _updated(_one_page(*way))) for way in itertools.product(FEW, BOTH)),
         *(Mistake("page stride", STRIDE, _updated(apart=apart)) for apart in SIDE_BY_SIDE),
         Mistake("table ignored", NO_TABLE, _updated(_no_table)),
@@ -1079,6 +1121,7 @@ def _gathered(
     count: Callable[[int, int], int] = lambda n, size: n,
     page_0: bool = False,
     apart: tuple[bool, bool] = (True, True),
+    key_row: KeyRow | None = None,
 ) -> Any:
     """Return an oracle that reads `count` tokens of each sequence, from the page and slot that `look_up` gives.
 
@@ -1092,8 +1135,9 @@ def _gathered(
             token = torch.arange(min(count(n, size), T))
             page, slot = _in(c_kv_pages, look_up(block_table, b, token, 0, size))
             page = page.where(token < n, 0) if page_0 else page
-            for x, pages, far in zip(out, (c_kv_pages, k_rope_pages), taken, strict=True):
-                x[b, : len(token)] = _read(pages, (page, slot), far)
+            pools = c_kv_pages, k_rope_pages
+            for x, *place in zip(out, pools, _each_pool(pools, (page, slot), key_row), taken, strict=True):
+                x[b, : len(token)] = _read(*place)
         return tuple(out)
 
     return oracle
@@ -1164,6 +1208,9 @@ GATHER = Exercise(
         Mistake("table ignored", NO_TABLE, _gathered(_no_table)),
         Mistake("one position too far", ONE_TOO_FAR, _gathered(_next_row)),
         Mistake("slot without modulo", NO_MODULO, _gathered(_whole_position)),
+        Mistake("page and slot exchanged", EXCHANGED, _gathered(_exchanged)),
+        Mistake("page stride", STRIDE, _gathered(key_row=_page_of_latents)),
+        Mistake("slot of the latents", KEY_SLOT, _gathered(key_row=_slot_of_latents)),
         *(Mistake("one page for a block", INSIDE, _gathered(_one_page(*way))) for way in itertools.product(FEW, BOTH)),
         *(Mistake("page stride", STRIDE, _gathered(apart=apart)) for apart in SIDE_BY_SIDE),
         *(
@@ -1227,6 +1274,7 @@ def _attended(
     block: int = 0,
     step: int = 0,
     apart: tuple[bool, bool] = (True, True),
+    key_row: KeyRow | None = None,
 ) -> Any:
     """Return an oracle that attends to `sight` tokens, at the page and slot that `look_up` gives.
 
@@ -1243,9 +1291,10 @@ def _attended(
                 continue
             where = _in(c_kv_pages, look_up(block_table, b, token, 0, size))
             fill = -len(token) % block if block else 0
+            pools = c_kv_pages, k_rope_pages
             c_kv, k_rope = (
-                torch.nn.functional.pad(_read(pages, where, far), (0, 0, 0, fill))[None]
-                for pages, far in zip((c_kv_pages, k_rope_pages), taken, strict=True)
+                torch.nn.functional.pad(_read(*place), (0, 0, 0, fill))[None]
+                for place in zip(pools, _each_pool(pools, where, key_row), taken, strict=True)
             )
             found = latent_attention(
                 q_latent[b : b + 1, None], q_rope[b : b + 1, None], c_kv, k_rope, scale=scale, causal=False
@@ -1302,6 +1351,16 @@ def _page_behind(block: int, masked: bool) -> LookUp:
     return look_up
 
 
+def _exchanged_in(block: int) -> LookUp:
+    """Rest and quotient are exchanged, for the entry of a block and for the slots of its tokens."""
+
+    def look_up(table: Tensor, b: int, token: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
+        step = min(block, size)
+        return table[b, (token // step * step % size).clamp(max=table.shape[1] - 1)].long(), token // size
+
+    return look_up
+
+
 def _first_page(table: Tensor, b: int, token: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
     return table[b, torch.zeros_like(token)].long(), token % size
 
@@ -1333,7 +1392,6 @@ def _eager_decode(
     return eager_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, scale)
 
 
-STILL_MADE = (ROPE_MISSING, SCALE_OF_THE_LATENT, DECODED_IN_BASE_2, *NOT_RESCALED)
 DECODE_TAIL = (
     "slots behind the last token count: what the last page holds there is old, or a load's 0 whose exp(0) is 1; "
     "mask loads and scores with offs_n < length"
@@ -1407,6 +1465,9 @@ DECODE = Exercise(
         Mistake("table ignored", NO_TABLE, _attended(_no_table)),
         Mistake("past the end of a page", RUNS_ON, _attended(_runs_on)),
         Mistake("slot without modulo", NO_MODULO, _attended(_whole_position)),
+        *_in_blocks("page and slot exchanged", EXCHANGED, lambda block: _attended(_exchanged_in(block))),
+        Mistake("page stride", STRIDE, _attended(key_row=_page_of_latents)),
+        Mistake("slot of the latents", KEY_SLOT, _attended(key_row=_slot_of_latents)),
         *(Mistake("page stride", STRIDE, _attended(apart=apart)) for apart in SIDE_BY_SIDE),
         Mistake("page tail", DECODE_TAIL, _attended(sight=lambda n, size: -(-n // size) * size)),
         Mistake(
@@ -1462,7 +1523,7 @@ DECODE = Exercise(
             for block in BLOCKS[1:]
             for modulo in BOTH
         ),
-        *(replace(each, oracle=_over_rows(each.oracle)) for each in STILL_MADE),
+        *(replace(each, oracle=_over_rows(each.oracle)) for each in OF_A_STEP),
         finite_mask(_attended()),
     ),
     like=("q_latent", torch.float32),

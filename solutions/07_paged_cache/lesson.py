@@ -962,25 +962,30 @@ playground.write("class Cache:\n    ", paged_decode=paged_decode, new=40, device
 # %%
 from mla_ref import bench
 
+
+def timed(B, T):
+    """Return microseconds of decode from pages of 64 in random order, and of a gather with decode from its rows."""
+    table = torch.randperm(B * T // 64, device=device).to(torch.int32).view(B, -1)
+    half = lambda *shape: torch.randn(*shape, device=device).half()
+    query, pages = (half(B, 16, 512) / 8, half(B, 16, 64)), (half(B * T // 64, 64, 512), half(B * T // 64, 64, 64))
+    lens = torch.full((B,), T, dtype=torch.int32, device=device)
+    own = torch.arange(B, dtype=torch.int32, device=device).view(B, 1)
+
+    def direct():
+        return paged_decode(*query, *pages, table, lens, 192**-0.5)
+
+    def by_gather():
+        return paged_decode(*query, *paged_gather(*pages, table, lens, T), own, lens, 192**-0.5)
+
+    return [bench(run).median * 1e6 for run in (direct, by_gather)]
+
+
 if emulated:
     print("kernels are emulated here, and there is nothing to time")
 else:
     print("  B      T   pages of 64    gather, then one page each")
-    for B, T in ((16, 4096), (64, 1024)):
-        table = torch.randperm(B * T // 64, device=device).to(torch.int32).view(B, -1)
-        half = lambda *shape: torch.randn(*shape, device=device).half()
-        query, pages = (half(B, 16, 512) / 8, half(B, 16, 64)), (half(B * T // 64, 64, 512), half(B * T // 64, 64, 64))
-        lens = torch.full((B,), T, dtype=torch.int32, device=device)
-        own = torch.arange(B, dtype=torch.int32, device=device).view(B, 1)
-
-        def direct(query=query, pages=pages, table=table, lens=lens):
-            return paged_decode(*query, *pages, table, lens, 192**-0.5)
-
-        def by_gather(query=query, pages=pages, table=table, lens=lens, own=own, T=T):
-            return paged_decode(*query, *paged_gather(*pages, table, lens, T), own, lens, 192**-0.5)
-
-        times = [bench(run).median * 1e6 for run in (direct, by_gather)]
-        print(f"{B:3} {T:6} {times[0]:10.0f} µs {times[1]:22.0f} µs")
+    for size in ((16, 4096), (64, 1024)):
+        print("{:3} {:6} {:10.0f} µs {:22.0f} µs".format(*size, *timed(*size)))
 
 # %% [markdown]
 # **The report's Table 5** compares its basic manager with one whose copies are Triton kernels, and finds a gain

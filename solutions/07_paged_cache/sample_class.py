@@ -6,6 +6,8 @@ from autograder.course.sample import Expected, Patch, Submission, add_cell, repl
 from autograder.judging.verdict import Outcome
 
 KERNELS = ("paged_update", "paged_gather", "paged_decode")
+SLOTS = {"paged_update": "slot", "paged_gather": "slot", "paged_decode": "% PAGE"}
+STRIDES = {"paged_update": "", "paged_decode": ""}  # a gather reads beyond the pool at once
 FIRST_PAGE = "tl.load(table_ptr + b * max_pages + start // page_size).to(tl.int64)"
 OF_BLOCK = "tl.program_id(0) * BLOCK"
 EACH_WRITTEN = "    for b in range(B): paged_update_kernel[(triton.cdiv(S, block_s), 1)]"
@@ -50,6 +52,7 @@ PLACES = "token_offsets", "paged_update"
 NOTHING = "if not self.lengths.get(sequence):"
 PAGE_STRIDES = "c_kv_pages.stride(0), k_rope_pages.stride(0)"
 SIDE_BY_SIDE = "page_size * R, page_size * Dr"
+SCORES = "tl.dot(q_rope, tl.trans(k_rope), qk) * scale"
 ADVANCE = f"        ahead = start + BLOCK_N\n        {AHEAD}\n"
 TOKENS = "        offs_n = start + tl.arange(0, BLOCK_N)\n"
 READ = "        c_kv, k_rope = (x.new_empty(length, x.shape[-1])"
@@ -573,6 +576,49 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
             **not_right("paged_decode", "only the first block is read", 3),
         },
     ),
+    Submission(
+        "theo",
+        "quotient and rest exchanged; counts the sequences there are",
+        patches=(
+            replace("predict_pages", "preallocated * (512", "len(lengths) * max_seq_len * (512"),
+            *(replace(name, "+ position // page_size, mask", "+ position % page_size, mask") for name in PLACES),
+            replace("token_offsets", "+ position % page_size * width", "+ position // page_size * width"),
+            replace("paged_update", "slot = position % page_size", "slot = position // page_size"),
+            replace("paged_gather", "+ offs_n // page_size, mask", "+ offs_n % page_size, mask"),
+            replace("paged_gather", "slot = offs_n % page_size", "slot = offs_n // page_size"),
+            replace("paged_decode", "ahead // PAGE", "ahead % PAGE"),
+            replace("paged_decode", "offs_n % PAGE", "offs_n // PAGE"),
+        ),
+        expect={
+            **not_right("predict_pages", "the sequences there are count as preallocated"),
+            **{
+                key: verdict
+                for name in ("token_offsets", *KERNELS)
+                for key, verdict in not_right(name, "quotient and rest are exchanged").items()
+            },
+        },
+    ),
+    *(
+        Submission(
+            student,
+            f"keys in their pool: {what}",
+            patches=tuple(replace(name, old.format(slots[name]), new.format(slots[name])) for name in slots),
+            expect={key: each for name in slots for key, each in not_right(name, says).items()},
+        )
+        for student, what, slots, old, new, says in (
+            ("thea", "slots of the latents", SLOTS, "{} * DR", "{} * R", "counted at R words"),
+            ("till", "stride of the latents", STRIDES, "page * k_stride", "page * c_stride", "of its own pool"),
+        )
+    ),
+    Submission(
+        "timo",
+        "writes into what reshape makes of the pool",
+        patches=(
+            replace("paged_update", "        c_kv, k_rope, c_kv_pages", "        c_kv, k_rope, c_kv_pages.reshape(-1)"),
+            replace("paged_update", PAGE_STRIDES, "c_kv_pages[0].numel(), k_rope_pages.stride(0)"),
+        ),
+        expect=not_right("paged_update", "reshape, flatten and contiguous copy", 2),
+    ),
     # Right but for a mistake of lesson 06 in the decode
     *(
         Submission(
@@ -593,11 +639,22 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
             (
                 "xena",
                 "no RoPE part",
-                "tl.dot(q_rope, tl.trans(k_rope), qk) * scale",
+                SCORES,
                 "qk * scale",
                 "lack q_rope",
                 0,
             ),
+            ("xander", "no latent part", SCORES, "tl.dot(q_rope, tl.trans(k_rope)) * scale", "lack q_latent", 0),
+            ("xara", "no scale", SCORES, SCORES.removesuffix(" * scale"), "are not multiplied by scale", 0),
+            ("xaver", "the scale twice", SCORES, f"{SCORES} * scale", "scores are multiplied by scale twice", 0),
+            ("xia", "one part scaled twice", ", qk) * scale", ", qk * scale) * scale", "c_kv is multiplied by", 0),
+            ("xim", "the scale on the RoPE part", ", qk) * scale", ") * scale + qk", "only q_rope · k_rope", 0),
+            ("ximena", "the scale on the latent part", ", qk) * scale", ", qk * scale)", "only q_latent · c_kv", 0),
+            ("xiu", "no division", "acc / l_i[:, None]", "acc", "not divided by the sum", 0),
+            ("xola", "no maximum in lse", "m_i + tl.log(l_i)", "tl.log(l_i)", "add the maximum that was", 0),
+            ("xu", "two bases", "m_i + tl.log(l_i)", "m_i + tl.log2(l_i)", "a maximum that is natural", 0),
+            ("yago", "no sum in lse", "m_i + tl.log(l_i)", "m_i", "lse is the largest score", 0),
+            ("yan", "powers of 2", "tl.exp(", "tl.exp2(", "the weights are powers of 2", 0),
             ("yann", "keeps the old sum", "l_i = l_i * alpha +", "l_i = l_i +", "l_i is not multiplied", 1),
             ("yves", "keeps the old accumulator", "acc * alpha[:, None])", "acc)", "acc is not multiplied", 1),
             ("wes", "a mask of −1e4", 'qk, float("-inf"))', "qk, -1e4)", "masked scores are −inf", 3),

@@ -486,6 +486,9 @@ STEP_TIME = Exercise(
             "words for bytes", "the bytes are words: multiply by itemsize, the bandwidth is in bytes/s", itemsize=1
         ),
         _step_slip(
+            "words of 2 bytes", "a word is counted at 2 bytes whatever the call says: it has itemsize", itemsize=2
+        ),
+        _step_slip(
             "times added",
             "seconds adds the two times: a roofline lets reading and computing overlap, so the longer one counts",
             join=lambda memory, compute: memory + compute,
@@ -551,7 +554,7 @@ STEP_TIME = Exercise(
 
 
 def _parts(
-    B, S, T, L, sizes, itemsize, rate, bandwidth, *, own=None, common=0, prefix=None
+    B, S, T, L, sizes, itemsize, rate, bandwidth, *, own=None, common=0, whole=None, prefix=None
 ) -> dict[str, dict[str, float]]:
     """Seconds of each part in each form; none for a part without tokens."""
 
@@ -561,7 +564,7 @@ def _parts(
 
     own = T - L if own is None else own
     return {
-        "shared": {form: seconds(form, L, L if prefix is None else prefix) for form in FORMS},
+        "shared": {form: seconds(form, whole or L, L if prefix is None else prefix) for form in FORMS},
         "own": {form: seconds(form, own, common) for form in FORMS},
     }
 
@@ -729,6 +732,14 @@ CHOOSE_FORMS = Exercise(
             "own part of T tokens",
             "the own part is timed over T tokens: T includes the prefix, T − L remain",
             lambda T, **_: dict(own=T),
+        ),
+        *(
+            _choice_slip(
+                "shared part of T tokens",
+                "the shared part is timed over all T tokens: it has L, and the T − L of the own part are timed apart",
+                lambda T, L, without=without, **_: dict(whole=T if L or without else 0),
+            )
+            for without in (True, False)  # whether it is timed without a prefix, too
         ),
         _choice_slip(
             "own part with the prefix",

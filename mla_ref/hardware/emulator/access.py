@@ -135,7 +135,7 @@ def _outside(
         who = int(machine.active.to(torch.uint8).argmax())
     if not regions:
         machine.fail(faults.OutOfBounds, op, f"{_named(op)} {VERBS[op.name]} an address that belongs to no argument; "
-                  f"program {machine.program(who)}{_perhaps(machine)}")  # fmt: skip
+                  f"program {machine.program(who)}{_perhaps(machine, op)}")  # fmt: skip
     known = op.roots is not None and len(op.roots) == 1
     region = machine.memory.regions.get(next(iter(op.roots))) if known else None
     owner = region or min(regions, key=lambda each: max(each.low - at, at - each.high))
@@ -143,14 +143,35 @@ def _outside(
     where = "" if known else "an address that belongs to no argument; the nearest is "
     machine.fail(faults.OutOfBounds, op, f"{_named(op)} {VERBS[op.name]} {where}element {index} of {owner.name}, which "
               f"holds {count} (shape {'x'.join(map(str, owner.shape))}); program {machine.program(who)}: is the mask "
-              f"missing, an offset wrong, or the grid too large?{_perhaps(machine)}")  # fmt: skip
+              f"missing, an offset wrong, or the grid too large?{_perhaps(machine, op)}")  # fmt: skip
 
 
-def _perhaps(machine: Machine) -> str:
-    """Return a sentence on a load of this kernel whose mask leaves integers out, if there was one."""
+def _perhaps(machine: Machine, op: Op) -> str:
+    """Return a sentence on a load whose mask leaves out what this access depends on, if there was one."""
     fills = Fills.current
     loads = sorted(fills.integers - set(fills.zero)) if fills else []
+    if load := _load_of_the_mask(machine, op):
+        return (
+            f" Its mask depends on what is loaded in line {load.line}{machine.source(load)}: where the mask of that "
+            "load is false it gives `other`"
+        )
     return next((f" Perhaps it is {fills.loads[key]}" for key in loads if key[0] == machine.kernel.name), "")
+
+
+def _load_of_the_mask(machine: Machine, op: Op) -> Op | None:
+    """Return a load with a mask and `other` on whose result the mask of an access depends, if there is one."""
+    place = {"tt.load": 1, "tt.store": 2}.get(op.name)
+    makers = {name: each for each in machine.kernel.module.ops for name in each.results}
+    waiting, seen = list(op.operands[place : place + 1]) if place else [], set()
+    while waiting:
+        maker = makers.get(waiting.pop())
+        if maker is None or id(maker) in seen:
+            continue
+        seen.add(id(maker))
+        if maker.name == "tt.load" and all(maker.attrs["operandSegmentSizes"]):
+            return maker
+        waiting += maker.operands
+    return None
 
 
 def _load(

@@ -99,6 +99,14 @@ def test_what_no_prediction_is_made_of_is_named_with_what_is_expected(box, predi
     assert said.startswith(f"{says}, expected a dict with the keys n, half and a number in each"), said
 
 
+def test_the_first_failure_that_says_why_is_told_before_wrong_numbers():
+    wrong = judge.Failure(Outcome.WRONG, "a relative error", case="n=1", unexplained=True)
+    named = judge.Failure(Outcome.WRONG, "halved", "half", "n=2")
+    assert judge.telling({3: wrong, 5: named, 6: named}) == 5
+    assert judge.telling({3: wrong, 5: wrong}) == 3
+    assert judge.telling({3: judge.Failure(Outcome.WRONG, "out of bounds"), 5: named}) == 3
+
+
 @pytest.mark.thorough(but=4)
 @pytest.mark.parametrize(
     "source",

@@ -66,6 +66,14 @@ def store(y_ptr, first, n):
 
 
 @triton.jit
+def load_by_weight(x_ptr, y_ptr, n):
+    i = tl.arange(0, 4)
+    weight = tl.exp(tl.load(x_ptr + i, mask=i < n, other=0.0))
+    x = tl.load(x_ptr + i, mask=weight > 0, other=0.0)  #!
+    tl.store(y_ptr + i, x, mask=i < n)
+
+
+@triton.jit
 def update(y_ptr, first, n):
     i = tl.program_id(0) * 4 + tl.arange(0, 4)
     tl.atomic_add(y_ptr + first + i, i, mask=i < n)  #!
@@ -92,6 +100,12 @@ def test_a_load_above_names_element_tensor_count_shape_and_program():
 def test_a_load_below():
     said = fault(emulator.OutOfBounds, load, ints(12), ints(16), -1, grid=(2,))
     assert said == f"tl.load reads element -1 of x_ptr, which holds 12 (shape 12); program (0, 0, 0){HINT}"
+
+
+def test_a_mask_that_depends_on_a_load_beyond_its_own_mask_is_told_with_that_load():
+    said = fault(emulator.OutOfBounds, load_by_weight, torch.zeros(3), torch.zeros(4), 3)
+    _, _, said = said.partition(f"{HINT} Its mask depends on what is loaded in line ")
+    assert said.startswith(f"{line_of(load_by_weight, 'weight = ')} (`weight = ")
 
 
 def test_a_store_above_and_below_leaves_what_was_there():
