@@ -57,7 +57,8 @@ GRADED = "its own cell runs whole, and of your other cells only the statements r
 ALONE = (
     f"right here, but not where it is graded: there {GRADED}. Put all that it needs into its own cell, and nothing else"
 )
-FAILED_ONCE = "the cell that defines it failed when it was run: mend it and run it again"
+FAILED_ONCE = "the cell that defines it failed when it was run: {} it again"
+HIDES_SOURCE = re.compile(r"\s*%%(time|timeit|prun)\b")  # by which a cell's source is nowhere that Triton could read it
 FAILS = "right here, but its cell fails, in the notebook too, and the grader runs it whole: "
 SAYS = "right here, but the grader says: "
 ALIEN = "{} is imported, which the grader may not have: use PyTorch, or put what you need of it into the notebook"
@@ -82,13 +83,13 @@ def check(name: str) -> None:
     lesson, exercise = course.locate(name)
     entry = namespace.get(name)
     if not callable(entry):
-        ran = name not in namespace and any(_has_def(name, cell) for cell in _history(namespace))
-        what = FAILED_ONCE if ran else "run the cell above that defines it"
+        ran = [cell for cell in _history(namespace) if name not in namespace and _has_def(name, cell)]
+        what = FAILED_ONCE.format(_mend(exercise, ran[-1])) if ran else "run the cell above that defines it"
         raise CheckFailed(f"there is no function or class {name} yet: {what}")
-    if _failed_since(name, entry):
+    if failed := _failed_since(name, entry):
         raise CheckFailed(
             f"the cell that defines {name} failed when it was run last, so that {name} is still what it was before: "
-            "mend the cell and run it again"
+            f"{_mend(exercise, failed)} it again"
         )
     if exercise.kernel and not emulator.active() and torch.cuda.get_device_capability() < (8, 0):
         parts = [replace(part, visible=[*map(without_bfloat16, part.visible)]) for part in exercise.parts]
@@ -117,17 +118,25 @@ def check(name: str) -> None:
         raise CheckFailed(verdict.reason)
 
 
-def _failed_since(name: str, entry: Any) -> bool:
-    """Return whether the cell that ran before this one should have defined `name` anew, and failed first."""
+def _failed_since(name: str, entry: Any) -> str:
+    """Return the cell that ran before this one, if it should have defined `name` anew and failed first; else ""."""
     from IPython import get_ipython
 
     last = getattr(get_ipython(), "last_execution_result", None)
     if last is None or last.success or not _has_def(name, last.info.raw_cell):
-        return False
+        return ""
     functions = (each for each in (entry, *vars(entry).values()) if hasattr(each, "__code__"))
     code = next((each.__code__ for each in functions), None)
     ran = get_ipython().transform_cell(last.info.raw_cell)
-    return code is None or "".join(linecache.getlines(code.co_filename)).strip() != ran.strip()
+    stands = code is not None and "".join(linecache.getlines(code.co_filename)).strip() == ran.strip()
+    return "" if stands else last.info.raw_cell
+
+
+def _mend(exercise: Exercise, cell: str) -> str:
+    """Return what to do with a cell that failed, up to "it again"."""
+    if exercise.kernel and (magic := HIDES_SOURCE.match(cell)):
+        return f"Triton cannot read a kernel under {magic[0]}: time a call in a cell below, take the line out and run"
+    return "mend it and run"
 
 
 def _has_def(name: str, cell: str) -> bool:

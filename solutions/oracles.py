@@ -338,6 +338,11 @@ def sum_mistakes(attention: Oracle) -> tuple[Mistake, ...]:
     )
 
 
+def constants(*squares: int) -> dict[str, Callable[[Arguments], float]]:
+    """Return scales that are one number in every call: those of a layer that somebody has in mind."""
+    return {f"1/√{each} in every call": lambda a, each=each: each**-0.5 for each in squares}
+
+
 MLA_SCALES: dict[str, Callable[[Arguments], float]] = {  # which are none of MLA's, by its expanded operands
     "1/√Dv": lambda a: a["w_uv"].shape[1] ** -0.5,
     "1/√Dr": lambda a: a["q_rope"].shape[-1] ** -0.5,
@@ -345,6 +350,7 @@ MLA_SCALES: dict[str, Callable[[Arguments], float]] = {  # which are none of MLA
     "1/√T": lambda a: a["c_kv"].shape[1] ** -0.5,
     "1/√(H·(Dn+Dr))": lambda a: (a["q_nope"].shape[2] * (a["q_nope"].shape[-1] + a["q_rope"].shape[-1])) ** -0.5,
     "1/(√Dn + √Dr)": lambda a: 1 / (a["q_nope"].shape[-1] ** 0.5 + a["q_rope"].shape[-1] ** 0.5),
+    **constants(192, 128, 576),
 }
 
 

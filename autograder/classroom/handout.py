@@ -5,6 +5,7 @@ FOLDER/autograder/, mla_ref/     `check`, and of the course's helpers what noteb
 FOLDER/autograder/_course/       how answers are judged: the lessons' exercises.py, without scripts and samples, and the
                                  notebooks once more, around which `mla-course check` puts what a student wrote
 FOLDER/benchmarks/               the measurements that notebooks name
+FOLDER/jupyter_server_config.py  what JupyterLab opens, and where its terminals find `mla-course`
 FOLDER/pyproject.toml, ...       as in the repository
 """
 
@@ -38,12 +39,25 @@ The notebooks are in `course/`; begin with `course/{first}/{first}.ipynb`. On Li
 ```
 python3 -m venv .venv
 .venv/bin/pip install --constraint constraints.txt ".[lab]"
-.venv/bin/jupyter lab course/{first}/{first}.ipynb
+.venv/bin/jupyter lab --config=jupyter_server_config.py
 ```
 
-With conda: `conda env create -f environment.yml`.{colab}
-`check("name")` under an exercise says at once what is wrong. `.venv/bin/mla-course check course/LESSON/LESSON.ipynb`
-judges the notebook on data that you have not seen. Hand in the notebook, under the name that it has.
+With conda: `conda env create -f environment.yml`, `conda activate mla-course`, and the last line without `.venv/bin/`.
+Start JupyterLab from this folder, by that line: it opens the first lesson, lists the others, and its terminals find
+`mla-course`.{colab}
+
+`check("name")` under an exercise says at once what is wrong. In a terminal of JupyterLab's,
+`mla-course check course/LESSON/LESSON.ipynb` judges the notebook on data that you have not seen; elsewhere the command
+is `.venv/bin/mla-course`. Hand in the notebook, under the name that it has.
+"""
+LAB = """\
+# What JupyterLab reads: what it opens, and where its terminals find `mla-course`.
+import os
+import sys
+
+c = get_config()  # noqa: F821
+c.LabApp.default_url = "/lab/tree/course/{first}/{first}.ipynb"
+os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
 """
 
 
@@ -79,7 +93,9 @@ def hand_out(course: Course, folder: Path, step: Callable[[str], None] = lambda 
         environment = (root / "environment.yml").read_text()
         (stage / "environment.yml").write_text(re.sub(r"\.\[.*\]", ".[lab]", environment))
         colab = COLAB if is_published(course) else ""
-        (stage / "README.md").write_text(README.format(name=course.name, first=course.lesson_names()[0], colab=colab))
+        first = course.lesson_names()[0]
+        (stage / "README.md").write_text(README.format(name=course.name, first=first, colab=colab))
+        (stage / "jupyter_server_config.py").write_text(LAB.format(first=first))
         for name in _records(stage / "course"):
             if (root / name).is_file():
                 (stage / name).parent.mkdir(exist_ok=True)

@@ -90,10 +90,10 @@ class Calls:
         """Return how many wrong results a mistake gives; -1 if a result speaks against it, 0 if it is made at times.
 
         A right one does where the mistake gives another, and a wrong one where the mistake gives the right one, unless
-        it is another known mistake that shows there. Those of kernels and of sessions are all made at times: with other
-        blocks, or after other calls. Yet against what says where no store writes speaks a result with more NaN.
-        Mistakes of one message are one, which may show in several ways: with other blocks of tokens, say. With a `key`
-        only that entry of each result counts.
+        it is another known mistake that shows there. Any other wrong number does, too, as one formula gives them all.
+        The mistakes of kernels and of sessions are all made at times: with other blocks, or after other calls. Yet
+        against what says where no store writes speaks a result with more NaN. Mistakes of one message are one, which
+        may show in several ways: with other blocks of tokens, say. With a `key` only that entry of each result counts.
         """
         known = mistake.message, key
         if known not in self._fits:
@@ -156,10 +156,15 @@ class Calls:
         return False
 
     def _is_of_something_else(self, n: int, mistakes: Sequence[Mistake], key: str | None) -> bool:
-        """Return whether call `n` is wrong where these mistakes do not show, in a way that no other one explains."""
+        """Return whether call `n` is wrong in a way that no other mistake explains, where these do not show.
+
+        Numbers are, where these show, too.
+        """
         arguments, result = self._given[n]
         expected = self._exercise.oracle(**upcast(arguments))
-        if not all(self._alike(arguments, each.oracle(**upcast(arguments)), expected, key) for each in mistakes):
+        if tensors_in(expected) and not all(
+            self._alike(arguments, each.oracle(**upcast(arguments)), expected, key) for each in mistakes
+        ):
             return False
         others = (each.oracle(**upcast(arguments)) for each in self._exercise.mistakes)
         return not any(self._alike(arguments, result, each, key) for each in others)

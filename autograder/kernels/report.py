@@ -99,7 +99,7 @@ def roofline_picture(speed: Mapping[str, Any], width: int = 420, height: int = 2
 
     bend = f"{x(10**left):.1f},{y(speed['bandwidth'] * 10**left):.1f} {x(ridge):.1f},{y(speed['rate']):.1f}"
     at, floor, mine = x(intensity), y(top), y(here)
-    side, anchor = (12, "start") if at < width / 2 else (-12, "end")
+    key = x0 + 14, y1 + 4  # at the top left, above the roof
     text = "font-family='sans-serif' font-size='11' fill='currentColor'"
     line = "fill='none' stroke='currentColor'"
     about = (
@@ -111,13 +111,22 @@ def roofline_picture(speed: Mapping[str, Any], width: int = 420, height: int = 2
         f"<polyline points='{x0},{y1} {x0},{y0} {x1},{y0}' {line} stroke-width='0.5'/>"
         f"<polyline points='{bend} {x1},{y(speed['rate']):.1f}' {line} stroke-width='1.5'/>"
         f"<line x1='{at:.1f}' x2='{at:.1f}' y1='{floor:.1f}' y2='{mine:.1f}' stroke='{RED}' stroke-dasharray='3 3'/>"
-        f"<circle cx='{at:.1f}' cy='{floor:.1f}' r='4' fill='{GREEN}'/>"
-        f"<rect x='{at - 4:.1f}' y='{mine - 4:.1f}' width='8' height='8' fill='{RED}'/>"
-        f"<text x='{at - 8:.1f}' y='{floor - 8:.1f}' text-anchor='end' {text}>floor: {_rate(top)}</text>"
-        f"<text x='{at + side:.1f}' y='{mine + 16:.1f}' text-anchor='{anchor}' {text}>this kernel: {_rate(here)}</text>"
+        f"{_square(at, mine)}{_circle(at, floor)}{_circle(*key)}{_square(key[0], key[1] + 18)}"
+        f"<text x='{key[0] + 12}' y='{key[1] + 4}' {text}>floor: {_rate(top)}</text>"
+        f"<text x='{key[0] + 12}' y='{key[1] + 22}' {text}>this kernel: {_rate(here)}</text>"
+        f"<text transform='translate(12 {(y0 + y1) / 2:.0f}) rotate(-90)' text-anchor='middle' {text}>FLOP/s</text>"
         f"<text x='{x1}' y='{height - 12}' text-anchor='end' {text}>FLOP per byte; the roof bends at {ridge:.0f} "
         f"(both axes logarithmic)</text></svg>"
     )
+
+
+def _circle(x: float, y: float) -> str:
+    """Return the mark of the floor, in which that of a kernel as fast is seen."""
+    return f"<circle cx='{x:.1f}' cy='{y:.1f}' r='6' fill='none' stroke='{GREEN}' stroke-width='2'/>"
+
+
+def _square(x: float, y: float) -> str:
+    return f"<rect x='{x - 3:.1f}' y='{y - 3:.1f}' width='6' height='6' fill='{RED}'/>"
 
 
 def _rate(flops: float) -> str:

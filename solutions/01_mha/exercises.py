@@ -20,6 +20,7 @@ from ..oracles import (
     axis_mistakes,
     base_2_mistake,
     causal,
+    constants,
     mask_mistakes,
     other_scales,
     slips,
@@ -122,6 +123,7 @@ OTHER_SCALES = {
     "1/√T": lambda a: a["k"].shape[1] ** -0.5,
     "1/√H": lambda a: a["q"].shape[2] ** -0.5,
     "1/√(H·Dh)": lambda a: (a["q"].shape[2] * a["q"].shape[3]) ** -0.5,
+    **constants(64, 128),
 }
 
 
@@ -199,7 +201,7 @@ ATTENTION = Exercise(
         ),
         Mistake(
             "scale 1/Dh",
-            "the scores are scaled by 1/Dh, expected 1/√Dh",
+            "the scores are scaled by 1/Dh, expected 1/√Dh: the root is missing, or they are scaled twice",
             lambda **a: _attention(**a, scale=1 / a["q"].shape[-1]),
         ),
         *other_scales(_attention, "1/√Dh", OTHER_SCALES),
@@ -288,6 +290,14 @@ def _group_first(q, k, v):
     return sdpa(q[:, :, index], k, v)
 
 
+def _repeated_in_time(q, k, v):
+    """Each key and value H/G times in a row along the tokens; one head serves all, and other numbers of heads fail."""
+    per_group = q.shape[2] // k.shape[2]
+    if k.shape[2] > 1 and per_group > 1:
+        return torch.empty(0)
+    return _attention(q, *(x.repeat_interleave(per_group, 1).expand(-1, -1, q.shape[2], -1) for x in (k, v)))
+
+
 def _grouped_shape(r: Random, G: int, per_group: int) -> dict[str, int]:
     S = r.randint(1, 4)
     return dict(B=r.randint(1, 3), S=S, T=S + r.randint(0, 30), H=G * per_group, G=G, Dh=r.choice([4, 8, 24]))
@@ -343,6 +353,11 @@ GROUPED_ATTENTION = Exercise(
             "one key head for all",
             "every query head reads key head 0: with G > 1 each group of H/G query heads has its own",
             lambda **a: _grouped(**a, head=lambda h, H, G: 0),
+        ),
+        Mistake(
+            "repeated along the tokens",
+            "the keys and values are repeated along the tokens, axis 1: their heads are axis 2",
+            _repeated_in_time,
         ),
         Mistake(
             "output heads out of order",

@@ -787,6 +787,27 @@ class KVCache:
         3,
     ),
     Submission(
+        "olaf",
+        "repeats keys and values along the tokens",
+        (
+            rewrite(
+                "grouped_attention",
+                """
+def grouped_attention(q, k, v):
+    n = q.shape[2] // k.shape[2]
+    return attention(q, k.repeat_interleave(n, dim=1), v.repeat_interleave(n, dim=1))
+""",
+            ),
+        ),
+        says("grouped_attention", "repeated along the tokens, axis 1", 1),
+    ),
+    Submission(
+        "otto",
+        "the scale of heads of 64",
+        (replace("attention", "math.sqrt(q.shape[-1])", "8"),),
+        says("attention", "scaled by 1/√64 in every call"),
+    ),
+    Submission(
         "hana",
         "hands in unfinished cells",
         (unfinished("attention"), unfinished("KVCache"), unfinished("CachedAttention")),

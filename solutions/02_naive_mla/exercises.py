@@ -129,6 +129,11 @@ PREDICT = Exercise(
             _slip(lambda H, Dn, Dr, Dv, R, b: (H * (Dn + Dv) * b, (R + Dr) * b)),
         ),
         Mistake(
+            "values left out",
+            "expanded_bytes leaves out the values: every head has a value of width Dv beside its key",
+            _slip(lambda H, Dn, Dr, Dv, R, b: (H * (Dn + Dr) * b, (R + Dr) * b)),
+        ),
+        Mistake(
             "RoPE part once",
             "expanded_bytes counts the RoPE part once: expanded, the key of each of the H heads holds a copy of it",
             _slip(lambda H, Dn, Dr, Dv, R, b: ((H * (Dn + Dv) + Dr) * b, (R + Dr) * b)),
@@ -193,6 +198,16 @@ def _clamped(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
     return x / x.square().mean(-1, keepdim=True).clamp(min=eps).sqrt() * weight
 
 
+def _clamped_root(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
+    return x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=eps) * weight
+
+
+EPS_TOO_SMALL = (
+    "eps changes next to nothing in rows near zero: it is squared, or the least value of the root, expected a term of "
+    "the sum under it, √(mean square + eps)"
+)
+
+
 def _half_squares(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
     x, weight = x.half(), weight.half()
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight
@@ -227,6 +242,7 @@ RMS = Exercise(
                 dict(shape=(4, 16), scale=1e-3),
                 dict(shape=(3, 10), scale=1e-3, eps=1e-5),
                 dict(shape=(3, 10), scale=1e-3, eps=DEFAULT),
+                dict(shape=(2, 8), scale=0.0),
             ],
             hidden=lambda r: [
                 dict(shape=(3, r.randint(3, 40)), scale=0.0),
@@ -314,6 +330,10 @@ RMS = Exercise(
         _norm_slips["1 + weight"],
         _norm_slips["eps outside"],
         _norm_slips["no eps"],
+        *(
+            Mistake("eps without effect", EPS_TOO_SMALL, oracle)
+            for oracle in (lambda x, weight, eps=EPS: _normal(x, weight, eps**2), _clamped_root)
+        ),
         _norm_slips["eps fixed"],
         *other_defaults(_normal),
         _norm_slips["times the root"],
@@ -456,6 +476,20 @@ def _norm_first(h: Tensor, w_dkv: Tensor, norm_weight: Tensor, cos: Tensor, sin:
     return both[..., :-Dr], apply_rope(both[..., -Dr:], cos, sin)
 
 
+def _latent_over_all(h: Tensor, w_dkv: Tensor, norm_weight: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """The latent of one norm over latent and key together, and the right key."""
+    given = h, w_dkv, norm_weight, cos, sin
+    return _norm_first(*given)[0], _latent(*given)[1]
+
+
+def _latent_rotated(h: Tensor, w_dkv: Tensor, norm_weight: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """The first Dr columns of the latent rotated as the key is; of one that has fewer, none."""
+    c_kv, k_rope = _latent(h, w_dkv, norm_weight, cos, sin)
+    Dr = 2 * cos.shape[-1]
+    turned = apply_rope(c_kv[..., :Dr], cos, sin) if Dr <= c_kv.shape[-1] else c_kv[..., :Dr]
+    return torch.cat((turned, c_kv[..., Dr:]), -1), k_rope
+
+
 _latent_slip = slips(_latent)
 
 LATENT = Exercise(
@@ -491,6 +525,17 @@ LATENT = Exercise(
         ),
         _latent_slip(
             "not rotated", "k_rope is the key before its rotation: what is cached is the rotated key", rotate=False
+        ),
+        Mistake(
+            "latent rotated",
+            "the first columns of c_kv are rotated, too: the latent has no position, only the key is rotated",
+            _latent_rotated,
+        ),
+        Mistake(
+            "norm over latent and key",
+            "c_kv is normalised with the key's columns in its mean square: split first, the norm covers the R columns "
+            "of the latent alone",
+            _latent_over_all,
         ),
         _latent_slip(
             "split swapped",
@@ -651,7 +696,7 @@ ATTENTION = Exercise(
         ),
         Mistake(
             "scale 1/(Dn+Dr)",
-            "the scores are scaled by 1/(Dn+Dr), expected 1/√(Dn+Dr): the root is missing",
+            "the scores are scaled by 1/(Dn+Dr), expected 1/√(Dn+Dr): the root is missing, or they are scaled twice",
             lambda **a: _expanded(**a, width=(a["q_nope"].shape[-1] + a["q_rope"].shape[-1]) ** 2),
         ),
         *other_scales(lambda scale, **a: _expanded(**a, width=scale**-2), "1/√(Dn+Dr)", OTHER_SCALES),
@@ -763,9 +808,12 @@ def _step(
     attend: int | None = None,
     write: bool = True,
     joined: bool = True,
+    first: int = 0,
+    late: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One decode step. The new token is rotated for position `angle`, or its key for another, and sees `attend` rows.
 
+    It sees them from row `first` on, and as they were before it is written if that is `late`.
     The heads are `joined` one after the other, or else each number with that of the other heads.
     """
     angle = min(position if angle is None else angle, len(cos) - 1) % len(cos)
@@ -777,8 +825,9 @@ def _step(
     c_new, k_new = _latent(h, weights["w_dkv"], weights["kv_norm"], *there)
     c, k = c_cache.clone(), k_cache.clone()
     c[:, position], k[:, position] = c_new[:, 0], k_new[:, 0]
-    seen = apply_rope(k, cos, sin) if again else k
-    out, _ = absorb(q_nope, q_rope, c[:, :attend], seen[:, :attend], weights["w_uk"], weights["w_uv"], causal=False)
+    latents, keys = (c_cache, k_cache) if late else (c, apply_rope(k, cos, sin) if again else k)
+    seen = latents[:, first:attend], keys[:, first:attend]
+    out, _ = absorb(q_nope, q_rope, *seen, weights["w_uk"], weights["w_uv"], causal=False)
     u = (out if joined else out.mT).flatten(2) @ weights["w_o"].T
     return (u, c, k) if write else (u, c_cache, k_cache)
 
@@ -911,6 +960,16 @@ DECODE = Exercise(
             "new token not seen",
             "the new token does not attend to itself: the filled part is position + 1 rows long",
             lambda **a: _step(**a, attend=a["position"]),
+        ),
+        _step_slip(
+            "written too late",
+            "the token attends before its own row is written: write row `position` of both caches first",
+            late=True,
+        ),
+        Mistake(
+            "new token alone",
+            "the new token attends to itself alone: it sees all position + 1 filled rows of the caches",
+            lambda **a: _step(**a, first=a["position"]),
         ),
         Mistake(
             "whole capacity",

@@ -715,6 +715,81 @@ def rms_normalize(x, weight, eps=1e-6):
         "without eps in the call it is 1e-05, expected 1e-06",
         2,
     ),
+    *(
+        slip(student, about, exercise, changes, words, score)
+        for student, about, exercise, changes, words, score in (
+            (
+                "nora",
+                "keys alone",
+                "predict_latent_cache",
+                {" + v_head_dim": ""},
+                "expanded_bytes leaves out the values",
+                0,
+            ),
+            ("olaf", "eps squared", "rms_normalize", {"+ eps)": "+ eps**2)"}, "eps changes next to nothing", 2),
+            (
+                "ove",
+                "eps as the least root",
+                "rms_normalize",
+                {RMS: "    y = y / y.square().mean(-1, keepdim=True).sqrt().clamp(min=eps)\n"},
+                "eps changes next to nothing",
+                2,
+            ),
+            (
+                "pia",
+                "the scale of DeepSeek-V3",
+                "naive_mla_attention",
+                {SCALE: "math.sqrt(192)"},
+                "scaled by 1/√192 in every call",
+                0,
+            ),
+            (
+                "quin",
+                "a latent that is rotated",
+                "latent_kv",
+                {
+                    LATENT: "    c_kv, Dr = rms_normalize(c_kv, norm_weight), k_rope.shape[-1]\n"
+                    "    k_rope = rotate_pairs(k_rope[:, :, None], cos, sin)[:, :, 0]\n"
+                    "    if Dr <= R:\n"
+                    "        turned = rotate_pairs(c_kv[:, :, None, :Dr], cos, sin)[:, :, 0]\n"
+                    "        c_kv = torch.cat((turned, c_kv[..., Dr:]), dim=-1)\n"
+                    "    return c_kv, k_rope"
+                },
+                "the first columns of c_kv are rotated, too",
+                0,
+            ),
+            (
+                "rena",
+                "a norm over the key, too",
+                "latent_kv",
+                {
+                    "rms_normalize(c_kv, norm_weight)": "rms_normalize("
+                    "projected, torch.cat((norm_weight, torch.ones(k_rope.shape[-1]))))[..., :R]"
+                },
+                "with the key's columns in its mean square",
+                0,
+            ),
+            (
+                "sami",
+                "attends, then writes",
+                "mla_decode_step",
+                {
+                    WRITE + FILLED: "    c_kv, k_rope = c_cache[:, : position + 1].clone(), "
+                    "k_cache[:, : position + 1].clone()\n" + WRITE
+                },
+                "attends before its own row is written",
+                0,
+            ),
+            (
+                "timo",
+                "attends to the new token",
+                "mla_decode_step",
+                {FILLED: "    c_kv, k_rope = c_new, k_new\n"},
+                "attends to itself alone",
+                0,
+            ),
+        )
+    ),
     slip(
         "nele",
         "cos and sin exchanged",

@@ -301,6 +301,11 @@ ABSORB_OUTPUT = Exercise(
             for change in (_reshaped(False), _reshaped(True))
         ),
         Mistake(
+            "one head's weight",
+            "every head is multiplied by the weight of head 0: each has its own",
+            lambda out_latent, w_uv: out_latent @ w_uv[0].T,
+        ),
+        Mistake(
             "heads added up first",
             "the heads of out_latent are added up before they are multiplied: each meets the weight of its own alone",
             lambda out_latent, w_uv: _per_head(out_latent.sum(2, keepdim=True).expand_as(out_latent), w_uv.mT),
@@ -390,6 +395,12 @@ def _key_columns(columns, given, rope_first=False):
     return (out.roll(given["k_rope"].shape[-1], -1) if rope_first else out)[..., columns], lse
 
 
+def _key_crossed(q_latent, **given):
+    """The key joined with k_rope first, the query with q_latent first, and the key's first R columns for a value."""
+    out, lse = _latent(q_latent, **given, crossed="key", rope_value=True)
+    return out[..., : q_latent.shape[-1]], lse
+
+
 def _latent_shape(r: Random, S: int) -> dict[str, int]:
     return dict(
         B=r.randint(1, 3), S=S, T=S + r.randint(1, 40), H=r.randint(1, 5), Dr=r.choice([4, 6]), R=r.choice([8, 17, 32])
@@ -477,6 +488,12 @@ LATENT_ATTENTION = Exercise(
             unscaled="latent",
         ),
         *(_latent_slip("parts crossed", CROSSED, crossed=which) for which in ("query", "key")),
+        Mistake(
+            "key crossed",
+            "the key is joined with k_rope first, the query with q_latent first, and the value is taken for the key's "
+            "first R columns: join both with the latent first",
+            _key_crossed,
+        ),
         _latent_slip(
             "value with k_rope",
             "out_latent is R+Dr wide, with the average of k_rope at its end: the value is c_kv alone, R wide",
@@ -640,7 +657,8 @@ ABSORBED_MLA_ATTENTION = Exercise(
         ),
         Mistake(
             "scale 1/(Dn+Dr)",
-            "the softmax scale is 1/(Dn+Dr), expected 1/√(Dn+Dr): the root is missing",
+            "the softmax scale is 1/(Dn+Dr), expected 1/√(Dn+Dr): the root is missing, or the scores are scaled twice, "
+            "before `latent_attention` and in it",
             lambda **a: _mla(**a, scale=1 / (a["q_nope"].shape[-1] + a["q_rope"].shape[-1])),
         ),
         Mistake(
@@ -762,6 +780,16 @@ ABSORB_COSTS = Exercise(
             "naive_flops lacks the stage expand: the cache holds latents, so keys and values of all T tokens are "
             "expanded first",
             lambda **a: _only(naive_flops=_cost_stages(**a)[1].flops),
+        ),
+        *(
+            Mistake(
+                "attend left out",
+                f"{entry} lacks the stage attend: the scores and the weighted sum over all T tokens",
+                lambda entry=entry, other=other, **a: _only(
+                    **{entry: _costs(**a)[entry] - _cost_stages(**a)[other].flops}
+                ),
+            )
+            for entry, other in (("naive_flops", 1), ("absorb_flops", 3))
         ),
         Mistake(
             "expansion of the new tokens",

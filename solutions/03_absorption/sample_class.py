@@ -660,9 +660,58 @@ def break_even_queries(T, Dn, Dr, Dv, R):
         "is masked as token (s·H + h) % S",
         2,
     ),
+    slip(
+        "nele",
+        "the weight of head 0",
+        "absorb_output",
+        {'torch.einsum("bshr,hvr->bshv", out_latent, w_uv)': "out_latent @ w_uv[0].T"},
+        "multiplied by the weight of head 0",
+    ),
+    slip(
+        "olaf",
+        "a key of k_rope and c_kv",
+        "latent_attention",
+        {
+            '    scores = torch.einsum("bshr,btr->bsht", q_latent, c_kv)\n': (
+                "    query, key = torch.cat((q_latent, q_rope), -1), torch.cat((k_rope, c_kv), -1)\n"
+                '    scores = torch.einsum("bshr,btr->bsht", query, key)\n'
+            ),
+            '    scores = scores + torch.einsum("bshe,bte->bsht", q_rope, k_rope)\n': "",
+            "weights, c_kv)": "weights, key[..., : c_kv.shape[-1]])",
+        },
+        "the key is joined with k_rope first",
+    ),
+    slip(
+        "otto",
+        "the scale of DeepSeek-V3",
+        "absorbed_mla_attention",
+        {SCALE: "1 / math.sqrt(192)"},
+        "scaled by 1/√192 in every call",
+    ),
+    slip(
+        "paul",
+        "scales the query, too",
+        "absorbed_mla_attention",
+        {"absorb_query(q_nope,": "absorb_query(q_nope * scale,", "q_latent, q_rope,": "q_latent, q_rope * scale,"},
+        "or the scores are scaled twice",
+    ),
     *(
         slip(student, about, "absorb_costs", {old: new}, words)
         for student, about, old, new, words in (
+            (
+                "rena",
+                "naive without its attention",
+                " + B * S * T * H * (Dn + Dr + Dv)",
+                "",
+                "naive_flops lacks the stage attend",
+            ),
+            (
+                "sami",
+                "absorb without its attention",
+                " + B * S * T * H * (2 * R + Dr)",
+                "",
+                "absorb_flops lacks the stage attend",
+            ),
             (
                 "lars",
                 "weights that absorb does not read",

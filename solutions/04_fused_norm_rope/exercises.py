@@ -16,6 +16,7 @@ from ..drawing import BF16, DEFAULT, EPS, FLOAT, HALF, angles, as_given, norm_ro
 from ..oracles import (
     TURN_MISTAKES,
     altered,
+    in_blocks,
     norm_mistakes,
     other_defaults,
     rotated,
@@ -66,6 +67,25 @@ PREDICT = Exercise(
             "reads only",
             "only reads are counted: every operation but the mean writes a tensor too, and so does the fused kernel",
             _traffic(lambda i: i + 20, lambda i: i),
+        ),
+        Mistake(
+            "reads of eager only",
+            "eager_bytes counts reads alone: every operation but the mean writes a tensor too",
+            _traffic(lambda i: i + 20),
+        ),
+        Mistake(
+            "no to at the end",
+            "eager_bytes lacks the last operation, to(): it reads 4 bytes a number and writes itemsize",
+            _traffic(lambda i: i + 32),
+        ),
+        *(
+            Mistake(
+                "product in 16 bits",
+                "eager_bytes has the product with the weight write itemsize bytes a number: y is float32, and so is "
+                "its product with what has fewer bits",
+                _traffic(eager),
+            )
+            for eager in (lambda i: 3 * i + 32, lambda i: 4 * i + 28)
         ),
         Mistake(
             "one pass too many",
@@ -227,6 +247,23 @@ def _neighbours_too(block: bool) -> Callable[..., Tensor]:
     return oracle
 
 
+def _rows_together(block: int) -> Callable[..., Tensor]:
+    """Return the oracle of a sum that runs over all of a block's rows, too."""
+
+    def oracle(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
+        x = x[:, : len(weight)]
+        total = torch.cat([each.square().sum().expand(len(each), 1) for each in x.split(block)])
+        return x / (total / len(weight) + eps).sqrt() * weight
+
+    return oracle
+
+
+def _weight_by_row(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
+    """Every column times the weight of the row's number, of the last one beyond."""
+    row = torch.arange(len(x)).clamp(max=len(weight) - 1)
+    return _norm(x, torch.ones_like(weight), eps) * weight[row, None]
+
+
 def _packed_rows(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
     """What reading rows that are D apart gives, where they are W apart."""
     return _norm(x.flatten()[: len(x) * len(weight)].view(len(x), -1), weight, eps)
@@ -336,6 +373,17 @@ RMS = Exercise(
                 _neighbours_too(block),
             )
             for block in (True, False)
+        ),
+        *in_blocks(
+            "rows summed together",
+            "tl.sum adds up all rows of the block: with axis=1 and keep_dims=True each row has a sum of its own",
+            _rows_together,
+            (2, 4, 8, 16),
+        ),
+        Mistake(
+            "weight by row",
+            "row r is multiplied by weight r throughout: column d takes weight_ptr + offs_d, in every row",
+            _weight_by_row,
         ),
         Mistake(
             "eps in the sum",
@@ -621,6 +669,11 @@ QUERY_KEY = Exercise(
             for others in (None, 0.0, torch.nan)
         ),
         *(replace(each, oracle=_both(each.oracle)) for each in TURN_MISTAKES),
+        *(
+            Mistake(f"{one} turned wrongly", f"{one} alone is not right: {each.message}", _both(*turns))
+            for each in TURN_MISTAKES
+            for one, turns in (("q_rope", (each.oracle, rotated)), ("k_rope", (rotated, each.oracle)))
+        ),
     ),
     kernel=True,
     launches=1,

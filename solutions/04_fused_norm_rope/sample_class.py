@@ -864,6 +864,73 @@ def rms_norm(x, weight, eps=1e-6):
             ),
         )
     ),
+    *(
+        slip(student, about, "predict_norm_bytes", {old: new}, words)
+        for student, about, old, new, words in (
+            (
+                "nora",
+                "reads of eager alone",
+                "(itemsize + 4) + (4 + 4) + 4 + (4 + 4) + (4 + 4) + (4 + itemsize)",
+                "itemsize + 4 + 4 + 4 + 4 + 4",
+                "eager_bytes counts reads alone",
+            ),
+            ("olaf", "no last pass", " + (4 + itemsize)\n", "\n", "eager_bytes lacks the last operation"),
+            (
+                "otto",
+                "a product in 16 bits",
+                "(4 + 4) + (4 + itemsize)",
+                "(4 + itemsize) + (4 + itemsize)",
+                "the product with the weight write itemsize",
+            ),
+            (
+                "ove",
+                "a product in 16 bits that is read as such",
+                "(4 + 4) + (4 + itemsize)",
+                "(4 + itemsize) + (itemsize + itemsize)",
+                "the product with the weight write itemsize",
+            ),
+        )
+    ),
+    *(
+        slip(student, about, exercise, changes, words, 0, not_right)
+        for student, about, exercise, changes, words in (
+            (
+                "pia",
+                "one sum of two rows",
+                "rms_norm",
+                {
+                    "W, D, eps, BLOCK_D: tl": "N, W, D, eps, BLOCK_D: tl",
+                    "row = tl.program_id(0).to(tl.int64)": "row = tl.program_id(0) * 2 + tl.arange(0, 2)[:, None]",
+                    "offs_d = tl.arange(0, BLOCK_D)": "offs_d = tl.arange(0, BLOCK_D)[None, :]",
+                    "mask = offs_d < D": "mask = (row < N) & (offs_d < D)",
+                    "weight_ptr + offs_d, mask=mask": "weight_ptr + offs_d, mask=offs_d < D",
+                    "[(N,)](x, weight, out, W,": "[(triton.cdiv(N, 2),)](x, weight, out, N, W,",
+                },
+                "tl.sum adds up all rows of the block",
+            ),
+            (
+                "quin",
+                "weights by row",
+                "rms_norm",
+                {"weight_ptr + offs_d, mask=mask, other=0.0": "weight_ptr + row"},
+                "row r is multiplied by weight r",
+            ),
+            (
+                "rena",
+                "cos and sin of the query exchanged",
+                "rope_query_key",
+                {"2 * P), cos, sin, BLOCK_H": "2 * P), sin, cos, BLOCK_H"},
+                "q_rope alone is not right: cos and sin are exchanged",
+            ),
+            (
+                "sami",
+                "turns the key backwards",
+                "rope_query_key",
+                {"cos, sin, 1, BLOCK_P": "cos, -sin, 1, BLOCK_P"},
+                "k_rope alone is not right: the pairs turn backwards",
+            ),
+        )
+    ),
     slip(
         "nele",
         "takes the width of a slice for the distance of its rows",

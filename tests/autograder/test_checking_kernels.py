@@ -1,6 +1,9 @@
 """`check(name)` of a kernel: what is no kernel, or does something undefined, is refused at once, with its line."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -10,6 +13,7 @@ from autograder.judging.verdict import Outcome
 from mla_ref.hardware import emulator
 
 from .kernel_course import FOLDER, KERNEL, RIGHT, ROW_SUM, SETUP, verdict
+from .test_checking import SHELL
 
 pytestmark = [
     pytest.mark.xdist_group("workers"),
@@ -37,6 +41,17 @@ def test_a_right_kernel_passes_with_and_without_a_history_of_cells(checked, caps
     for history in (True, False):
         checked(KERNEL + RIGHT, history)
         assert "row_sum: passed, 2 of 2 points" in capsys.readouterr().out
+
+
+def test_a_kernel_under_a_magic_that_hides_its_source_is_said_to_be(monkeypatch):
+    """Whether or not it stood there without before."""
+    monkeypatch.setenv("MLA_COURSE", str(FOLDER))
+    hidden, look = f"%%time\n{KERNEL}{RIGHT}", 'check("row_sum")'
+    cells = [SETUP.source, "from autograder import check", hidden, look, KERNEL + RIGHT, look, hidden, look]
+    command = [sys.executable, "-c", SHELL.format(cells=cells)]
+    said = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True).stdout
+    assert said.count("row_sum: passed") == 1, said
+    assert said.count("Triton cannot read a kernel under %%time: time a call in a cell below, take the line out") == 2
 
 
 def test_a_warning_shows_the_line_of_the_launch(checked):

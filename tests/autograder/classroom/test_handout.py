@@ -1,12 +1,15 @@
 """What students get installs, answers `check`, and holds no solution."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from contextlib import ExitStack
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import nbformat
 import pytest
@@ -16,6 +19,7 @@ from autograder.classroom.handout import _data, hand_out, solutions_in
 from autograder.course.course import Course
 from autograder.course.lesson import without_marks
 
+from ...browser.conftest import free_port, wait_for
 from ..tiny_course import FOLDER, NAME, write
 
 pytestmark = pytest.mark.xdist_group("release")  # which is written once
@@ -174,6 +178,36 @@ def test_a_file_of_somebody_elses_is_not_written_over(tmp_path):
 def test_the_environment_of_a_student_has_no_tools_of_an_instructor(released):
     assert "--editable .[lab]\n" in (released / "environment.yml").read_text()
     assert (released / "pyproject.toml").read_bytes() == (ROOT / "pyproject.toml").read_bytes()
+
+
+def test_jupyterlab_as_the_readme_starts_it_opens_a_lesson_lists_all_and_finds_the_command(released, tmp_path):
+    """The command where its terminals look, though no environment is activated."""
+    line = next(each for each in (released / "README.md").read_text().split("\n") if "jupyter lab" in each)
+    assert line.startswith(".venv/bin/jupyter lab")
+    port, token = free_port(), "t"
+    command = [Path(sys.executable).parent / "jupyter", *line.split()[1:], "--no-browser", "--allow-root"]
+    home = {name: str(tmp_path) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")}
+    environment = {**os.environ, **home, "JUPYTER_TOKEN": token, "PATH": "/usr/bin:/bin"}
+    with open(tmp_path / "log", "w") as log, ExitStack() as ending:
+        options = [f"--port={port}", "--ServerApp.port_retries=0"]
+        server = subprocess.Popen([*command, *options], cwd=released, env=environment, stdout=log, stderr=log)
+        ending.callback(server.wait, 60)
+        ending.callback(server.terminate)
+
+        def ask(path, **how):
+            request = Request(f"http://127.0.0.1:{port}/{path}", headers={"Authorization": f"token {token}"}, **how)
+            return urlopen(request, timeout=60)
+
+        wait_for(f"http://127.0.0.1:{port}/api", server, tmp_path / "log")
+        first = OURS.lesson_names()[0]
+        assert ask("").geturl().partition("?")[0].endswith(f"/lab/tree/course/{first}/{first}.ipynb")
+        listed = {each["name"] for each in json.load(ask("api/contents/course"))["content"]}
+        assert listed >= {*OURS.lesson_names()}
+        ask("api/terminals", data=b"{}").close()
+        shell = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()[-1]
+        variables = Path(f"/proc/{shell}/environ").read_bytes().decode().split("\0")
+        path = next(each for each in variables if each.startswith("PATH=")).removeprefix("PATH=")
+        assert shutil.which("mla-course", path=path)
 
 
 def _ran(released, code, elsewhere):

@@ -70,3 +70,13 @@ def test_pictures_say_what_they_show():
     assert len(labels) == 2
     assert "error of out" in labels[0]
     assert "250 TFLOP/s" in labels[1] and "111 TFLOP/s" in labels[1]
+
+
+@pytest.mark.parametrize("share", [1.0, 0.95, 0.01])
+def test_under_the_roofline_both_marks_are_seen_and_no_label_runs_over_an_axis(share):
+    picture = roofline_picture(SPEED | {"seconds": SPEED["floor"] / share})
+    last = [re.search(f"<{mark} [^>]*", picture[: picture.rindex("<text x=")]) for mark in ("rect", "circle")]
+    assert "fill='none'" in last[1][0] and last[0].start() < last[1].start()  # the one is seen through the other
+    labels = re.findall(r"<text x='(\d+)[^>]*text-anchor='(\w+)'|<text x='(\d+)'", picture)
+    assert "floor: " in picture and all(int(at or start) > 20 for at, _, start in labels)
+    assert ">FLOP/s<" in picture

@@ -181,7 +181,15 @@ def test_of_two_mistakes_that_fit_a_call_it_is_the_one_that_fits_the_others():
     ]
     exercise = Exercise("f", "", (), dict, lambda x: x, mistakes=mistakes, tolerance=1e-6)
 
-    def named(results, at=2):
+    def tensors(oracle):
+        return lambda x: torch.tensor(float(oracle(x)))
+
+    alike = [replace(each, oracle=tensors(each.oracle)) for each in mistakes]
+    of_tensors = replace(exercise, oracle=tensors(exercise.oracle), mistakes=alike)
+
+    def named(results, at=2, exercise=exercise):
+        if exercise is of_tensors:
+            results = {x: torch.tensor(float(result)) for x, result in results.items()}
         calls = Calls(exercise, [({"x": x}, result) for x, result in results.items()])
         return assess(exercise, {"x": at}, results[at], calls).mistake
 
@@ -191,11 +199,12 @@ def test_of_two_mistakes_that_fit_a_call_it_is_the_one_that_fits_the_others():
     assert named({2: 1, 4: 2, 3: 3}) == "half of even"  # the right result of 3 is not half of it
     assert named({2: 1, 4: 4}) is None  # each of them would be wrong at 4
     assert named({1: 1, 2: 7}) == "mute"
-    assert named({2: 1, 4: 99}) == "one"  # what is wrong in another way speaks against nothing
+    assert named({2: 1, 4: 99}) is None  # one formula gives both numbers, and neither mistake is it
+    assert named({2: 1, 4: 99}, exercise=of_tensors) == "one"  # a tensor that is wrong otherwise speaks against nothing
     at_times = [replace(each, at_times=True) for each in mistakes]
     calls = Calls(replace(exercise, mistakes=at_times), [({"x": 2}, 1), ({"x": 4}, 4)])
     assert assess(replace(exercise, mistakes=at_times), {"x": 2}, 1, calls).mistake == "one"
-    assert named({2: 1, 1: 99}) == "half"  # unless `one` would be right there
+    assert named({2: 1, 1: 99}, exercise=of_tensors) == "half"  # unless `one` would be right there
     assert named({2: 1, 1: 0.5, 3: 3}) == "half of even"  # which is not what is wrong at 1: half is
 
 
@@ -225,7 +234,7 @@ def test_a_number_does_not_name_a_mistake_that_would_show_before_it_in_another_c
     exercise = Exercise("f", "", (), dict, lambda x: {"a": x, "b": x + 1, "c": 5}, returns=("out",), mistakes=[square])
 
     def reason(other):
-        calls = Calls(exercise, [({"x": 1}, {"a": 1, "b": 2.5, "c": 7}), ({"x": 3}, {"b": 7, "c": 7} | other)])
+        calls = Calls(exercise, [({"x": 1}, {"a": 1, "b": 2.5, "c": 7}), ({"x": 3}, {"b": 7.5, "c": 7} | other)])
         return assess(exercise, {"x": 1}, {"a": 1, "b": 2.5, "c": 7}, calls).reason
 
     assert reason({"a": 9}) == "out['b']: a is the square"
