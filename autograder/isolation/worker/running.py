@@ -374,7 +374,7 @@ HINTS = (
     (r"outside of the scope of a kernel", "a launch has a grid, kernel[(programs,)](...)"),
     (
         r"must be of type tl\.constexpr",
-        "declare it as BLOCK: tl.constexpr, and leave out by a mask what is beyond the data",
+        "declare it with its type, as in BLOCK: tl.constexpr, and leave out by a mask what is beyond the data",
     ),
     (r"Unsupported ptr type", "the first argument is an address: a pointer that the kernel is given, plus offsets"),
     (
