@@ -54,7 +54,6 @@ def one_split(
     offs_r, offs_d = tl.arange(0, R), tl.arange(0, DR)
 """
 FACTOR = "max(f for f in range(1, q_len + 1) if q_len % f == 0 and H * f <= 128)"
-BEYOND_P = 'mask=offs_p < P, other=float("-inf")'
 DOT = "qk = tl.dot(q_latent, tl.trans(c_kv))"
 PART = "part = split.to(tl.int64) * B * H + row"
 KERNELS = ("latent_decode", "split_decode", "combine_splits", "folded_decode")
@@ -663,15 +662,6 @@ def into_state(peak, total, acc, scores, values):
                 ),
             )
         )
-    ),
-    slip(
-        "wolf",
-        "0 for the lse of splits that there are not",
-        "combine_splits",
-        {BEYOND_P: BEYOND_P.replace('float("-inf")', "0.0")},
-        "where the mask of that load is false it gives `other`",
-        1,
-        told=not_right,
     ),
     slip(
         "xul", "powers of 2", "predict_fold", {"q_len % f == 0 and": "q_len % f == f & (f - 1) == 0 and"}, "a power", 1

@@ -7,7 +7,6 @@ from autograder.judging.verdict import Outcome
 
 KERNELS = ("paged_update", "paged_gather", "paged_decode")
 SLOTS = {"paged_update": "slot", "paged_gather": "slot", "paged_decode": "% PAGE"}
-STRIDES = {"paged_update": "", "paged_decode": ""}  # a gather reads beyond the pool at once
 FIRST_PAGE = "tl.load(table_ptr + b * max_pages + start // page_size).to(tl.int64)"
 OF_BLOCK = "tl.program_id(0) * BLOCK"
 EACH_WRITTEN = "    for b in range(B): paged_update_kernel[(triton.cdiv(S, block_s), 1)]"
@@ -598,17 +597,11 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
             },
         },
     ),
-    *(
-        Submission(
-            student,
-            f"keys in their pool: {what}",
-            patches=tuple(replace(name, old.format(slots[name]), new.format(slots[name])) for name in slots),
-            expect={key: each for name in slots for key, each in not_right(name, says).items()},
-        )
-        for student, what, slots, old, new, says in (
-            ("thea", "slots of the latents", SLOTS, "{} * DR", "{} * R", "counted at R words"),
-            ("till", "stride of the latents", STRIDES, "page * k_stride", "page * c_stride", "of its own pool"),
-        )
+    Submission(
+        "thea",
+        "keys in their pool: slots of the latents",
+        patches=tuple(replace(name, f"{slot} * DR", f"{slot} * R") for name, slot in SLOTS.items()),
+        expect={key: each for name in SLOTS for key, each in not_right(name, "counted at R words").items()},
     ),
     Submission(
         "timo",
