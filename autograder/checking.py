@@ -110,7 +110,7 @@ def check(name: str) -> None:
         cells, _ = _cells(namespace, course, lesson)
         used = names_read(exercise.needs, cells, found[-1]) if (found := defining(exercise.name, cells)) else []
         verdict = report.with_own(verdict, used)
-    told = telling(failures) if failures else None
+    told = telling(exercise, failures) if failures else None
     picture = "" if told is None else _picture(exercise, cases[told], results[told][1])
     show(verdict, picture)
     _keep(verdict, namespace)

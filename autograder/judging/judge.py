@@ -397,12 +397,16 @@ def _read_error(exercise: Exercise, error: Any, refuses: bool = False) -> Failur
     return Failure(Outcome.ERROR, reason + (STANDS_IN.format(stands_in) if stands_in else ""))
 
 
-def telling(failures: Mapping[int, Failure]) -> int:
-    """Return the number of the case whose failure tells most: the first, or the first that explains its numbers."""
+def telling(exercise: Exercise, failures: Mapping[int, Failure]) -> int:
+    """Return the number of the case whose failure tells most: the first, or the first that explains its numbers.
+
+    A mistake that is made at times explains its own case alone.
+    """
     first = min(failures)
     if not failures[first].unexplained:
         return first
-    return min((n for n, failure in failures.items() if failure.mistake), default=first)
+    always = {each.name for each in exercise.mistakes if not each.at_times}
+    return min((n for n, failure in failures.items() if failure.mistake in always), default=first)
 
 
 def verdict_from(
@@ -420,7 +424,7 @@ def verdict_from(
     score = sum(part.score for part in parts)
     if not failures:
         return Verdict(exercise.name, exercise.points, score, Outcome.PASSED, parts=tuple(parts))
-    worst = failures[telling(failures)]
+    worst = failures[telling(exercise, failures)]
     outcome = Outcome.PARTIAL if score and worst.outcome is Outcome.WRONG else worst.outcome
     reason = f"{worst.reason} (at {worst.case})" if worst.case else worst.reason
     return Verdict(exercise.name, exercise.points, score, outcome, reason, worst.mistake, tuple(parts), tuple(notes))

@@ -16,7 +16,7 @@ from autograder.isolation.sandbox import Limits, Reply, Sandbox
 from autograder.isolation.worker.running import TIME_IS_UP
 from autograder.judging import judge
 from autograder.judging.cases import draw_cases
-from autograder.judging.exercise import STUB, Exercise, Part
+from autograder.judging.exercise import STUB, Exercise, Mistake, Part
 from autograder.judging.program import Cell
 from autograder.judging.verdict import Outcome
 
@@ -102,9 +102,13 @@ def test_what_no_prediction_is_made_of_is_named_with_what_is_expected(box, predi
 def test_the_first_failure_that_says_why_is_told_before_wrong_numbers():
     wrong = judge.Failure(Outcome.WRONG, "a relative error", case="n=1", unexplained=True)
     named = judge.Failure(Outcome.WRONG, "halved", "half", "n=2")
-    assert judge.telling({3: wrong, 5: named, 6: named}) == 5
-    assert judge.telling({3: wrong, 5: wrong}) == 3
-    assert judge.telling({3: judge.Failure(Outcome.WRONG, "out of bounds"), 5: named}) == 3
+    mistake = Mistake("half", "halved", lambda x: x)
+    exercise = dataclasses.replace(DOUBLE, mistakes=(mistake,))
+    assert judge.telling(exercise, {3: wrong, 5: named, 6: named}) == 5
+    assert judge.telling(exercise, {3: wrong, 5: wrong}) == 3
+    assert judge.telling(exercise, {3: judge.Failure(Outcome.WRONG, "out of bounds"), 5: named}) == 3
+    at_times = dataclasses.replace(DOUBLE, mistakes=(dataclasses.replace(mistake, at_times=True),))
+    assert judge.telling(at_times, {3: wrong, 5: named}) == 3
 
 
 @pytest.mark.thorough(but=4)
