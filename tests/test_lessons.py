@@ -28,7 +28,7 @@ from autograder.judging.exercise import upcast
 
 COURSE = Course.at(Path(__file__).parents[1])
 LESSONS = COURSE.lesson_names()
-LONG_TO_JUDGE = ("05", "07", "09", "13")  # lessons
+LONG_TO_JUDGE = ("05", "07", "09", "11", "13")  # lessons
 
 
 def test_every_lesson_has_exercises_and_a_sample_class():
@@ -211,7 +211,6 @@ def test_the_bars_of_speed_are_published(name):
             assert f"{each.speed.ratio:g} times" in text, each.name
 
 
-@pytest.mark.thorough(but=2)
 def _names(code):
     """Return the names that a cell reads and has not set before, and those that it sets."""
     read, put = set(), set()
@@ -240,6 +239,7 @@ def test_a_cell_that_is_run_again_reads_what_it_read_before(name):
         assert not read & before & later, sources[n]
 
 
+@pytest.mark.thorough(but=2)
 @pytest.mark.parametrize("name", LESSONS)
 def test_the_solution_notebook_runs_from_top_to_bottom(name, tmp_path):
     notebook = nbformat.from_dict(COURSE.lesson(name).notebook)
