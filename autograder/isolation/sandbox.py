@@ -443,7 +443,7 @@ def _bubblewrap(stage: Path, environment: dict[str, str], hidden: Iterable[Path]
     """Return the prefix that hides the network, other processes, and every file but the interpreter's and the stage.
 
     Folders in `hidden` are out of sight where they lie below one that is shown. With `gpu` it shows NVIDIA's devices,
-    and what the driver reads of the system.
+    what the driver reads of the system, and the C compiler.
     """
     command = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     command += ["--as-pid-1"]  # no signal of a descendant ends or stops the first process of a namespace
@@ -458,6 +458,7 @@ def _bubblewrap(stage: Path, environment: dict[str, str], hidden: Iterable[Path]
         for device in sorted(Path("/dev").glob("nvidia*")):
             command += ["--dev-bind", str(device), str(device)]
         shown += ["/sys", "/sbin", "/usr/local/nvidia"]  # Triton asks /sbin/ldconfig where libcuda is
+        shown += _compiler()
     else:
         command += ["--ro-bind", "/dev/null", "/dev/zero"]  # what is mapped from there is memory that nothing counts
     command += ["--size", SCRATCH, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
@@ -467,6 +468,14 @@ def _bubblewrap(stage: Path, environment: dict[str, str], hidden: Iterable[Path]
     for path in [*sorted(masks), "/proc", "/"]:  # the kernel's settings are root's, who may be the user outside
         command += ["--remount-ro", path]
     return [*command, "--chdir", "/tmp", "--"]
+
+
+def _compiler() -> list[str]:
+    """Return where the C compiler lies that Triton takes for its launchers, if not in a folder with a home below it."""
+    found = next(filter(None, map(shutil.which, (os.environ.get("CC", ""), "gcc", "clang"))), None)
+    folders = {path.parent.parent for path in (Path(found), Path(found).resolve())} if found else set()
+    home = Path.home().resolve()
+    return [str(folder) for folder in folders if not home.is_relative_to(folder) and not folder.is_relative_to(home)]
 
 
 def _of_the_machine() -> list[str]:

@@ -120,6 +120,23 @@ def spy():
     assert "secret" not in text
 
 
+def test_a_compiler_outside_the_system_is_in_sight_where_a_gpu_measures_and_what_lies_beside_it_is_not(monkeypatch):
+    """Triton compiles its launchers with the compiler of CC, or that of PATH, which on clusters lies anywhere."""
+    if default_isolation() != "bubblewrap":
+        pytest.skip("bubblewrap does not work here")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        tool, library, canary = (Path(folder, name) for name in ("gcc/bin/gcc", "gcc/lib/crt.o", "canary/file"))
+        for path in (tool, library, canary):
+            path.parent.mkdir(parents=True)
+            path.touch(0o755)
+        source = f"def spy(): return json.dumps([os.path.exists(p) for p in {list(map(str, (tool, library, canary)))}])"
+        for name, value in (("CC", str(tool)), ("PATH", f"{tool.parent}:{os.environ['PATH']}")):
+            monkeypatch.delenv("CC", raising=False)
+            monkeypatch.setenv(name, value)
+            with Sandbox("bubblewrap", sandbox.Kind(gpu=True)) as fresh:
+                assert tell(fresh, source) == [True, True, False], name
+
+
 def test_there_is_no_network(bubble):
     source = """
 def spy():
