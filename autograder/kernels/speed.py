@@ -28,11 +28,11 @@ from autograder.kernels.explain import data_of, explained
 from autograder.kernels.full_size import FullSize
 from autograder.kernels.measure import BAND, GpuWorker
 from autograder.kernels.model import NEARLY, Known, Modelled, Timed, floor_dtype, form_of, model_call
-from autograder.kernels.record import kernels_of, record
+from autograder.kernels.record import Recording, kernels_of, record
 from autograder.kernels.worker import recording
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, Unchecked
 from autograder.text import percent_below
-from mla_ref.hardware.devices import DEVICES, find_device
+from mla_ref.hardware.devices import DEVICES, Device, find_device
 
 SAMPLED = 0.02  # of a modelled time: by so much it may hang on which programs a secret seed chooses
 MORE = 1.1  # of the compulsory FLOPs, as tails are multiplied with what lies beyond them
@@ -95,7 +95,7 @@ def judge_speed(
             verdict = verdict_on(exercise, measure(exercise, program, worker))
         elif exercise.speed.facts:
             compared = compiled_and_compared(exercise, program, worker, seed)
-            verdict = by_facts(exercise, compared, compiled_at_full_size(exercise, program, worker, compared.form))
+            verdict = by_facts(exercise, compared, compiled_at_full_size(exercise, program, worker, compared))
         else:
             verdict = verdict_on(exercise, model(exercise, program, worker, seed))
     except KernelFailure as error:
@@ -142,7 +142,8 @@ def model(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, s
 class Compiled:
     """What the compiler says of a call's launches, what it does in order, and why no fact counts; "" if they do.
 
-    The tensor cores can be busy for a `share` of the time, at most, for the reason that is `held`.
+    The tensor cores can be busy for a `share` of the time, at most, for the reason that is `held`. They do so many
+    FLOPs `per_byte` that is fetched.
     """
 
     launches: Sequence[Mapping[str, Any]]
@@ -150,6 +151,7 @@ class Compiled:
     reason: str
     share: float = 1.0
     held: str = ""
+    per_byte: float = 0.0
 
 
 def compiled_and_compared(
@@ -174,35 +176,62 @@ def compiled_and_compared(
         reason = f"warpgroup_mma does {share:.0%} of the FLOPs that the work takes: leave out what nobody needs"
     elif most > ALONE * every:
         reason = f"one program does {most / every:.0%} of the products, while others wait: share them out"
-    share, held = min([_fed(every, answers.copied[number]), *map(_busy, _loops(compiled))])
-    return Compiled(compiled, form_of(recording), reason, share, held)
+    per_byte = every / max(answers.copied[number], 1)
+    share, held = min([_fed(per_byte), *_shares(recording, compiled, DEVICES[speed.device], per_byte)])
+    return Compiled(compiled, form_of(recording), reason, share, held, per_byte)
 
 
-def _loops(compiled: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [loop for each in compiled for loop in each["product_loops"]]
+def _shares(
+    recording: Recording, compiled: Sequence[Mapping[str, Any]], device: Device, per_byte: float
+) -> Iterator[tuple[float, str]]:
+    """Yield for each loop with products or copies `(share, held)` as in `Compiled`."""
+    for launch, each in zip(recording.launches, compiled, strict=True):
+        blocks = cost_model.resident_blocks(each, device)
+        for loop in each["product_loops"]:
+            yield _busy(loop, max(1, blocks * each["warps"] // 4))
+        largest = max(map(_box_bytes, launch["args"].values()), default=0)
+        for loop in each["copy_loops"]:
+            yield _fetched(loop, blocks * loop["copies"] * largest * per_byte / MULTIPLIED)
 
 
-def _fed(flops: float, copied: float) -> tuple[float, str]:
-    """Return the share of the time for which tensor cores are busy that get so many bytes, at most, and why."""
-    per_byte = flops / max(copied, 1)
+def _box_bytes(argument: Mapping[str, Any]) -> int:
+    """Return the bytes that a copy by an argument brings: 0 if it is no descriptor."""
+    if "descriptor" not in argument:
+        return 0
+    return math.prod(argument["descriptor"]["block_shape"]) * recording.NAMED[argument["tensor"]["dtype"]].itemsize
+
+
+def _fed(per_byte: float) -> tuple[float, str]:
+    """Return the share of the time for which tensor cores are busy that get a byte for so many FLOPs, and why."""
     held = f"{per_byte:.3g} FLOPs for each byte that is fetched leave the tensor cores {{}} of the time, as a"
     held += f" multiprocessor takes {FED:.0f} bytes a cycle from the L2 cache at most: multiply larger tiles"
     return min(1.0, per_byte * FED / MULTIPLIED), held
 
 
-def _busy(loop: Mapping[str, Any]) -> tuple[float, str]:
-    """Return the share of the time for which the tensor cores are busy in a loop, at most, and why."""
+def _busy(loop: Mapping[str, Any], groups: int) -> tuple[float, str]:
+    """Return the share of the time for which so many warpgroups have the tensor cores busy in a loop, and why."""
     if loop["inner"]:
         return 0.0, "a loop turns within the one with products, and nothing tells how long: unroll it (static_range)"
-    cycles, beside = loop["cycles"], loop["beside"]
+    cycles, beside = loop["cycles"], max(loop["beside"], loop["turn"] // groups)
     held = f"the products of a turn take {cycles} cycles, and what is beside them {beside} at the least"
     return min(1.0, cycles / max(beside, 1)), f"{held}: the tensor cores are {{}} of the time"
 
 
+def _fetched(loop: Mapping[str, Any], cycles: float) -> tuple[float, str]:
+    """Return the share of the time for which the tensor cores have what a loop fetches, and why.
+
+    What a turn brings takes them so many `cycles`, at most.
+    """
+    if loop["inner"]:
+        return 0.0, "a loop turns within the one that fetches, and nothing tells how long: unroll it (static_range)"
+    held = f"a turn of the loop that fetches takes {loop['turn']} cycles at the least, and the products of what it"
+    return min(1.0, cycles / max(loop["turn"], 1)), f"{held} brings {cycles:.0f}: the tensor cores are {{}} of the time"
+
+
 def compiled_at_full_size(
-    exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, form: tuple[str, ...]
+    exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, small: Compiled
 ) -> Compiled:
-    """Return what is said of the call at full size, which does in order what a call that was compared did: `form`.
+    """Return what is said of the call at full size, which does in order what the `small` one did, that was compared.
 
     A launch that multiplies has to have a program for nearly each of the device's multiprocessors. No kernel runs.
 
@@ -213,7 +242,7 @@ def compiled_at_full_size(
     with _at_full_size():
         found = explained(record(workers, program, exercise.name, arguments), data_of(arguments), exercise.copies)
         recording = found.recording
-        if form_of(recording) != form:
+        if form_of(recording) != small.form:
             raise KernelFailure(
                 f"{', '.join(form_of(recording))} follow one another, and did not where it was compared"
             )
@@ -226,8 +255,8 @@ def compiled_at_full_size(
     reason = ""
     if min(programs, default=device.sms) < NEARLY * device.sms:
         reason = f"at full size {min(programs)} programs multiply, and {device.name} has {device.sms} multiprocessors"
-    share, held = min(map(_busy, _loops(compiled)), default=(1.0, ""))
-    return Compiled(compiled, form, reason, share, held)
+    share, held = min(_shares(recording, compiled, device, small.per_byte), default=(1.0, ""))
+    return Compiled(compiled, small.form, reason, share, held, small.per_byte)
 
 
 def by_facts(exercise: Exercise, *calls: Compiled) -> Verdict:

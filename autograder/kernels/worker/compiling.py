@@ -17,7 +17,7 @@ from typing import Any
 
 from autograder.isolation.worker import running
 from autograder.kernels.worker.diagnostics import diagnosed
-from autograder.kernels.worker.overlap import product_loops
+from autograder.kernels.worker.overlap import copy_loops, product_loops
 from mla_ref.hardware.emulator.ttir import Locations, numbered
 
 UNITS = {"load": "load", "async": "load", "store": "store", "atomic": "atomic"}
@@ -238,7 +238,7 @@ class _Tools:
         self.file.write(cubin)
         self.file.flush()
         self.usage = self._start(knobs.nvidia.cuobjdump.path, "--dump-resource-usage")
-        self.code = self._start(knobs.nvidia.nvdisasm.path, "-g", "-c")
+        self.code = self._start(knobs.nvidia.nvdisasm.path, "-g", "-c", "-hex")
 
     def _start(self, *command: str) -> subprocess.Popen:
         return subprocess.Popen([*command, self.file.name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -258,7 +258,10 @@ def _read_cuda(tools: _Tools, places: set[str]) -> dict[str, Any]:
     table = {k: int(v) for k, v in re.findall(r"\b(REG|STACK|SHARED|LOCAL):(\d+)", usage.split("Function")[-1])}
     lines, labels = _instructions(code)
     found = _summary(lines, labels, _cuda_class, _units, places)
-    found["product_loops"] = product_loops([text for text, _ in lines], labels)
+    texts = [text for text, _ in lines]
+    controls = [int(upper, 16) for upper in re.findall(r"^\s*/\* 0x([0-9a-f]{16}) \*/$", code, re.MULTILINE)]
+    found["product_loops"] = product_loops(texts, labels, controls)
+    found["copy_loops"] = copy_loops(texts, labels, controls)
     return found | {"registers": table.get("REG", 0), "stack_bytes": table.get("STACK", 0) + table.get("LOCAL", 0)}
 
 

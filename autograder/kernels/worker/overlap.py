@@ -14,10 +14,16 @@ PRODUCT = re.compile(r"\bHGMMA\.\d+x(\d+)x")
 LAST = "gsb0"  # of the instructions of a group, which are waited for together
 WAIT = re.compile(r"\bWARPGROUP\.DEPBAR\.LE gsb0, (0x[0-9a-f]+)")
 REGISTERS = re.compile(r"\bUSETMAXREG\.\S+ (?:UP\d, )?(0x[0-9a-f]+)")
-BESIDE = {"exponentials": r"\bMUFU\.EX2\b", "copies": r"\bUTMALDG\b", "spills": r"\b(LDL|STL)\b"}
+COPY = re.compile(r"\bUTMALDG\b")
+BESIDE = {"exponentials": r"\bMUFU\.EX2\b", "copies": COPY.pattern, "spills": r"\b(LDL|STL)\b"}
+# Cycles until the result is there, at the least: less than Luo et al. (2024) measured on an H100 (shared memory 29, L1
+# cache 41, L2 263). A barrier's are those of benchmarks/model_corners_h100.json.
+LATENCY = {"LDG": 30, "LD": 30, "ATOM": 200, "ATOMG": 200, "LDS": 20, "LDSM": 20, "SHFL": 20, "MUFU": 10, "MEMBAR": 10}
+FAR, FAR_CYCLES = {"STRONG", "GPU", "SYS"}, 200  # what goes to the L2 cache
+BARRIER_CYCLES = 15
 
 
-def product_loops(code: Sequence[str], labels: Mapping[str, int]) -> list[dict[str, Any]]:
+def product_loops(code: Sequence[str], labels: Mapping[str, int], controls: Sequence[int]) -> list[dict[str, Any]]:
     """Return of each innermost loop with products what stands in its body, as numbers of instructions.
 
     `products` are started there. Of `exponentials`, `copies` to shared memory and `spills`, those while a product is
@@ -26,20 +32,57 @@ def product_loops(code: Sequence[str], labels: Mapping[str, int]) -> list[dict[s
     in has so many `registers` a thread; 0 if no partition asks for any.
 
     A turn keeps the tensor cores busy for so many `cycles`; its other instructions take as many as `beside`, at the
-    least: a scheduler starts one a cycle, and a special function takes eight. `inner` are loops within it.
+    least: a scheduler starts one a cycle, and a special function takes eight. One warp has a turn take `turn`, by what
+    `controls`, the upper halves of the instructions, have it wait for. `inner` are loops within it.
     """
+    taken = [int(match[1], 16) if (match := REGISTERS.search(text)) else 0 for text in code]
+    found = []
+    for (first, last), inner in _innermost(code, labels, PRODUCT):
+        registers = next(filter(None, reversed(taken[:first])), 0)
+        body = slice(first, last + 1)
+        turn = _turn(code[body], controls[body])
+        found.append({**_read(code[body]), "turn": turn, "registers": registers, "inner": inner})
+    return found
+
+
+def copy_loops(code: Sequence[str], labels: Mapping[str, int], controls: Sequence[int]) -> list[dict[str, int]]:
+    """Return of each innermost loop that starts `copies` to shared memory, and no products, their number; see above."""
+    found = []
+    for (first, last), inner in _innermost(code, labels, COPY):
+        body = slice(first, last + 1)
+        if not any(map(PRODUCT.search, code[body])):
+            copies = sum(COPY.search(text) is not None for text in code[body])
+            found.append({"copies": copies, "turn": _turn(code[body], controls[body]), "inner": inner})
+    return found
+
+
+def _innermost(code: Sequence[str], labels: Mapping[str, int], what: re.Pattern) -> list[tuple[tuple[int, int], int]]:
+    """Return the loops with what is searched and none within that has it; of each how many loops are within."""
     loops = sorted(set(_loops(code, labels)), key=lambda loop: loop[1] - loop[0])
     found: list[tuple[int, int]] = []
     for first, last in loops:
-        has_products = any(PRODUCT.search(text) for text in code[first : last + 1])
-        if has_products and not any(first <= a and b <= last for a, b in found):
+        if any(map(what.search, code[first : last + 1])) and not any(first <= a and b <= last for a, b in found):
             found.append((first, last))
-    taken = [int(match[1], 16) if (match := REGISTERS.search(text)) else 0 for text in code]
-    registers = [next(filter(None, reversed(taken[:first])), 0) for first, _ in sorted(found)]
-    within = [sum(first <= a and b <= last for a, b in loops) - 1 for first, last in sorted(found)]
-    read = [_read(code[first : last + 1]) for first, last in sorted(found)]
-    columns = zip(read, registers, within, strict=True)
-    return [{**loop, "registers": count, "inner": inner} for loop, count, inner in columns]
+    return [((first, last), sum(first <= a and b <= last for a, b in loops) - 1) for first, last in sorted(found)]
+
+
+def _turn(body: Sequence[str], controls: Sequence[int]) -> int:
+    """Return the cycles after which a warp may begin the next turn, at the least.
+
+    An instruction says how many cycles later the next may start, which of six marks it sets when it is done, and for
+    which it waits.
+    """
+    done, now, start = [0] * 6, 0, 0
+    for _ in range(2):  # the second time with what the first has under way
+        start = now
+        for text, control in zip(body, controls, strict=True):
+            name, *parts = re.sub(r"^@!?U?P\w+\s+", "", text).split()[0].split(".")
+            now = max([now, *(time for mark, time in enumerate(done) if control >> 52 + mark & 1)])
+            now += BARRIER_CYCLES if name == "BAR" else 0
+            if (mark := control >> 46 & 7) < len(done) and name in LATENCY:
+                done[mark] = now + (FAR_CYCLES if FAR & {*parts} else LATENCY[name])
+            now += max(control >> 41 & 15, 1)
+    return now - start
 
 
 def _loops(code: Sequence[str], labels: Mapping[str, int]) -> list[tuple[int, int]]:

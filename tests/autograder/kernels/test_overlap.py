@@ -11,7 +11,7 @@ from autograder.course.lesson import without_marks
 from autograder.judging.program import Cell, build_program
 from autograder.judging.verdict import Outcome
 from autograder.kernels.speed import compiled_and_compared, judge_speed
-from autograder.kernels.worker.overlap import product_loops
+from autograder.kernels.worker.overlap import copy_loops, product_loops
 from autograder.kernels.workers import KernelFailure
 
 pytest.importorskip("triton", reason="kernels need Triton")
@@ -140,14 +140,24 @@ MUFU.EX2 R4, R4
 """
 
 
-def read(text):
+def control(stall=1, sets=7, waits=0):
+    """Return the upper half of an instruction: cycles to the next, the mark that it sets, those that it waits for."""
+    return stall << 41 | sets << 46 | waits << 52
+
+
+def parsed(text):
     labels, code = {}, []
     for line in text.splitlines():
         label, colon, rest = line.partition(": ")
         if colon:
             labels[label] = len(code)
         code.append(rest if colon else line)
-    (loop,) = product_loops(code, labels)
+    return code, labels
+
+
+def read(text, controls=None):
+    code, labels = parsed(text)
+    (loop,) = product_loops(code, labels, controls or [control()] * len(code))
     return loop
 
 
@@ -155,6 +165,31 @@ def test_a_small_product_left_under_way_is_none():
     loop = read(SMALL)
     assert (loop["products"], loop["most"], loop["carried"], loop["exponentials"]) == (3, 1, 0, [0, 1])
     assert read(SMALL.replace("64x8x", "64x256x"))["carried"] == 1
+
+
+# Two loads, each of which waits for the one before, and a barrier.
+WAITING = """.L_1: LDG.E R4, desc[UR6][R4.64]
+LDG.E.STRONG.GPU R4, desc[UR6][R4.64]
+BAR.SYNC.DEFER_BLOCKING 0x0
+{}
+@P1 BRA `(.L_1)
+"""
+
+
+def test_a_turn_takes_what_its_loads_and_barriers_wait_for():
+    text = WAITING.format("HGMMA.64x256x16.F32.BF16 R24, gdesc[UR8], R24, gsb0")
+    apart = [control(sets=0), control(sets=1), control(), control(), control(stall=5)]
+    chained = [control(sets=0, waits=2), control(sets=1, waits=1), *apart[2:]]
+    assert read(text, apart)["turn"] == 2 + 15 + 1 + 1 + 5
+    assert read(text, chained)["turn"] == 30 + 200
+
+
+def test_a_loop_that_fetches_is_told_apart_from_one_that_multiplies():
+    code, labels = parsed(WAITING.format("UTMALDG.2D [UR8], [UR4]"))
+    assert product_loops(code, labels, [control()] * len(code)) == []
+    assert copy_loops(code, labels, [control()] * len(code)) == [{"copies": 1, "turn": 5 + 15, "inner": 0}]
+    code, labels = parsed(SMALL.replace("MUFU.EX2 R4, R4", "UTMALDG.2D [UR8], [UR4]"))
+    assert copy_loops(code, labels, [control()] * len(code)) == []
 
 
 def test_waiting_for_a_barrier_is_no_loop_of_the_kernels():
