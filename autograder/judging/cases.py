@@ -51,12 +51,12 @@ def noise_for(exercise: Exercise, case: Case, seed: str) -> Arguments:
     """Return arguments with the same integers and other data; where there is no data, other integers.
 
     The data are drawn as those of the case, so that what a program asks of them has the same answer nearly always; what
-    is not finite stays where it is. For kernels they are plain noise: what is launched may not hang on them.
+    is not finite stays where it is.
     """
     generator = torch.Generator().manual_seed(_digest(seed, exercise.name, "noise"))
     if not any(map(is_data, tensors_in(case.arguments))):
         return exercise.inputs(generator, **case.params)
-    others = [] if exercise.kernel else tensors_in(exercise.inputs(generator, **case.params))
+    others = tensors_in(exercise.inputs(generator, **case.params))
     alike = len(others) == len(tensors_in(case.arguments))
 
     def other(tensor: torch.Tensor) -> torch.Tensor:

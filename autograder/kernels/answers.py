@@ -107,10 +107,14 @@ class Answers:
                 again = [recording.filled(each) for each in ([] if program.reason else replayed.again)]
                 if any(assess(self.exercise, cases[n].arguments, each) for each in again):
                     terms = terms or Failure(Outcome.WRONG, ORDER, case=str(cases[n]))
-                others = [recording.filled(each) for each in ([] if program.reason else replayed.otherwise)]
+                if replayed.taken:  # also where the result is right for what there is in its place
+                    said = program.reason or kernels.told(replayed.taken[0])
+                    terms = terms or Failure(Outcome.WRONG, said, case=str(cases[n]))
+                others = [recording.filled(each) for each in replayed.otherwise]
                 if any(assess(self.exercise, cases[n].arguments, each) for each in others):
                     told = [f": {kernels.told(said)}" for said in (*replayed.unwritten, *replayed.left_out)]
-                    terms = terms or Failure(Outcome.WRONG, "".join([UNDEFINED, *told[:1]]), case=str(cases[n]))
+                    said = program.reason or "".join([UNDEFINED, *told[:1]])
+                    terms = terms or Failure(Outcome.WRONG, said, case=str(cases[n]))
                 changed = [name.split("[")[0] for name in (*replayed.changed, *program.changed)]
                 found[n] = {
                     "result": recording.filled(replayed.result),

@@ -429,7 +429,7 @@ def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> dict[str
         counted = looped if region["loop"] else once
         for key, count in region["lines"].items():
             counted[key] = counted.get(key, 0) + count
-    programs, runs, chances = counts["programs"], counts["runs"], counts["chances"]
+    programs, runs, chances = max(1, counts["programs"]), counts["runs"], counts["chances"]
 
     def share(line: str) -> float:
         return runs[line] / chances[line] if chances.get(line) else 1.0
@@ -446,7 +446,7 @@ def executed(counts: Mapping[str, Any], compiled: Mapping[str, Any]) -> dict[str
     turns = {key: turned(key, times) for key, times in executions.items()}
     taken = {key: turned(key, n / share(key.split(":")[1])) for key, n in executions.items() if n}
     deepest = max(turns.values(), default=1.0)
-    most = max(counts["turns"].values(), default=0) / max(1, programs)
+    most = max(counts["turns"].values(), default=0) / programs
     sums = dict.fromkeys(MEASURES, 0.0)
     for region in compiled["regions"]:
         times, pace, paces = 1.0, 0.0, {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -48,6 +50,8 @@ class Explained:
         Arguments that such operations change in place.
     reason
         What of that reaches a kernel or the result, or that data was read in Python; None if nothing does.
+    untimed
+        Why no model tells how long the call takes on real data, where sizes alone are known; None if one may.
     frozen
         Where Python reads floats that come from data, or torch takes some that none of its operations made: they stay
         what they are on the data of this call. None if there are none, or if that is a `reason`.
@@ -57,6 +61,7 @@ class Explained:
     reason: str | None = None
     changed: Collection[str] = ()
     frozen: str | None = None
+    untimed: str | None = None
 
 
 def is_kept(recording: Recording) -> bool:
@@ -83,7 +88,7 @@ def explained(recording: Recording, data: Collection[str], copies: bool = True) 
     flow = _Flow(recording, data, copies)
     steps = {"launch": flow.launch, "host": flow.operation}
     events = [steps[event["kind"]](event) for event in recording.events]
-    return Explained(replace(recording, events=events), flow.reason(recording), flow.changed)
+    return Explained(replace(recording, events=events), flow.reason(recording), flow.changed, untimed=flow.untimed)
 
 
 class _Flow:
@@ -99,6 +104,8 @@ class _Flow:
         Storages that launches were given, and those that hold results of kernels or copies of them.
     changed
         Arguments that operations change which do not count.
+    untimed
+        As in `Explained`.
     """
 
     def __init__(self, recording: Recording, data: Collection[str], copies: bool):
@@ -109,6 +116,9 @@ class _Flow:
         self.given: set[int] = set()
         self.left: set[int] = set()
         self.changed: set[str] = set()
+        self.untimed: str | None = None
+        self._lost: set[int] = set()
+        self._given: set[int] = set()  # to launches, of what does not count
         self._reasons: list[str] = []
         self._reads: list[str] = []
 
@@ -116,23 +126,35 @@ class _Flow:
         """Follow a launch, which may write to all that it is given."""
         views = {name: arg["tensor"] for name, arg in event["args"].items() if "tensor" in arg}
         made = {view["storage"] for view in views.values() if "input" not in self.storages[view["storage"]]}
+        strange = set()
         for name, view in views.items():
             if (found := self.holds[view["storage"]]) not in (PLAIN, DATA):
+                strange.add(view["storage"])
                 self._reasons.append(f"{event['kernel']} takes as {name} what {found}")
+                self.untimed = self.untimed or (self._reasons[-1] if view["storage"] in self._lost else None)
             elif view["storage"] in made:  # a replay ends where integers of an argument change
                 self.holds[view["storage"]] = DATA
         self.given |= {view["storage"] for view in views.values()}
         self.left |= made
         self.empty -= made
-        return event
+        new, self._given = strange - self._given, self._given | strange
+        return {**event, "strange": sorted(new)} if new else event
 
     def operation(self, event: dict[str, Any]) -> dict[str, Any]:
         """Follow an operation of torch; return it, without its arguments if it does not count."""
         reads, targets = ({number for number, _ in event[kind]} for kind in ("reads", "writes"))
+        if (anew := _overwritten(event, self.storages)) is not None:  # as if it had just been made
+            reads.discard(anew)
+            self.given.discard(anew)
+            self.left.discard(anew)
+            self.empty.add(anew)
+            self.holds[anew] = PLAIN
         held = {self.holds[number] for number in reads}
         where = f" in {event['line']}" if event["line"] else ""
         if not targets and held - {PLAIN}:
             self._reads.append(f"numbers of a tensor are read in Python{where}")
+            waits = "the call waits for the GPU there, and no model tells what it does then: take it out"
+            self.untimed = self.untimed or f"{self._reads[-1]}: {waits}"
         ruled = control(event) if event["args"] is not None else ()
         looked_at = reads - {view["storage"] for view in ruled}
         moved = looked_at & {number for number, size in event["reads"] if size}  # what has no elements mends nothing
@@ -143,6 +165,7 @@ class _Flow:
             if event["op"][0] == "clone" and where and "clone" not in where:
                 what = f"torch copies outside the kernels{where}: {COPIED}"
             self.holds.update(dict.fromkeys(targets, what))
+            self._lost |= targets
             self.changed |= {self.storages[n]["input"] for n in targets if "input" in self.storages[n]}
         else:
             strange = next((each for each in held if each not in (PLAIN, DATA)), None)
@@ -184,6 +207,17 @@ def _seen(recording: Recording) -> Iterator[Mapping[str, Any]]:
     for event in recording.events:
         if event["kind"] == "host":
             yield from (*views_in(event["args"] or ()), *event["out"])
+
+
+def _overwritten(step: Mapping[str, Any], storages: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return the storage that an operation writes from end to end, if it is none of an argument's."""
+    if step["op"][0] not in ("copy_", "fill_", "zero_") or step["args"] is None:
+        return None
+    target, *others = views_in(step["args"])
+    number, size = target["storage"], math.prod(target["shape"]) * NAMED[target["dtype"]].itemsize
+    dense = list(itertools.accumulate(target["shape"][:0:-1], operator.mul, initial=1))[::-1] == target["strides"]
+    of_it_all = dense and size == storages[number]["bytes"] and "input" not in storages[number]
+    return number if of_it_all and all(view["storage"] != number for view in others) else None
 
 
 def _takes_all(step: Mapping[str, Any], storages: Sequence[Mapping[str, Any]]) -> bool:

@@ -199,7 +199,7 @@ def _written(number: int, replayed: Replayed, recording: Recording) -> float:
     for event in recording.events:
         if event["kind"] != "host" or event["args"] is None or is_fill(event):
             continue
-        places = control(event)
+        places = [*control(event), *(views_in(event["args"][:1]) if event["op"][0] == "copy_" else ())]
         moved = [view for view in views_in(event["args"]) if not any(view is each for each in places)]
         sizes = [math.prod(view["shape"]) * NAMED[view["dtype"]].itemsize for view in moved]
         held = (

@@ -148,6 +148,8 @@ def model_call(
         The student's, with a sentence. Failures of the workers themselves raise SandboxError.
     """
     found = explained(record(workers, program, entry, arguments), data_of(arguments), copies)
+    if found.untimed:
+        raise KernelFailure(found.untimed)
     recording = found.recording
     kernels = kernels_of(program, recording)
     source = kernels.source

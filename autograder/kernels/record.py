@@ -334,6 +334,11 @@ def _check_descriptor(arg: TensorArgument) -> None:
             f"a tensor descriptor with strides {made['strides']} from element {view['offset']}: the last stride has to "
             f"be 1, and the others and the start multiples of {ALIGNMENT} bytes"
         )
+    if (row := made["block_shape"][-1] * unit) < ALIGNMENT:
+        raise ValueError(
+            f"a tensor descriptor with blocks of {made['block_shape']}: a row of them has {row} bytes, and needs "
+            f"{ALIGNMENT} at least"
+        )
 
 
 def _check_content(storage: Storage) -> None:

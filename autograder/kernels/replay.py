@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -44,6 +44,8 @@ class Replayed:
         The arguments that hold something else afterwards.
     unwritten
         Sentences on reads of memory that nothing had written.
+    taken
+        Of what was there before the call, or comes of operations that are not done again, sentences on such reads.
     blank
         For each tensor of the result how many elements are NaN and lie where nothing wrote.
     filled
@@ -65,6 +67,7 @@ class Replayed:
     again: list[list[torch.Tensor]] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     unwritten: list[str] = field(default_factory=list)
+    taken: list[str] = field(default_factory=list)
     blank: list[int] = field(default_factory=list)
     filled: list[str] | None = None
     otherwise: list[list[torch.Tensor]] = field(default_factory=list)
@@ -107,7 +110,7 @@ def replays(
         elif "error" in answer:
             found.append(Fault(answer["error"]))
         else:
-            names = ("result", "again", "changed", "unwritten", "blank", "otherwise", "left_out", "picks", "written")
+            names = [each.name for each in fields(Replayed) if each.name not in ("counts", "filled")]
             found.append(Replayed(answer["launches"], **{name: answer[name] for name in names if name in answer}))
     for answer in reply.messages[len(requests) :]:
         if "filled" in answer:

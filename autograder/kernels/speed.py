@@ -241,6 +241,8 @@ def compiled_at_full_size(
     arguments = exercise.inputs(None, **speed.case)
     with _at_full_size():
         found = explained(record(workers, program, exercise.name, arguments), data_of(arguments), exercise.copies)
+        if found.untimed:
+            raise KernelFailure(found.untimed)
         recording = found.recording
         if form_of(recording) != small.form:
             raise KernelFailure(

@@ -489,7 +489,7 @@ def _sites(ttgir: str) -> list[dict[str, Any]]:
     places, bases = Locations(ttgir), iter(_bases(ttgir))
     found: dict[tuple, dict[str, Any]] = {}
     for text in ttgir.splitlines():
-        operation = next((name for name in KINDS if re.search(rf"(?:^|= ){re.escape(name)}\b", text.strip())), None)
+        operation = next((name for name in KINDS if re.match(rf"(?:%\S+ = )?{re.escape(name)}\b", text.strip())), None)
         if operation is None:
             continue
         layout = next(bases)  # the operations come in the order of the text

@@ -107,7 +107,9 @@ class Recorder:
         """Note one launch of a kernel."""
         names = list(function.arg_names)
         signature = inspect.signature(function.fn)
-        options = {k: v for k, v in kwargs.items() if k not in names}
+        options = {
+            k: v for k, v in kwargs.items() if k not in names or _is_option(k)
+        }  # Triton takes such a name as both
         bound = signature.bind(*args, **{k: v for k, v in kwargs.items() if k in names})
         bound.apply_defaults()
         constants = {name for name, p in signature.parameters.items() if "constexpr" in str(p.annotation)}
@@ -348,6 +350,13 @@ def recording(inputs: dict[str, Any], execute: bool = False) -> Iterator[Recorde
             yield recorder
     finally:
         JITFunction.run = original
+
+
+def _is_option(name: str) -> bool:
+    """Return whether a launch has an option of a name."""
+    from mla_ref.hardware.emulator.backend import Options
+
+    return name in Options.__dataclass_fields__
 
 
 def _check_options(options: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import itertools
 import math
 import secrets
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -91,6 +91,8 @@ class Storages:
         self.drawn: dict[int, Generated] = {}
         self.written: dict[int, torch.Tensor] = {}  # of those that hold nothing at first, which bytes something wrote
         self.reports: list[str] = []
+        self.strange: set[int] = set()  # of which nothing says what they hold at first
+        self.taken: list[str] = []  # what launches read of them before anything wrote it
         for number, size in enumerate(self.sizes):
             buffer = blank(size + 3 * GUARD)
             start = GUARD - buffer.ctypes.data % GUARD + ALIGNMENT * secrets.randbelow(GUARD // ALIGNMENT)
@@ -107,6 +109,8 @@ class Storages:
                     poison(self.buffers[-1], storages[number].get("dtype"), other)
                 if 0 < size <= Blanks.LARGEST:
                     self.written[number] = torch.zeros(size, dtype=torch.bool)
+                elif size and Fills.current is not None:  # nobody sees whether a kernel reads it before it is written
+                    Fills.current.asked = True
         self.numbers = {base: number for number, base in enumerate(self.bases)}
 
     @functools.cached_property
@@ -137,7 +141,8 @@ class Storages:
         start = self.bases[number] + view["offset"] * NAMED[view["dtype"]].itemsize
         raw = torch.from_numpy(self.buffers[number])
         shape = tuple(view["shape"])
-        return Region(name, shape, start, self.bases[number], raw, self.written.get(number), self.reports)
+        reports = self.taken if number in self.strange else self.reports
+        return Region(name, shape, start, self.bases[number], raw, self.written.get(number), reports)
 
     def perform(self, step: dict[str, Any], covered: Sequence[np.ndarray] | None) -> None:
         """Do an operation of torch. With `covered`, note too which bytes it makes of what is known."""
@@ -164,6 +169,13 @@ class Storages:
             known = self.written.get(view["storage"])
             if known is not None:
                 elements(known.numpy(), view, every=False).fill_(True)
+
+    def doubt(self, numbers: Iterable[int]) -> None:
+        """Say that nothing tells what these storages hold."""
+        for number in numbers:
+            if 0 < self.sizes[number] <= Blanks.LARGEST:
+                self.written[number] = torch.zeros(self.sizes[number], dtype=torch.bool)
+                self.strange.add(number)
 
     def lose(self, numbers: Sequence[int], covered: Sequence[np.ndarray] | None) -> None:
         """Put NaN, or the largest integers, where an operation wrote that is not done again."""
@@ -401,6 +413,8 @@ def _run(
             for view in event["out"] if sectors else ():
                 sectors.forget(view["storage"])
             continue
+        if limit is None:
+            storages.doubt(event.get("strange", ()))
         run = _Launch(*kernels[number], event, storages, covered, within)
         done.append(run.counted(sectors, limit, rng, number in whole) if sectors else run.plain(order, seed))
         for storage in looked:
@@ -413,7 +427,7 @@ def _run(
         results = [shown(storages.buffers[v["storage"]], v) for v in request["result"]]
         known = [storages.written.get(view["storage"]) for view in request["result"]]
         nans = [0 if w is None else blank_nans(each, w) for each, w in zip(results, known, strict=True)]
-        return {**found, "blank": nans, "result": [each.clone() for each in results]}
+        return {**found, "taken": storages.taken[:1], "blank": nans, "result": [each.clone() for each in results]}
     told = {storage: each.total() for storage, each in written.items()}
     picks = [_picked(storages, covered, view, request.get("picks", 0), rng) for view in request["result"]]
     return {**found, "picks": picks if rng else [], "written": told}

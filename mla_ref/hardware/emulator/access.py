@@ -256,8 +256,8 @@ def undefined(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> t
 def _check_written(
     machine: Machine, op: Op, region: Region, index: torch.Tensor, here: torch.Tensor | None, dtype: torch.dtype
 ) -> None:
-    known = region.written[: len(region.written) // dtype.itemsize * dtype.itemsize].view(-1, dtype.itemsize)[:, 0]
-    bad = ~known[index] if here is None else here & ~known[index]
+    known = region.written[: len(region.written) // dtype.itemsize * dtype.itemsize].view(-1, dtype.itemsize)
+    bad = ~known[index].all(-1) if here is None else here & ~known[index].all(-1)
     if not bool(bad.any()):
         return
     spot = [int(n) for n in torch.nonzero(bad)[0]]

@@ -324,9 +324,10 @@ class Kernel:
             size = min(size, -(-total // 2))
         of_kernel = self.described, self.unasked
         shadow = Shadow(total, memory, self.sizes, self.ordered, warps, stages, *of_kernel) if races else None
+        kinds = [kind for _, kind in self.module.main.blocks[0].args]
         args = [
-            value if isinstance(value, gluon.Descriptor) else torch.tensor([_wrapped(value)], dtype=dtype_of(kind))
-            for (_, kind), value in zip(self.module.main.blocks[0].args, values, strict=True)
+            value if isinstance(value, gluon.Descriptor) else _number(value, dtype_of(kind))
+            for kind, value in zip(kinds, values, strict=True)
         ]
 
         def machine(first: int) -> Machine:
@@ -527,14 +528,16 @@ class Machine:
 
     def loop(self, op: Op, args: list[torch.Tensor], env: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         low, high, step, *carried = args
-        steps, distance = step.long(), high.long() - low
-        trips = torch.where(distance > 0, (distance + steps - 1) // steps.clamp(min=1), 0).reshape(-1)
-        stuck = ((distance > 0) & (steps <= 0)).reshape(-1) & self.programs_on()
+        steps, turns, distance = step.long(), high > low, high.long() - low
+        distance = torch.where(turns & (distance < 0), 1 << 62, distance)  # more than 64 bits hold
+        trips = torch.where(turns, (distance + steps - 1) // steps.clamp(min=1), 0).reshape(-1)
+        stuck = (turns & (steps <= 0)).reshape(-1) & self.programs_on()
         if bool(stuck.any()):
             who = self.program(int(stuck.to(torch.uint8).argmax()))
             self.fail(faults.EndlessLoop, op, f"the loop turns without end: its step is not above 0; program {who}")
         most = (1 << BITS[low.dtype] - 1) - 1
-        wraps = (trips > 0).reshape(-1) & (low.long() + trips * steps > most).reshape(-1) & self.programs_on()
+        beyond = trips * steps.reshape(-1) - distance.reshape(-1)  # of what the last turn adds
+        wraps = (turns & (high >= 0)).reshape(-1) & (beyond > most - high.long().reshape(-1)) & self.programs_on()
         if bool(wraps.any()):
             who = self.program(int(wraps.to(torch.uint8).argmax()))
             said = f"the loop turns without end: its next number is beyond {most}, the largest, and wraps"
@@ -779,9 +782,11 @@ def _same(new: torch.Tensor, old: torch.Tensor) -> bool:
     return new is old or (isinstance(new, torch.Tensor) and bool(((new == old) | ((new != new) & (old != old))).all()))
 
 
-def _wrapped(value: Any) -> Any:
-    """Return an integer in the range of int64, with the same bits."""
-    return value - (1 << 64) if isinstance(value, int) and value >= 1 << 63 else value
+def _number(value: float, dtype: torch.dtype) -> torch.Tensor:
+    """Return a kernel's number; an unsigned integer has the bits of a signed one."""
+    bits = BITS.get(dtype, 1)
+    wraps = isinstance(value, int) and bits > 1 and value >= 1 << bits - 1
+    return torch.tensor([value - (1 << bits) if wraps else value], dtype=dtype)
 
 
 def _has_atomic(op: Op) -> bool:

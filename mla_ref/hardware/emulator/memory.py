@@ -100,7 +100,7 @@ class Blanks:
     def lacks(self, tensor: torch.Tensor) -> bool:
         """Return whether nothing wrote some of a tensor's elements."""
         written = self.written.get(tensor.untyped_storage().data_ptr())
-        return written is not None and not bool(first_bytes(tensor, written).all())
+        return written is not None and not bool(written_elements(tensor, written).all())
 
     def nans(self, tensors: Sequence[torch.Tensor]) -> list[int]:
         """Return of each tensor how many elements are NaN and lie where nothing wrote."""
@@ -121,13 +121,13 @@ def blank_nans(tensor: torch.Tensor, written: torch.Tensor) -> int:
     """Return how many elements of a tensor are NaN and lie where nothing wrote; ``written`` is as in `Region`."""
     if not tensor.is_floating_point():
         return 0
-    return int((tensor.isnan() & ~first_bytes(tensor, written)).sum())
+    return int((tensor.isnan() & ~written_elements(tensor, written)).sum())
 
 
-def first_bytes(tensor: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
-    """Return of each element of a tensor whether something wrote its first byte; ``written`` is as in `Region`."""
+def written_elements(tensor: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
+    """Return of each element of a tensor whether something wrote all its bytes; ``written`` is as in `Region`."""
     size = tensor.element_size()
-    known = written[: len(written) // size * size].view(-1, size)[:, 0].contiguous()
+    known = written[: len(written) // size * size].view(-1, size).all(1)
     return known.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 

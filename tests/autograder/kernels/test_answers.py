@@ -61,7 +61,7 @@ PASSED_OFF = {
     ),
     "gives torch a place for its results": (
         RIGHT.replace("return out", "torch.mul(x.sum(-1), alpha, out=out)\n    return out").replace("alpha, B", "9, B"),
-        "the result is what torch computes from data outside the kernels: `copy` in line 20 (`torch.mul(",
+        "the result is what torch computes from data outside the kernels: `mul` in line 20 (`torch.mul(",
     ),
     "computes with torch what no data reaches": (
         RIGHT.replace("return out", "return torch.ones(len(x)) / 2"),
@@ -123,7 +123,7 @@ def row_sum(x, alpha):
         RIGHT.replace("    return out", "    kept, last = torch.empty(len(x)), torch.empty(len(x))\n"
                       "    copy_kernel[(1,)](out, kept, len(x), BLOCK=64)\n    kept.copy_(alpha * x.sum(-1))\n"
                       "    copy_kernel[(1,)](kept, last, len(x), BLOCK=64)\n    return last"),
-        "copy_kernel takes as x_ptr what torch computes from data outside the kernels: `copy`",
+        "copy_kernel takes as x_ptr what torch computes from data outside the kernels: `mul`",
     ),
     "compares by identity": (
         KERNEL.replace("    tl.store(out_ptr + row,", "    if row is not 0:\n        tl.store(out_ptr + row,") + RIGHT,
