@@ -24,6 +24,7 @@ from autograder.isolation.worker.trees import mapped
 
 CELL = "<cell {}>"
 TIME_IS_UP = "the time was up"
+AGAIN = 0.001  # seconds until what could not be stopped is looked at once more
 REFERENCE = " (reference)"  # ends the names of cells with supplied solutions
 AS_ASKED = "_{}_as_asked"  # what makes of a function of the student's one that is called like the supplied one
 
@@ -218,13 +219,19 @@ def forbidding(words: list[str] | tuple[str, ...]) -> Iterator[None]:
 def stopped_after(seconds: float, clock: int = signal.ITIMER_REAL) -> Iterator[None]:
     """Raise TimeoutError in the body of a `with` when its time is up; without effect beside the main thread.
 
+    Where a `with` of ours begins or ends just then, it first does so: half done it would last beyond the call.
     `clock` may be signal.ITIMER_PROF, the time of the processor.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def stop(*_: object) -> None:
+    def stop(_: int, frame: types.FrameType | None) -> None:
+        while frame is not None and not is_theirs(frame.f_code.co_filename):
+            if frame.f_code.co_name in ("__enter__", "__exit__"):
+                signal.setitimer(clock, AGAIN)
+                return
+            frame = frame.f_back
         raise TimeoutError(TIME_IS_UP)
 
     rings = signal.SIGPROF if clock == signal.ITIMER_PROF else signal.SIGALRM
