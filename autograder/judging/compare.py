@@ -471,7 +471,7 @@ def _error(
     error = delta.norm().item() / size if size else delta.norm().item()
     rows = expected.reshape(-1, expected.shape[-1] if expected.dim() else 1)
     row_delta = delta.reshape(rows.shape).norm(dim=-1)
-    scale = rows.norm(dim=-1).clamp_min(max(size / math.sqrt(len(rows)), 1e-30))
+    scale = rows.norm(dim=-1).clamp_min(max(size / math.sqrt(len(rows)), 1e-30) if size else 1.0)
     bad = row_delta > ROW_FACTOR * tolerance * scale
     if error <= tolerance and not bad.any():
         return None

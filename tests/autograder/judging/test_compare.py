@@ -145,6 +145,12 @@ def test_of_calls_lengths_and_refusals_are_compared_before_what_they_hold():
     assert said([torch.zeros(3), 3, "ValueError"], expected, calls).startswith(f"{calls[0]} has a relative error")
 
 
+def test_where_all_is_expected_to_be_0_an_error_counts_as_it_is():
+    nothing = torch.zeros(5, 2, dtype=torch.float64)
+    assert said(nothing + 1e-8, nothing) is None
+    assert "error of 3.2e-05" in said(nothing + 1e-5, nothing)
+
+
 def test_a_constant_factor_is_named():
     expected = torch.randn(5, 6, dtype=torch.float64)
     assert "1.442 times" in said(expected * 1.442, expected)
