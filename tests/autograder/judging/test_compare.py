@@ -145,10 +145,12 @@ def test_of_calls_lengths_and_refusals_are_compared_before_what_they_hold():
     assert said([torch.zeros(3), 3, "ValueError"], expected, calls).startswith(f"{calls[0]} has a relative error")
 
 
-def test_where_all_is_expected_to_be_0_an_error_counts_as_it_is():
-    nothing = torch.zeros(5, 2, dtype=torch.float64)
-    assert said(nothing + 1e-8, nothing) is None
-    assert "error of 3.2e-05" in said(nothing + 1e-5, nothing)
+@pytest.mark.parametrize("size", [0.0, 1e-9])
+def test_of_a_logarithm_that_is_nearly_0_the_error_counts_as_it_is(size):
+    expected = torch.full((5, 2), size, dtype=torch.float64)
+    assert said((expected + 1e-8).float(), expected, ["lse"]) is None
+    assert said((expected + 1e-8).float(), expected, ["out"])
+    assert "error of 0.0001" in said(expected + 1e-4, expected, ["lse"])
 
 
 def test_a_constant_factor_is_named():
