@@ -304,6 +304,7 @@ def weighed(scores: Tensor, axis: int = -1, slip: str = "") -> tuple[Tensor, Ten
     maximum, lse = scores.amax(-1), scores.logsumexp(-1)
     powers = {"powers": scores.exp(), "shifted powers": (scores - maximum[..., None]).exp()}
     sums = {"maximum": maximum, "no maximum": lse - maximum, "no logarithm": lse.float().exp()}
+    sums["weights"] = torch.zeros_like(lse)
     return powers.get(slip, scores.softmax(axis)), sums.get(slip, lse)
 
 
@@ -332,6 +333,11 @@ def sum_mistakes(attention: Oracle) -> tuple[Mistake, ...]:
                     "no logarithm",
                     "lse is the sum of exp(score) itself: its natural logarithm is missing, use torch.logsumexp",
                     "no logarithm",
+                ),
+                (
+                    "lse of the weights",
+                    "lse is taken of the weights, of which the sum is 1 and its logarithm 0: take it of the scores",
+                    "weights",
                 ),
             )
         ),

@@ -16,6 +16,7 @@ from autograder.judging.exercise import Arguments, Exercise, Mistake, relative_t
 from autograder.judging.formula import Answer, explained
 
 ROW_FACTOR = 10.0
+LOGARITHM = "lse"  # a result of which the error counts as it is where the right one is nearly 0
 REFUSED = "ValueError"  # how begins what a session (see `isolation.worker.running`) gives for a step that raised it
 EVERYWHERE = "; in all calls "
 ZERO = {  # what to look for where a result is 0 throughout, of a kernel and of operations of torch
@@ -468,6 +469,8 @@ def _error(
         return None
     delta = result - expected
     size = expected.norm().item()
+    if name == LOGARITHM:
+        size = max(size, math.sqrt(expected.numel()))
     error = delta.norm().item() / size if size else delta.norm().item()
     rows = expected.reshape(-1, expected.shape[-1] if expected.dim() else 1)
     row_delta = delta.reshape(rows.shape).norm(dim=-1)

@@ -166,15 +166,17 @@ def read_reply(
         if failure := read_case(exercise, cases[index], message | hidden, calls):
             failures[index] = failure
     for message in reply.messages:
+        failure = _read_error(exercise, message.get("error"))
         if message.get("event") == "missing":
             stop = Failure(Outcome.MISSING, f"the cell defines no function or class called {exercise.name}")
         elif message.get("event") == "cell":
             name = message.get("cell")
-            if name == exercise.name:
-                stop = _read_error(exercise, message.get("error"))
+            if name == exercise.name or failure.outcome is Outcome.TIME:
+                stop = failure
             elif isinstance(name, str) and name in names and name not in notes:
-                reason = _read_error(exercise, message.get("error")).reason
-                notes[name] = f"a cell that {exercise.name} needs failed: {reason}"
+                notes[name] = f"a cell that {exercise.name} needs failed: {failure.reason}"
+        elif message.get("event") == "case" and failure.outcome is Outcome.TIME:
+            stop = failure  # of all that it left no time for
     stop = stop or _how_it_ended(exercise, reply)
     for index in range(len(cases)):
         if index not in answers and index not in failures:

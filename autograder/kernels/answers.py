@@ -99,7 +99,7 @@ class Answers:
             if isinstance(replayed, Fault):
                 found[n] = {"error": kernels.in_cells(replayed.error)}
             elif isinstance(replayed, Exception):
-                failures[n] = _failure(replayed, cases[n])
+                failures[n] = _failure(replayed, cases[n], program.recording)
             else:
                 recording = program.recording
                 owners = [recording.storages[view["storage"]].get("input") for view in recording.result]
@@ -144,5 +144,11 @@ class Answers:
         return explained(recording, data_of(case.arguments), self.exercise.copies)
 
 
-def _failure(error: Exception, case: Case) -> Failure:
-    return Failure(Outcome.TIME if isinstance(error, LimitReached) else Outcome.WRONG, str(error), case=str(case))
+def _failure(error: Exception, case: Case, recording: Recording | None = None) -> Failure:
+    """Return the failure of a case by an error: of a limit that its recording reached, with the largest launch."""
+    if not isinstance(error, LimitReached):
+        return Failure(Outcome.WRONG, str(error), case=str(case))
+    launches = recording.launches if recording else ()
+    largest = max(((math.prod(each["grid"]), each["kernel"]) for each in launches), default=None)
+    hint = ": the largest grid is that of {1}, of {0} programs".format(*largest) if largest else ""
+    return Failure(Outcome.TIME, f"{error}{hint}", case=str(case))

@@ -280,10 +280,13 @@ def _h100(
     passes: int = 2,
     unit: float = 1e6,
     longer: Callable[[tuple[float, float]], float] = max,
+    measured: bool = False,
+    itemsize: int = 2,
 ) -> dict[str, float]:
     """The two times. The keywords make the named mistakes."""
-    product = Cost(bytes=6 * size**2, flops=2 * size**3)
-    bandwidth = DEVICES["h100"].bandwidth()
+    product = Cost(bytes=3 * itemsize * size**2, flops=2 * size**3)
+    bandwidth = DEVICES["h100"].bandwidth(measured)
+    peak = DEVICES["h100"].rate("bfloat16", measured) if measured else peak
     return {
         "copy_us": unit * passes * copied / bandwidth,
         "matmul_us": unit * longer((product.bytes / bandwidth, product.flops / peak)),
@@ -345,9 +348,36 @@ PREDICT_H100 = Exercise(
             lambda **a: _h100(**a, unit=1e3),
         ),
         Mistake(
+            "the shorter time",
+            "this is the shorter of the product's two times: the longer one decides",
+            lambda **a: _only(_h100(**a), matmul_us=_h100(**a, longer=min)["matmul_us"]),
+        ),
+        Mistake(
             "always compute",
             "a product this small is memory-bound on an H100: take the longer of both times",
             lambda **a: _only(_h100(**a), matmul_us=2e6 * a["size"] ** 3 / 989e12),
+        ),
+        Mistake(
+            "always memory",
+            "a product this large is bound by compute on an H100: take the longer of both times",
+            lambda **a: _only(_h100(**a), matmul_us=_h100(**a, peak=math.inf)["matmul_us"]),
+        ),
+        Mistake(
+            "float32 entries",
+            "the product's entries are counted at 4 bytes: those of bfloat16 take 2",
+            lambda **a: _only(_h100(**a), matmul_us=_h100(**a, itemsize=4)["matmul_us"]),
+        ),
+        Mistake(
+            "what was measured",
+            "these are times by measured rates: asked are the least, by those of the data sheet",
+            lambda **a: _h100(**a, measured=True),
+        ),
+        Mistake(
+            "the rate that was measured",
+            "this is a time by a measured rate: asked is the least, by that of the data sheet",
+            lambda **a: _only(
+                _h100(**a), matmul_us=_h100(**a, peak=DEVICES["h100"].rate("bfloat16", True))["matmul_us"]
+            ),
         ),
     ),
     needs=("tensor_bytes", "matmul_cost", "roofline_time"),

@@ -373,5 +373,21 @@ def ridge_rows(n, k, itemsize, peak_flops, bandwidth):
             "ridge_rows": Expected(0, says="the bytes lack the rows"),
         },
     ),
+    *(
+        slip(f"h100-{n}", says_so, "predict_h100", changes, says_so, score)
+        for n, (changes, says_so, score) in enumerate(
+            (
+                ({'cost["flops"]': "0"}, "is bound by compute on an H100", 1),
+                (
+                    {"1e6 * matmul": '1e6 * min(cost["bytes"] / bandwidth, cost["flops"] / peak_flops)'},
+                    "is the shorter of the product's two times",
+                    0,
+                ),
+                ({"itemsize=2": "itemsize=4"}, "entries are counted at 4 bytes", 2),
+                ({"1979e12 / 2, 3.35e12": "744e12, 3.019e12"}, "times by measured rates", 0),
+                ({"1979e12 / 2": "744e12"}, "a time by a measured rate", 1),
+            )
+        )
+    ),
 )
 DEMO = ("ada", "eli")

@@ -721,6 +721,13 @@ class KVCache:
         {"attention": Expected(2, PARTIAL, "transpose(1, 2) it back")},
     ),
     slip(
+        "jule",
+        "the log-sum-exp of the weights",
+        "attention",
+        {"lse = torch.logsumexp(scores, dim=-1)": "lse = torch.softmax(scores, dim=-1).sum(-1).log()"},
+        "lse is taken of the weights",
+    ),
+    slip(
         "kai",
         "views heads first, and back",
         "attention",

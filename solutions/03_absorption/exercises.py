@@ -904,13 +904,19 @@ def _break_even(T, Dn, Dv, R, *, extra=0, weights=None):
     return low
 
 
+def _solved(T, R, expanded, more):
+    """The break-even by its formula, with counts of its own; NaN where there is none."""
+    found = 1 / T + more / (R * expanded)
+    return 1 / found if found > 0 else math.nan
+
+
 def _one_width(wrong, Dn, Dv, T, R, places):
     """The break-even with twice a width in place of Dn + Dv: where R is multiplied (0), where 2R is lessened (1), both.
 
     NaN where the widths are equal, or where nothing is left of 2R.
     """
     expanded, less = (2 * wrong if place in places else Dn + Dv for place in (0, 1))
-    return 1 / (1 / T + (2 * R - less) / (R * expanded)) if Dn != Dv and less < 2 * R else math.nan
+    return _solved(T, R, expanded, 2 * R - less) if Dn != Dv and less < 2 * R else math.nan
 
 
 BREAK_EVEN_QUERIES = Exercise(
@@ -980,6 +986,29 @@ BREAK_EVEN_QUERIES = Exercise(
             "1/T has the wrong sign: the projections of the S queries stand on absorption's side, and the break-even "
             "lies below that of an endless context",
             lambda T, Dn, Dr, Dv, R: 1 / ((2 * R - Dn - Dv) / (R * (Dn + Dv)) - 1 / T),
+        ),
+        Mistake(
+            "latent counted once",
+            "absorption's attention is counted R wide: its key is R wide, and its value is R wide as well, 2R together",
+            lambda T, Dn, Dr, Dv, R: _solved(T, R, Dn + Dv, R - Dn - Dv),
+        ),
+        Mistake(
+            "scores alone",
+            "the scores alone are counted, R against Dn: the weighted sum takes R against Dv besides",
+            lambda T, Dn, Dr, Dv, R: _solved(T, R, Dn + Dv, R - Dn),
+        ),
+        *(
+            Mistake(
+                "FLOPs and MACs",
+                "one side counts FLOPs and the other MACs: expansion, projections and attention take two FLOPs a MAC",
+                lambda T, Dn, Dr, Dv, R, factor=factor: _solved(T, R, Dn + Dv, factor * (2 * R - Dn - Dv)),
+            )
+            for factor in (0.5, 2)
+        ),
+        Mistake(
+            "RoPE part expanded",
+            "the expansion is counted Dn + Dr + Dv wide: the rotated key is cached as it is, and nothing expands it",
+            lambda T, Dn, Dr, Dv, R: _solved(T, R, Dn + Dr + Dv, 2 * R - Dn - Dv),
         ),
     ),
 )

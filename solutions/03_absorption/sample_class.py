@@ -599,6 +599,17 @@ def break_even_queries(T, Dn, Dr, Dv, R):
         ),
         expect={"break_even_queries": Expected(1, Outcome.PARTIAL, "Dv stands where Dn belongs")},
     ),
+    *(
+        slip(f"queries{n}", says_so, "break_even_queries", changes, says_so)
+        for n, (changes, says_so) in enumerate(
+            (
+                ({"(2 * R - Dn - Dv)": "(R - Dn - Dv)"}, "is counted R wide"),
+                ({"(2 * R - Dn - Dv)": "(R - Dn)"}, "the scores alone are counted"),
+                ({"(R * (Dn + Dv))": "(2 * R * (Dn + Dv))"}, "one side counts FLOPs and the other MACs"),
+                ({"(R * (Dn + Dv))": "(R * (Dn + Dr + Dv))"}, "is counted Dn + Dr + Dv wide"),
+            )
+        )
+    ),
     slip(
         "jana",
         "a key's width for the value's, in the projections alone",

@@ -186,6 +186,78 @@ PREFIX_COSTS = Exercise(
             "R words of the key",
             lambda H, Dn, Dr, Dv, R, **_: dict(words=(H * (Dn + Dr + Dv), 2 * R + Dr)),
         ),
+        _prefix_slip(
+            "new tokens on top of T",
+            "the S new tokens are added to T once more: T includes them",
+            lambda B, S, T, L, **_: dict(pairs=B * S * (T + S), tokens=L + B * (T + S - L)),
+        ),
+        _prefix_slip(
+            "new tokens left out",
+            "the S new tokens are taken off T, which includes them: the step reads them, and multiplies with them",
+            lambda B, S, T, L, **_: dict(pairs=B * S * (T - S), tokens=L + B * (T - S - L)),
+        ),
+        _prefix_slip(
+            "what the mask leaves",
+            "the MACs leave out what a new token does not see of the others: counted are all S · T pairs",
+            lambda B, S, T, **_: dict(pairs=B * (S * T - S * (S - 1) / 2)),
+        ),
+        _prefix_slip(
+            "own tokens alone",
+            "only a sequence's own T − L tokens are counted: the L tokens of the prefix belong to its context, too",
+            lambda B, S, T, L, **_: dict(pairs=B * S * (T - L), tokens=B * (T - L)),
+        ),
+        _prefix_slip(
+            "words of new tokens on top of T",
+            "the words count the S new tokens once more: T includes them",
+            lambda B, S, T, L, **_: dict(tokens=L + B * (T + S - L)),
+        ),
+        _prefix_slip(
+            "words of new tokens left out",
+            "the words lack the S new tokens: T includes them, and the step reads them as well",
+            lambda B, S, T, L, **_: dict(tokens=L + B * (T - S - L)),
+        ),
+        _prefix_slip(
+            "words of own tokens alone",
+            "the words are those of the sequences' own T − L tokens alone: the prefix is read, too, once",
+            lambda B, T, L, **_: dict(tokens=B * (T - L)),
+        ),
+        _prefix_slip(
+            "the rest shared",
+            "the words count L for each sequence and T − L once: it is the L tokens of the prefix that are shared",
+            lambda B, T, L, **_: dict(tokens=B * L + T - L),
+        ),
+        _prefix_slip(
+            "naive reads latents",
+            "naive's words are those of latents: the naive form has keys and values stored expanded, for every head",
+            lambda R, Dr, **_: dict(words=(R + Dr, R + Dr)),
+        ),
+        _prefix_slip(
+            "words of the other form",
+            "the words of the two forms are exchanged: naive reads keys and values of every head, absorb latents",
+            lambda H, Dn, Dr, Dv, R, **_: dict(words=(R + Dr, H * (Dn + Dr + Dv))),
+        ),
+        _prefix_slip(
+            "absorb weighs values",
+            "absorb's weighted sum is counted Dv wide: it is one of latents, R wide, and W_UV comes after it",
+            lambda H, Dn, Dr, Dv, R, **_: dict(macs=(H * (Dn + Dr + Dv), H * (R + Dr + Dv))),
+        ),
+        _prefix_slip(
+            "value of a key's width",
+            "naive's value is counted as wide as a key, Dn + Dr: it is Dv wide, and nothing of it is rotated",
+            lambda H, Dn, Dr, R, **_: dict(
+                macs=(H * 2 * (Dn + Dr), H * (2 * R + Dr)), words=(H * 2 * (Dn + Dr), R + Dr)
+            ),
+        ),
+        _prefix_slip(
+            "absorb's value rotated",
+            "absorb's value is counted R + Dr wide: it is the latent alone, R wide",
+            lambda H, Dn, Dr, Dv, R, **_: dict(macs=(H * (Dn + Dr + Dv), H * 2 * (R + Dr))),
+        ),
+        _prefix_slip(
+            "rotated key not read",
+            "the words lack the rotated key, which is cached as well: Dr for each of naive's heads, Dr for absorb",
+            lambda H, Dn, Dv, R, **_: dict(words=(H * (Dn + Dv), R)),
+        ),
     ),
 )
 
@@ -313,6 +385,43 @@ BREAK_EVEN = Exercise(
             "this is where absorb itself becomes bound by compute; asked is where naive's reading takes as long as "
             "absorb's arithmetic",
             lambda H, R, Dr, **_: dict(words=(R + Dr) / H),
+        ),
+        _ratio_slip(
+            "q_len on the other side",
+            "S is on the wrong side: it multiplies absorb's arithmetic, so that a batch S times smaller is enough",
+            lambda S, **_: dict(flops=2 / S**2),
+        ),
+        _ratio_slip(
+            "absorb without RoPE",
+            "absorb's arithmetic lacks the RoPE part: its key is R+Dr wide, and its value R",
+            lambda R, **_: dict(macs=2 * R),
+        ),
+        _ratio_slip(
+            "absorb's value rotated",
+            "absorb's arithmetic counts Dr twice: its key is R+Dr wide, and its value R",
+            lambda R, Dr, **_: dict(macs=2 * (R + Dr)),
+        ),
+        _ratio_slip(
+            "naive without RoPE",
+            "naive's words lack the RoPE part: its key is Dn+Dr wide, and its value Dv",
+            lambda Dn, Dv, **_: dict(words=Dn + Dv),
+        ),
+        _ratio_slip(
+            "naive's value rotated",
+            "naive's words count Dr twice: its key is Dn+Dr wide, and its value Dv",
+            lambda Dn, Dr, Dv, **_: dict(words=Dn + Dv + 2 * Dr),
+        ),
+        _ratio_slip(
+            "reading of both",
+            "absorb's reading is taken off naive's: asked is where naive's reading alone takes as long as absorb's "
+            "arithmetic",
+            lambda H, Dn, Dr, Dv, R, **_: dict(words=Dn + Dr + Dv - (R + Dr) / H),
+        ),
+        _ratio_slip(
+            "arithmetic of both",
+            "naive's arithmetic is taken off absorb's: asked is where naive's reading takes as long as absorb's "
+            "arithmetic alone",
+            lambda Dn, Dv, R, **_: dict(macs=2 * R - Dn - Dv),
         ),
         Mistake(
             "upside down",

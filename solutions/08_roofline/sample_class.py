@@ -5,6 +5,7 @@ from autograder.judging.verdict import Outcome
 
 MACS = '"absorb_macs": pairs * H * (R + Dr + R)'
 WORDS = '"absorb_words": stored * (R + Dr)'
+NAIVE_WORDS = '"naive_words": stored * H * (Dn + Dr + Dv)'
 CROSSING = '"crossover": low + (high - low) * behind / (behind + ahead)'
 TOKENS = "B * S / seconds"
 OWN = "own, own_seconds = fastest(T - L, 0)"
@@ -562,6 +563,42 @@ def predict_crossovers():
                 ("read_measurements", {"(absorb_us *": "(rows[0][2] *"}, "the batch of the last row, and the time"),
                 ("read_measurements", {"naive_words": "absorb_words"}, "the work of the other form"),
                 ("read_measurements", {"first, naive_us, _": "first, _, naive_us"}, "the time of the other form"),
+            )
+        )
+    ),
+    *(
+        slip(f"more{n}", f"what a mistake makes of {exercise}", exercise, changes, words, score)
+        for n, (exercise, changes, score, words) in enumerate(
+            (
+                ("prefix_costs", {"pairs = B * S * T": "pairs = B * S * (T + S)"}, 0, "are added to T once more"),
+                ("prefix_costs", {"B * S * T": "B * S * (T - S)", "- L)": "- L - S)"}, 0, "are taken off T"),
+                ("prefix_costs", {"(T - L)": "(T - L - S)"}, 0, "the words lack the S new tokens"),
+                ("prefix_costs", {"(T - L)": "(T - L + S)"}, 0, "the words count the S new tokens once more"),
+                ("prefix_costs", {"B * S * T": "B * S * (T - L)"}, 1, "belong to its context, too"),
+                ("prefix_costs", {"S * T\n": "(S * T - S * (S - 1) // 2)\n"}, 3, "all S · T pairs"),
+                ("prefix_costs", {"L + B * (T - L)": "B * (T - L)"}, 1, "own T − L tokens alone"),
+                ("prefix_costs", {"L + B * (T - L)": "B * L + T - L"}, 0, "L for each sequence and T − L once"),
+                ("prefix_costs", {NAIVE_WORDS: '"naive_words": stored * (R + Dr)'}, 0, "are those of latents"),
+                (
+                    "prefix_costs",
+                    {
+                        NAIVE_WORDS: '"naive_words": stored * (R + Dr)',
+                        WORDS: '"absorb_words": stored * H * (Dn + Dr + Dv)',
+                    },
+                    0,
+                    "the two forms are exchanged",
+                ),
+                ("prefix_costs", {MACS: '"absorb_macs": pairs * H * (R + Dr + Dv)'}, 0, "W_UV comes after it"),
+                ("prefix_costs", {"pairs * H * (Dn + Dr + Dv)": "pairs * H * 2 * (Dn + Dr)"}, 0, "as wide as a key"),
+                ("prefix_costs", {MACS: '"absorb_macs": pairs * H * 2 * (R + Dr)'}, 0, "R + Dr wide: it is the latent"),
+                ("prefix_costs", {NAIVE_WORDS: '"naive_words": stored * H * (Dn + Dv)'}, 0, "lack the rotated key"),
+                ("break_even", {"2 * S * (2 * R + Dr)": "2 / S * (2 * R + Dr)"}, 1, "S is on the wrong side"),
+                ("break_even", {"(2 * R + Dr)": "2 * R"}, 0, "absorb's arithmetic lacks the RoPE part"),
+                ("break_even", {"(2 * R + Dr)": "2 * (R + Dr)"}, 0, "absorb's arithmetic counts Dr twice"),
+                ("break_even", {"(Dn + Dr + Dv)": "(Dn + Dv)"}, 0, "naive's words lack the RoPE part"),
+                ("break_even", {"(Dn + Dr + Dv)": "(Dn + Dv + 2 * Dr)"}, 0, "naive's words count Dr twice"),
+                ("break_even", {"+ Dv)": "+ Dv - (R + Dr) / H)"}, 0, "absorb's reading is taken off"),
+                ("break_even", {"(2 * R + Dr)": "(2 * R - Dn - Dv)"}, 0, "naive's arithmetic is taken off"),
             )
         )
     ),

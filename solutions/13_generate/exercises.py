@@ -141,11 +141,12 @@ def _page_step(
 
 def _paged(
     q_nope, q_rope, c_kv, k_rope, w_uk, w_uv, pages, table, seq_lens, lengths,
-    *, scale=None, last=None, first=None, every=False,
+    *, scale=None, last=None, first=None, every=False, early=False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Sequence by sequence and token by token, naive. The keywords make the named mistakes.
 
     `last(held, n, S, s)` is the last position that token s sees; `first(held)` where the new tokens are written.
+    The pages are read `early`: before that.
     """
     (B, S, _, Dn), Dr, Dv = q_nope.shape, q_rope.shape[-1], w_uv.shape[1]
     R, size, pages = c_kv.shape[-1], pages.shape[1], pages.clone()
@@ -153,10 +154,12 @@ def _paged(
     scale = scale or (Dn + Dr) ** -0.5
     for b, (held, n) in enumerate(zip(seq_lens.tolist(), lengths.tolist(), strict=True)):
         start = held if first is None else first(held)
+        read = table[b].long()
+        before = pages[read].flatten(0, 1)
         for s in range(S if every else n):
             page, slot = divmod(start + s, size)
             pages[table[b, page], slot] = torch.cat((c_kv[b, s], k_rope[b, s]))
-        context = pages[table[b].long()].flatten(0, 1)
+        context = before if early else pages[read].flatten(0, 1)
         for s in range(n):
             end = held + s if last is None else min(max(last(held, n, S, s), 0), len(context) - 1)
             c, key = context[: end + 1].split((R, Dr), -1)
@@ -228,6 +231,27 @@ PAGES = Exercise(
             lambda c_kv, q_rope, **a: _paged(
                 c_kv=c_kv, q_rope=q_rope, **a, scale=(c_kv.shape[-1] + q_rope.shape[-1]) ** -0.5
             ),
+        ),
+        _page_slip(
+            "scale of the part without RoPE",
+            "the softmax scale is 1/√Dn: expected 1/√(Dn+Dr), the RoPE part belongs to a query's width",
+            lambda q_nope, **_: {"scale": q_nope.shape[-1] ** -0.5},
+        ),
+        _page_slip("no scale", "the scores are not scaled: expected times 1/√(Dn+Dr)", scale=1.0),
+        _page_slip(
+            "not itself",
+            "a new token does not see itself: token s sees the positions up to seq_lens + s, its own included",
+            last=lambda held, n, S, s: held + s - 1,
+        ),
+        _page_slip(
+            "one too many",
+            "a new token sees one position too many: token s sees the positions up to seq_lens + s, its own",
+            last=lambda held, n, S, s: held + s + 1,
+        ),
+        _page_slip(
+            "read before written",
+            "the pages are read before the new tokens are written: a token attends to itself and to those of its chunk",
+            early=True,
         ),
         _page_slip("RoPE part missing", "the scores lack q_rope · k_rope", lambda q_rope, **_: {"q_rope": 0 * q_rope}),
         _page_slip(

@@ -299,6 +299,24 @@ def generate_all(model, prompts, new):
         {"    real = torch": "    pages = pages.clone()\n    real = torch"},
         "pages is returned as a tensor of its own",
     ),
+    *(
+        slip(f"page{n}", says_so, "attend_pages", changes, says_so)
+        for n, (changes, says_so) in enumerate(
+            (
+                ({SCALE: "Dn**-0.5"}, "the softmax scale is 1/√Dn"),
+                ({f" * {SCALE}": ""}, "the scores are not scaled"),
+                ({"> position[..., None]": ">= position[..., None]"}, "a new token does not see itself"),
+                ({"> position[..., None]": "> position[..., None] + 1"}, "sees one position too many"),
+                (
+                    {
+                        "    pages[table[text": "    before = pages.clone()\n    pages[table[text",
+                        "held = pages[": "held = before[",
+                    },
+                    "are read before the new tokens are written",
+                ),
+            )
+        )
+    ),
     Submission(
         "kim",
         "whole prompts in one run",

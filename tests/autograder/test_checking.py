@@ -4,16 +4,19 @@ import os
 import re
 import subprocess
 import sys
+import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from autograder import checking
 from autograder.checking import CheckFailed, check
 from autograder.classroom import report
 from autograder.course.course import UnknownExercise
+from autograder.isolation.worker.running import DispatchMode, run_cell, stopped_after
 from autograder.judging.judge import draw_cases, fault, judge
 from autograder.judging.program import Cell, build_program
 from autograder.judging.verdict import Outcome
@@ -320,6 +323,27 @@ def test_after_a_call_that_takes_all_the_time_there_are_no_others(tmp_path, monk
     assert len(namespace["calls"]) == 1
     said = capsys.readouterr().out
     assert "small: 0/2" in said and "large: 0/1  no answer within 1 s" in said, said
+
+
+def test_a_check_whose_time_is_up_leaves_the_session_as_it_was():
+    """Wherever it is just then: a mode of torch's that is half begun would be there in all calls after it."""
+
+    class Slow(DispatchMode):
+        def __enter__(self):
+            super().__enter__()
+            time.sleep(0.2)
+
+    before = len(_get_current_dispatch_mode_stack())
+    with pytest.raises(TimeoutError), stopped_after(0.05), Slow():
+        time.sleep(5)
+    assert len(_get_current_dispatch_mode_stack()) == before
+
+
+def test_a_students_own_with_that_does_not_begin_is_stopped():
+    namespace = {}
+    run_cell("own", "class Endless:\n    def __enter__(self):\n        while True: pass", namespace)
+    with pytest.raises(TimeoutError), stopped_after(0.05):
+        namespace["Endless"]().__enter__()
 
 
 def test_what_the_session_shows_is_shown_once(capsys):

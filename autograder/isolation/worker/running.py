@@ -6,13 +6,14 @@ import builtins
 import functools
 import linecache
 import re
+import resource
 import signal
 import sys
 import threading
 import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ from autograder.isolation.worker.trees import mapped
 
 CELL = "<cell {}>"
 TIME_IS_UP = "the time was up"
+LAST = 1  # second of a process: to say where it was when its time was up
+SHORTEST = 0.1  # seconds of a call, though the time be up
+AGAIN = 0.001  # seconds until what could not be stopped is looked at once more
 REFERENCE = " (reference)"  # ends the names of cells with supplied solutions
 AS_ASKED = "_{}_as_asked"  # what makes of a function of the student's one that is called like the supplied one
 
@@ -96,15 +100,16 @@ def entry_of(request: dict[str, Any], send: Callable[[bytes], None]) -> Callable
     apart: dict[str, Any] | None = None
     for cell in request["program"]:
         try:
-            if cell["gives"]:
-                apart = dict(namespace) if apart is None else apart
-                run_cell(cell["name"], cell["source"], apart)
-                namespace[cell["gives"]] = apart[cell["gives"]]
-            else:
-                run_cell(cell["name"], cell["source"], namespace)
+            with stopped_in_time():
+                if cell["gives"]:
+                    apart = dict(namespace) if apart is None else apart
+                    run_cell(cell["name"], cell["source"], apart)
+                    namespace[cell["gives"]] = apart[cell["gives"]]
+                else:
+                    run_cell(cell["name"], cell["source"], namespace)
         except BaseException as error:
             send(wire.encode({"event": "cell", "cell": cell["name"], "error": describe_error(error)}))
-            if cell["required"]:
+            if cell["required"] or TIME_IS_UP in str(error):
                 return None
     entry = namespace.get(request["entry"])
     if not callable(entry):
@@ -117,7 +122,8 @@ def case(request: dict[str, Any], message: dict[str, Any], entry: Callable, argu
     """Call the entry; return the message of the case: its result or what was raised, and what changed."""
     given, result = copied(arguments), None
     try:
-        with forbidding(request["forbidden"]), counting(entry, request.get("counted", "")) as calls:
+        counted = counting(entry, request.get("counted", ""))
+        with stopped_in_time(), forbidding(request["forbidden"]), counted as calls:
             result = DRIVERS[request["driver"]](entry, arguments)
         said = {"result": result, "calls": len(calls), "changed": changed(given, arguments)}
         return wire.encode({**message, **said})
@@ -218,13 +224,19 @@ def forbidding(words: list[str] | tuple[str, ...]) -> Iterator[None]:
 def stopped_after(seconds: float, clock: int = signal.ITIMER_REAL) -> Iterator[None]:
     """Raise TimeoutError in the body of a `with` when its time is up; without effect beside the main thread.
 
+    Where a `with` of ours begins or ends just then, it first does so: half done it would last beyond the call.
     `clock` may be signal.ITIMER_PROF, the time of the processor.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def stop(*_: object) -> None:
+    def stop(_: int, frame: types.FrameType | None) -> None:
+        while frame is not None and not is_theirs(frame.f_code.co_filename):
+            if frame.f_code.co_name in ("__enter__", "__exit__"):
+                signal.setitimer(clock, AGAIN)
+                return
+            frame = frame.f_back
         raise TimeoutError(TIME_IS_UP)
 
     rings = signal.SIGPROF if clock == signal.ITIMER_PROF else signal.SIGALRM
@@ -235,6 +247,14 @@ def stopped_after(seconds: float, clock: int = signal.ITIMER_REAL) -> Iterator[N
     finally:
         signal.setitimer(clock, 0.0)
         signal.signal(rings, before)
+
+
+def stopped_in_time(share: float = 1.0) -> AbstractContextManager[None]:
+    """Stop the body of a `with` (see `stopped_after`) when a share of what this process may use of the processor is."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_CPU)
+    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    left = share * (limit - LAST) - used if limit > 0 else 3600.0
+    return stopped_after(max(left, SHORTEST), signal.ITIMER_PROF)
 
 
 @contextmanager

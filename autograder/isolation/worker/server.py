@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import math
 import os
 import resource
 import select
@@ -215,7 +216,7 @@ def _confine(limits: dict[str, Any], directory: str, shelf: Shelf) -> bytes:
     os.chdir(directory)
     os.environ.update(HOME=directory, TMPDIR=directory)
     tempfile.tempdir = directory
-    seconds = int(limits["seconds"]) + 1
+    seconds = math.ceil(limits["seconds"]) + running.LAST
     _limit(resource.RLIMIT_CPU, seconds, seconds + 1)  # the soft limit's signal names the cause
     _limit(resource.RLIMIT_FSIZE, 64 << 20)
     _limit(resource.RLIMIT_CORE, 1)  # 0 would start the machine's handler of crashes, 1 byte is too little for that too

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-import signal
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -47,7 +45,7 @@ def perform(request: dict[str, Any], out: int, send: Callable[[bytes], None]) ->
         if request["task"] == "compile":
             send(wire.encode({"event": "compiled", "launches": compiling.compile_launches(request)}))
             return
-        with running.stopped_after(_seconds_left(), signal.ITIMER_PROF):
+        with running.stopped_in_time(EARLY):
             for found in replaying.replay(request):
                 if "error" in found:
                     found["error"] = running.describe_error(found["error"])
@@ -76,7 +74,7 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
     """
     driver, recorder, result = running.DRIVERS[request["driver"]], None, None
     try:
-        with running.stopped_after(_seconds_left(), signal.ITIMER_PROF), running.forbidding(request["forbidden"]):
+        with running.stopped_in_time(EARLY), running.forbidding(request["forbidden"]):
             if request["again"]:
                 with recording.recording(arguments) as recorder:
                     kept = driver(entry, _apart(arguments))  # noqa: F841 (so that nothing later takes its place)
@@ -103,10 +101,3 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
 def _apart(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments in lists and dicts of their own, with the same tensors."""
     return mapped(arguments, lambda tensor: tensor)
-
-
-def _seconds_left() -> float:
-    """Return after how long to stop a call, so that there is time to say where it was."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_CPU)
-    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-    return max(EARLY * (limit - 1) - used, 0.1) if limit > 0 else 3600.0

@@ -145,6 +145,14 @@ def test_of_calls_lengths_and_refusals_are_compared_before_what_they_hold():
     assert said([torch.zeros(3), 3, "ValueError"], expected, calls).startswith(f"{calls[0]} has a relative error")
 
 
+@pytest.mark.parametrize("size", [0.0, 1e-9])
+def test_of_a_logarithm_that_is_nearly_0_the_error_counts_as_it_is(size):
+    expected = torch.full((5, 2), size, dtype=torch.float64)
+    assert said((expected + 1e-8).float(), expected, ["lse"]) is None
+    assert said((expected + 1e-8).float(), expected, ["out"])
+    assert "error of 0.0001" in said(expected + 1e-4, expected, ["lse"])
+
+
 def test_a_constant_factor_is_named():
     expected = torch.randn(5, 6, dtype=torch.float64)
     assert "1.442 times" in said(expected * 1.442, expected)

@@ -134,6 +134,23 @@ def test_what_does_not_end_is_ended(box, source):
     assert verdict(box, RIGHT).outcome is Outcome.PASSED
 
 
+@pytest.mark.parametrize(
+    ("source", "own", "place", "small"),
+    [
+        ("def double(x):\n    while len(x) > 60: pass\n    return 2 * x", "", "line 2 (`while len(x) > 60: pass`)", 2),
+        ("def double(x): return 2 * x\nwhile True: pass", "", "line 2 (`while True: pass`)", 0),
+        ("def double(x): return two * x", "for two in iter(int, 1): pass", "line 1 of a cell of your own (`for two", 0),
+    ],
+    ids=["in the function", "in its cell", "in a cell beside"],
+)
+def test_where_the_time_was_up_is_told(box, source, own, place, small):
+    hurried = dataclasses.replace(DOUBLE, limits=dataclasses.replace(DOUBLE.limits, seconds=2.0))
+    found = verdict(box, source, hurried, [own])
+    assert [part.score for part in found.parts] == [small, 0]
+    assert f"no answer within 2 s in {place}" in found.reason
+    assert f"no answer within 2 s in {place}" in found.parts[1].reason
+
+
 def test_the_limit_of_time_is_the_processors_and_not_what_a_busy_machine_leaves(box):
     waits = "import time\ntime.sleep(1)\ndef double(x): return 2 * x"
     assert verdict(box, waits, SHORT).outcome is Outcome.PASSED

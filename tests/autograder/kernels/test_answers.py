@@ -332,6 +332,16 @@ def test_so_is_one_around_the_launch(workers):
     assert "no answer within 2 s in line" in found.reason and "`while True: pass`" in found.reason
 
 
+def test_of_kernels_that_take_all_the_time_the_largest_grid_is_told(workers):
+    hurried = dataclasses.replace(ROW_SUM, limits=dataclasses.replace(ROW_SUM.limits, seconds=1.0))
+    source = RIGHT.replace(
+        "    return out", "    copy_kernel[(10**8,)](out, torch.empty(64), 0, BLOCK=64)\n    return out"
+    )
+    found = verdict(workers, source, exercise=hurried)
+    assert (found.outcome, found.score) == (Outcome.TIME, 0)
+    assert "took more than 1 s: the largest grid is that of copy_kernel, of 100000000 programs" in found.reason
+
+
 def test_a_read_of_what_nothing_wrote_explains_a_nan(workers):
     source = RIGHT.replace(
         "    return out",
