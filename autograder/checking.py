@@ -464,7 +464,7 @@ def _filled(exercise: Exercise, entry: Any, case: Case, fills: Fills, results: l
 
 def _noted_on_noise(exercise: Exercise, entry: Any, case: Case) -> bytes | None:
     """Return what is noted of a call on noise, as for the judge; None if it raises something."""
-    given = noise_for(exercise, case, VISIBLE_SEED)
+    given = noise_for(exercise, case, VISIBLE_SEED, exercise.kernel)
     limit, silent = running.stopped_after(exercise.limits.seconds), redirect_stdout(StringIO())
     try:
         with limit, silent, recording(given) as recorder:

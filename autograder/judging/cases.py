@@ -47,16 +47,16 @@ def draw_cases(exercise: Exercise, seed: str, hidden: bool = True, own: str = ""
     return cases
 
 
-def noise_for(exercise: Exercise, case: Case, seed: str) -> Arguments:
+def noise_for(exercise: Exercise, case: Case, seed: str, plain: bool = False) -> Arguments:
     """Return arguments with the same integers and other data; where there is no data, other integers.
 
     The data are drawn as those of the case, so that what a program asks of them has the same answer nearly always; what
-    is not finite stays where it is.
+    is not finite stays where it is. With `plain` they are normal noise, of which it has another one.
     """
     generator = torch.Generator().manual_seed(_digest(seed, exercise.name, "noise"))
     if not any(map(is_data, tensors_in(case.arguments))):
         return exercise.inputs(generator, **case.params)
-    others = tensors_in(exercise.inputs(generator, **case.params))
+    others = [] if plain else tensors_in(exercise.inputs(generator, **case.params))
     alike = len(others) == len(tensors_in(case.arguments))
 
     def other(tensor: torch.Tensor) -> torch.Tensor:

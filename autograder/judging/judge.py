@@ -25,7 +25,7 @@ from autograder.judging.verdict import Outcome, PartVerdict, Verdict
 from autograder.text import one_line, quoted
 
 # Of a case, by a student's process, beside what it "changed"
-SAID = ("result", "notes", "unsupported", "beyond", "error", "calls")
+SAID = ("result", "notes", "first", "unsupported", "beyond", "error", "calls")
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "cannot allocate memory")
 # What a kernel does wrong while it runs, by the emulator's names for it
 REFUSED_BY = ("RuntimeError", "AssertionError", "KeyError", "IndexError")  # what ends a call that checks nothing
@@ -71,9 +71,9 @@ def judge(
 ) -> Verdict:
     """Run `program` in the sandbox on cases drawn from `seed` and return the verdict.
 
-    With `settle`, which an exercise on kernels needs, the program is called on noise in place of data, and tells what
-    its function does; `settle` makes answers of that, and returns the cases for which there are none. Without `hidden`
-    the visible cases are all.
+    With `settle`, which an exercise on kernels needs, the program is called on noise in place of data, twice, and tells
+    what its function does; `settle` makes answers of that, and returns the cases for which there are none. Without
+    `hidden` the visible cases are all.
 
     Never raises for what the program does. A fault of the grader is a verdict too, without a score.
     """
@@ -91,9 +91,14 @@ def judge(
         "driver": exercise.driver,
         "forbidden": list(exercise.forbidden),
         "counted": exercise.counted[0] if exercise.counted else "",
-        "cases": [packed(noise_for(exercise, case, seed) if settle else case.arguments) for case in cases],
-        **({"record": True, "again": True} if settle else {}),
+        "cases": [packed(case.arguments) for case in cases],
     }
+    if settle:
+        request |= {
+            "record": True,
+            "cases": [packed(noise_for(exercise, each, seed, exercise.kernel)) for each in cases],
+        }
+        request["first"] = [packed(noise_for(exercise, each, seed)) for each in cases]
     try:
         reply = _run(sandbox, request, exercise)
     except ServerLost:

@@ -7,6 +7,7 @@ not what it computed in another way.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from autograder.kernels.record import Recording
 from autograder.kernels.replay import Fault, Place, replay_request, replays
 from autograder.kernels.worker.recording import NAMED
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached
+from autograder.text import one_line
 
 GLUON_DEVICE = "h100"  # what kernels in Gluon are for: there they must compile, and fit
 ORDER = (
@@ -32,6 +34,7 @@ ORDER = (
     "and a GPU keeps none: in another order it is wrong"
 )
 
+HANGS = "two calls on other numbers of the same shapes differ: what is launched may hang on shapes and integers alone"
 UNDEFINED = "the result depends on what is undefined, and with other numbers there it is wrong"
 
 
@@ -79,7 +82,10 @@ class Answers:
                 continue
             try:
                 self.recordings[n] = recording = record.checked(message["notes"])
-                programs[n] = self._explained(recording, cases[n])
+                program = self._explained(recording, cases[n])
+                if self.exercise.kernel and (said := _unlike(record.checked(message.get("first")), recording)):
+                    raise KernelFailure(program.reason or said)
+                programs[n] = program
             except (KernelFailure, LimitReached, Forbidden) as error:
                 failures[n] = _failure(error, cases[n])
         if not programs:
@@ -142,6 +148,25 @@ class Answers:
         if sum(math.prod(view["shape"]) * NAMED[view["dtype"]].itemsize for view in recording.result) > most:
             raise LimitReached(f"the results exceed {most >> 20} MiB")
         return explained(recording, data_of(case.arguments), self.exercise.copies)
+
+
+def _unlike(first: Recording, second: Recording) -> str | None:
+    """Return what two calls on other data of the same shapes launch or return otherwise, as a sentence, or None."""
+    for one, other in itertools.zip_longest(map(_shown, first.launches), map(_shown, second.launches)):
+        if one != other:
+            ways = (each or "nothing more" for each in (one, other))
+            return f"{HANGS}: {one_line(' in one call, '.join(ways), 400)} in another"
+    owners = [[[(n, name) for n, launch in enumerate(call.launches) for name, arg in launch["args"].items()
+                if arg.get("tensor", {}).get("storage") == view["storage"]] for view in call.result]
+              for call in (first, second)]  # fmt: skip
+    return None if owners[0] == owners[1] else f"{HANGS}: they return other tensors"
+
+
+def _shown(launch: Mapping[str, Any]) -> str:
+    """Return a launch as a text: kernel, grid, and what it is given besides tensors."""
+    numbers = {name: next(iter(arg.values())) for name, arg in launch["args"].items() if "tensor" not in arg}
+    given = ", ".join(f"{name}={value}" for name, value in {**numbers, **launch["options"]}.items())
+    return f"{launch['kernel']}{launch['grid']}({given})"
 
 
 def _failure(error: Exception, case: Case, recording: Recording | None = None) -> Failure:

@@ -83,7 +83,6 @@ def record(
         "forbidden": [],
         "cases": [packed(dict(arguments))],
         "record": True,
-        "again": False,
     }
     limits = limits or workers.limits
     reply = workers.sandbox.run(request, limits)

@@ -85,7 +85,8 @@ def serve(judge: socket.socket, limits: dict[str, Any], channel: int, limited: c
             for before, after in pairwise([*kept, 4096]):
                 os.closerange(before + 1, after)
             request = wire.receive(socket.socket(fileno=os.dup(channel)))
-            request |= {"cases": layout.unpacked(request.get("cases", []))}  # no part of what it may use
+            given = {key: layout.unpacked(request.get(key, [])) for key in ("cases", "first")}
+            request |= given  # no part of what it may use
             if "record" not in request:
                 request |= {"cases": shelf.placed(request["cases"])}
             terms = _confine(limits, directory, shelf)

@@ -68,16 +68,18 @@ def _measure(request: dict[str, Any], out: int, send: Callable[[bytes], None]) -
 def record(request: dict[str, Any], message: dict[str, Any], entry: Any, arguments: dict[str, Any]) -> bytes:
     """Have a call of the entry noted; return the message of the case. No kernel runs.
 
-    With `request["again"]` it is a second call that counts: what it keeps from the first is none of its own making.
-    Each call has lists and dicts of its own. That they hold other things after it, of what they held, is all that it
-    can have `changed` without an operation.
+    With `request["first"]`, other arguments of each case, it is a second call that counts: what it keeps from the first
+    is none of its own making. What is noted of the first comes too. Each call has lists and dicts of its own. That they
+    hold other things after it, of what they held, is all that it can have `changed` without an operation.
     """
     driver, recorder, result = running.DRIVERS[request["driver"]], None, None
     try:
         with running.stopped_in_time(EARLY), running.forbidding(request["forbidden"]):
-            if request["again"]:
-                with recording.recording(arguments) as recorder:
-                    kept = driver(entry, _apart(arguments))  # noqa: F841 (so that nothing later takes its place)
+            if request["first"]:
+                other = request["first"][message["index"]]
+                with recording.recording(other) as recorder:
+                    kept = driver(entry, _apart(other))  # (so that nothing later takes its place)
+                message["first"] = recorder.notes(kept)
             given = _apart(arguments)
             with recording.recording(arguments) as recorder:
                 result = driver(entry, given)
