@@ -68,16 +68,17 @@ def _measure(request: dict[str, Any], out: int, send: Callable[[bytes], None]) -
 def record(request: dict[str, Any], message: dict[str, Any], entry: Any, arguments: dict[str, Any]) -> bytes:
     """Have a call of the entry noted; return the message of the case. No kernel runs.
 
-    With `request["again"]` it is a second call that counts: what it keeps from the first is none of its own making.
-    Each call has lists and dicts of its own. That they hold other things after it, of what they held, is all that it
+    With `request["again"]` it is a second call that counts: what it keeps from the first is none of its own making. In
+    every second case it is a third one, so that of all calls in a process some that count are odd and some even. Each
+    call has lists and dicts of its own. That they hold other things after it, of what they held, is all that it
     can have `changed` without an operation.
     """
-    driver, recorder, result = running.DRIVERS[request["driver"]], None, None
+    driver, recorder, result, kept = running.DRIVERS[request["driver"]], None, None, []
     try:
         with running.stopped_in_time(EARLY), running.forbidding(request["forbidden"]):
-            if request["again"]:
+            for _ in range(1 + message["index"] % 2 if request["again"] else 0):
                 with recording.recording(arguments) as recorder:
-                    kept = driver(entry, _apart(arguments))  # noqa: F841 (so that nothing later takes its place)
+                    kept.append(driver(entry, _apart(arguments)))  # so that nothing later takes its place
             given = _apart(arguments)
             with recording.recording(arguments) as recorder:
                 result = driver(entry, given)
