@@ -182,3 +182,27 @@ def test_an_option_that_no_gpu_takes_is_refused_in_the_same_words(checked, optio
         checked(KERNEL + launcher)
     for said in (str(failed.value), judged.reason):
         assert "in line 19 (`sum_kernel[(len(x),)](" in said and OPTIONS[options] in said, said
+
+
+ARGUMENTS = "(x, out, x.shape[1], x.stride(0), alpha, BLOCK=64"
+OTHERWISE = {
+    f"    sum_kernel.warmup{ARGUMENTS}, grid=(1,))[(len(x), 1, 1)](x, out, x.shape[1], x.stride(0), alpha, 64)": (
+        "what sum_kernel.warmup compiled is launched: launch the kernel itself, sum_kernel[grid](...)"
+    ),
+    f"    torch.library.wrap_triton(sum_kernel)[(len(x),)]{ARGUMENTS})": (
+        "torch.library.wrap_triton is not graded: launch the kernel itself, kernel[grid](...)"
+    ),
+    f"    sum_kernel.add_pre_run_hook(print)\n    sum_kernel[(len(x),)]{ARGUMENTS})": (
+        "sum_kernel.add_pre_run_hook is not graded: do in front of the launch what the hook does"
+    ),
+}
+
+
+@pytest.mark.parametrize("launch", OTHERWISE, ids=["warmup", "wrap_triton", "hook"])
+def test_a_launch_in_a_way_that_is_not_graded_is_refused_with_what_to_do(checked, launch, workers):
+    launcher = f"\ndef row_sum(x, alpha):\n    out = torch.empty(len(x))\n{launch}\n    return out\n"
+    judged = verdict(workers, launcher)
+    with pytest.raises(CheckFailed) as failed:
+        checked(KERNEL + launcher)
+    for said in (str(failed.value), judged.reason):
+        assert OTHERWISE[launch] in said and "[(len(x)" in said.split("`)")[0], said

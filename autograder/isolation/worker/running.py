@@ -303,6 +303,10 @@ SENTENCES = (
     (r"^SystemExit", "this ends the whole session: return a value, or raise an error"),
     (r"^AssertionError:  assert\b", "what this line asserts does not hold"),
     (
+        r"HigherOrderOperator triton_kernel_wrapper",
+        "torch.library.wrap_triton is not graded: launch the kernel itself, kernel[grid](...)",
+    ),
+    (
         r"'(int|float)' object is not (iterable|subscriptable)|cannot unpack non-iterable (int|float)",
         "one number stands where several belong: range(n) counts to n, (n,) is a tuple",
     ),

@@ -107,9 +107,11 @@ class Recorder:
         """Note one launch of a kernel."""
         names = list(function.arg_names)
         signature = inspect.signature(function.fn)
-        options = {
-            k: v for k, v in kwargs.items() if k not in names or _is_option(k)
-        }  # Triton takes such a name as both
+        if function.pre_run_hooks:
+            what = f"{function.fn.__name__}.add_pre_run_hook"
+            raise CannotRecord(f"{what} is not graded: do in front of the launch what the hook does")
+        # Triton takes the name of a parameter that an option has as both
+        options = {k: v for k, v in kwargs.items() if k not in names or _is_option(k)}
         bound = signature.bind(*args, **{k: v for k, v in kwargs.items() if k in names})
         bound.apply_defaults()
         constants = {name for name, p in signature.parameters.items() if "constexpr" in str(p.annotation)}
@@ -324,10 +326,11 @@ def recording(inputs: dict[str, Any], execute: bool = False) -> Iterator[Recorde
     execute
         Whether kernels run. If not, tensors may be of full size, and their memory is touched by torch alone.
     """
+    from triton.compiler import CompiledKernel
     from triton.runtime.jit import JITFunction
 
     recorder = Recorder(inputs)
-    original = JITFunction.run
+    original, compiled = JITFunction.run, CompiledKernel.__getitem__
 
     def run(self, *args, grid, warmup, **kwargs):
         if warmup:
@@ -344,12 +347,16 @@ def recording(inputs: dict[str, Any], execute: bool = False) -> Iterator[Recorde
         finally:
             recorder.inside = False
 
-    JITFunction.run = run
+    def of_warmup(self, grid):
+        name = self.src.fn.__name__
+        raise CannotRecord(f"what {name}.warmup compiled is launched: launch the kernel itself, {name}[grid](...)")
+
+    JITFunction.run, CompiledKernel.__getitem__ = run, of_warmup
     try:
         with recorder.blanks, _Watch(recorder):
             yield recorder
     finally:
-        JITFunction.run = original
+        JITFunction.run, CompiledKernel.__getitem__ = original, compiled
 
 
 def _is_option(name: str) -> bool:

@@ -422,17 +422,27 @@ UNDEFINED: dict[str, tuple[Callable, bool, str]] = {
 
 
 def defined(rule: Any, machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> torch.Tensor:
-    """Run an operation; fail where it has no result."""
-    tells, one, said = UNDEFINED[op.name]
+    """Run an operation; fail where it has no result, unless something may leave out such elements afterwards."""
+    tells, one, _ = UNDEFINED[op.name]
     bad = tells(machine, op, args)
     if bad is not None and bool(bad.any()):
-        on = machine.programs_on()
-        bad = bad.reshape(len(bad), -1)
-        wrong = on & (bad.any(1) if one else bad.all(1))
-        if bool(wrong.any()) if one else torch.equal(wrong, on):
-            who = machine.program(int(wrong.to(torch.uint8).argmax()))
-            machine.fail(faults.Undefined, op, f"{said}, of which nothing says what it gives; program {who}")
+        flat = bad.reshape(len(bad), -1)
+        if op.number in machine.kernel.awaited:
+            machine.undefined[op.results[0]] = bad, op
+        elif one:
+            fail_undefined(machine, op, flat.any(1))
+        elif torch.equal(flat.all(1) & machine.programs_on(), machine.programs_on()):
+            fail_undefined(machine, op, flat.all(1))
     return rule(*args)
+
+
+def fail_undefined(machine: Machine, op: Op, programs: torch.Tensor) -> None:
+    """Fail in an operation that has no result in some programs, bool [P], if one of them takes part."""
+    wrong = programs & machine.programs_on()
+    if bool(wrong.any()):
+        who = machine.program(int(wrong.to(torch.uint8).argmax()))
+        said = f"{UNDEFINED[op.name][2]}, of which nothing says what it gives"
+        machine.fail(faults.Undefined, op, f"{said}; program {who}")
 
 
 def unknown(machine: Machine, op: Op, args: Any, env: Any) -> None:

@@ -51,9 +51,10 @@ class DeviceAssertion(KernelFault, AssertionError):
 class Undefined(KernelFault, ArithmeticError):
     """A number of which nothing says what it is, so that a compiler may leave out whatever depends on it.
 
-    That is a shift by as many bits as there are, or more; a division by 0, or of the least integer by -1; and a float
-    that is beyond the integers that it becomes: each where the number does not come from memory. So is what a reduction
-    gives by a function for which the order of the elements matters.
+    That is a shift by as many bits as there are, or more, unless a select or a mask leaves out what it gives; a
+    division by 0, or of the least integer by -1; and a float that is beyond the integers that it becomes: each where
+    the number does not come from memory. So is what a reduction gives by a function for which the order of the elements
+    matters.
     """
 
 

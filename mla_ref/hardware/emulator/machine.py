@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from . import axes, blocks, faults, gluon
+from . import axes, blocks, carried, faults, gluon
 from .access import ACQUIRE, ACQUIRE_RELEASE, EXCHANGE, KINDS, RMW, access, barrier, is_known, undefined
 from .arithmetic import BITS, dtype_of, elementwise, storage_dtype
 from .faults import raise_in
@@ -149,6 +149,8 @@ class Kernel:
         Whether NaN that it is given may not show in what it stores.
     described
         The accesses by tensor descriptors, if what a program stores may cross with one: which no barrier orders.
+    awaited
+        The shifts by too many bits that are harmless where a select or a mask leaves out what they give, by number.
     doubted
         Those that the launch under way looks at before it believes what the compiler infers (see `axes.doubted`).
     """
@@ -176,6 +178,9 @@ class Kernel:
         for op in self.module.ops if self.shares else ():
             if not (op.value or op.name in gluon.RULES or op.name.startswith("scf.") or prepare(op) is PASS):
                 op.value = (functools.partial(gluon.checked, op.value),)
+        self.awaited, ways = carried.find(self.module)
+        for op in ways:
+            op.value = (functools.partial(carried.carried, op.value or prepare(op)),)
         atomics = [op for op in self.module.ops if op.name.startswith("tt.atomic")]
         read = {name for op in self.module.ops for name in op.operands}
         polls = bool(atomics) and any(op.attrs.get("isVolatile") for op in accesses)
@@ -387,6 +392,7 @@ class Machine:
         self.patience, self.stuck = STUCK, False
         self.ahead: Ahead | None = None  # of the loop that turns now
         self.journal: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] | None = None
+        self.undefined: dict[str, tuple[torch.Tensor, Op]] = {}  # where elements of a value are, and by which shift
         self.partition: gluon.Partition | None = None
         self.allocations: list[gluon.Allocation] = []  # of shared memory
 

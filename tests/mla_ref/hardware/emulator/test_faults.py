@@ -497,6 +497,56 @@ def test_a_scan_of_what_is_associative():
 
 
 @triton.jit
+def slopes(x_ptr, LIMIT: tl.constexpr):
+    h = tl.program_id(0)
+    tl.store(x_ptr + h, tl.where(h < LIMIT, 1.0 / (1 << h), 1.0 / (1 << (2 * (h - 8) + 1))))  #!
+
+
+@triton.jit
+def bits_of_a_word(x_ptr, word, COUNT: tl.constexpr):
+    lane = tl.arange(0, 64)
+    tl.store(x_ptr + lane, (word >> lane) & 1, mask=lane < COUNT)  #!
+
+
+@triton.jit
+def chosen_in_a_loop(x_ptr, first):
+    total = 0
+    for turn in range(5):
+        total += tl.where(turn < first, 1, 1 << (turn - 2))  #!
+    tl.store(x_ptr, total)
+
+
+@triton.jit
+def divides_by_a_shifted(x_ptr):
+    lane = tl.arange(0, 64)
+    tl.store(x_ptr + lane, tl.where(lane < 32, 100 // (1 << lane), 7))  #!
+
+
+@triton.jit
+def asks_a_shifted(x_ptr):
+    lane = tl.arange(0, 64)
+    tl.store(x_ptr + lane, tl.where((lane < 32) & ((1 << lane) > 4), 1, 0))  #!
+
+
+def test_a_shift_by_too_many_bits_where_nothing_chooses_it():
+    x, bits, total = torch.zeros(16), ints(64), ints(1)
+    slopes[(16,)](x, 8)
+    assert x.tolist() == [2.0**-h for h in range(8)] + [2.0 ** -(2 * h + 1) for h in range(8)]
+    bits_of_a_word[(1,)](bits, 0b1011, 32)
+    assert bits.tolist() == [1, 1, 0, 1] + [0] * 60
+    chosen_in_a_loop[(1,)](total, 2)
+    assert total.tolist() == [1 + 1 + 1 + 2 + 4]
+
+
+def test_a_shift_by_too_many_bits_that_reaches_a_result():
+    calls = [(slopes, torch.zeros(16), 7), (bits_of_a_word, ints(64), 0b1011, 33), (chosen_in_a_loop, ints(1), 1)]
+    calls += [(divides_by_a_shifted, ints(64)), (asks_a_shifted, ints(64))]
+    for kernel, *args in calls:
+        grid = (16,) if kernel is slopes else (1,)
+        assert "a shift by as many bits" in fault(emulator.Undefined, kernel, *args, grid=grid)
+
+
+@triton.jit
 def keeps_and_sums(a, p, b, q):
     tl.store(p.to(tl.pointer_type(tl.int64)), a)
     return a + b, tl.maximum(p, q)
