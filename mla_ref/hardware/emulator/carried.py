@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import torch
@@ -23,28 +22,27 @@ def find(module: Module) -> tuple[frozenset[int], list[Op]]:
 
     These are the operations from there to the selects and the accesses, all of them included.
     """
-    uses: dict[str, list[Op]] = defaultdict(list)
-    for op in module.ops:
-        for name in {*op.operands, *op.reads}:
-            uses[name].append(op)
-    ways: dict[str, list[Op] | None] = {}
-
-    def way(name: str) -> list[Op] | None:
-        """Return the operations between a value and the last that may choose it; None if others see it."""
-        if name not in ways:
-            found: list[Op] | None = []
-            for op in uses[name]:
-                onward = way(op.results[0]) if _hands_on(op, name) else [] if _may_leave_out(op, name) else None
-                found = None if found is None or onward is None else [*found, op, *onward]
-            ways[name] = found
-        return ways[name]
-
     known = {name for op in module.ops if op.name == "arith.constant" for name in op.results} | module.loaded
     shifts = [op for op in module.ops if op.name in SHIFTS and op.operands[1] not in known]
-    ways_of = {op.number: way(op.results[0]) for op in shifts}
-    kept = frozenset(number for number, each in ways_of.items() if each is not None)
-    on_the_way = kept.union(op.number for each in ways_of.values() for op in each or ())
-    return kept, [op for op in module.ops if op.number in on_the_way]
+    seen: set[str] = set()  # by others
+    before = -1
+    while shifts and len(seen) > before:
+        before = len(seen)
+        for op in reversed(module.ops):
+            leads = not seen.issuperset(op.results)
+            mine = {name for name in op.operands if _may_leave_out(op, name) or (leads and _hands_on(op, name))}
+            seen.update({*op.operands, *op.reads}.difference(mine), op.reads)
+    kept = frozenset(op.number for op in shifts if op.results[0] not in seen)
+    names = {op.results[0] for op in shifts if op.number in kept}
+    ways: dict[int, Op] = {}
+    before = -1
+    while len(ways) > before:
+        before = len(ways)
+        for op in module.ops:
+            if op.number in kept or not names.isdisjoint(op.operands):
+                ways[op.number] = op
+                names.update(op.results if any(_hands_on(op, name) for name in names.intersection(op.operands)) else ())
+    return kept, [*ways.values()]
 
 
 def _hands_on(op: Op, name: str) -> bool:
