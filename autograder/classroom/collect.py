@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -11,7 +12,6 @@ import unicodedata
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -533,7 +533,10 @@ def _place(room: Classroom, candidates: Sequence[Candidate], timestamps: bool, d
 
 
 def _put(room: Classroom, each: Candidate, timestamps: bool, dry: bool) -> Taken:
-    """Put a notebook in its place, with its time; of what it replaces a hidden copy stays."""
+    """Put a notebook in its place, with its time; of what it replaces a hidden copy stays.
+
+    What it replaces keeps its own time until then: without, it would count as in time.
+    """
     from nbgrader.utils import parse_utc
 
     folder = room.submitted / each.student / each.lesson
@@ -558,10 +561,13 @@ def _put(room: Classroom, each: Candidate, timestamps: bool, dry: bool) -> Taken
         if what == "replaced":
             write_whole(folder / f".{each.lesson}.{sha256(before).hexdigest()[:8]}.ipynb", before)
         if what != "unchanged":
-            for note in (clock, folder / SECRET):  # of what it replaces
-                with suppress(FileNotFoundError):
-                    note.unlink()
+            notes = clock, folder / SECRET  # of what it replaces
+            for note in notes:
+                if note.is_dir():
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(note))
             write_whole(book, content, public=True)
+            for note in notes[bool(time) :]:
+                note.unlink(missing_ok=True)
         if time and time != there:
             write_whole(clock, time + "\n", public=True)
     return Taken(each.file, what, each.student, each.lesson, shown, "; ".join(remarks), bool(remarks))

@@ -67,6 +67,8 @@ class Graded:
     def changed(self) -> bool:
         """Whether something else counts than the judge's score."""
         pair = self.score, self.counts
+        if self.withdrawn and self.counts is None:  # it is in the gradebook no more
+            return False
         if self.problem or None in pair:
             return not self.problem and pair != (None, None)
         return not math.isclose(*pair, abs_tol=1e-6)

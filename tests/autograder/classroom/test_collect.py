@@ -1,5 +1,6 @@
 """Collecting a platform's download: every file goes to its student's folder, or the output says why it does not."""
 
+import errno
 import io
 import json
 import os
@@ -284,11 +285,13 @@ def test_a_hidden_notebook_is_told_where_there_is_no_other(tiny_room, tmp_path):
 @pytest.mark.parametrize("name", ["timestamp.txt", "submission_secret.txt", BOOK])
 def test_a_folder_where_a_file_belongs_costs_its_own_student_alone(tiny_room, tmp_path, name):
     (tiny_room.submitted / "bo" / NAME / name).mkdir(parents=True)
+    before = sorted(tiny_room.submitted.glob("bo/*/*"))
     members = {f"{who}/{NAME}/{BOOK}": RIGHT_BOOK for who in ("ada", "bo", "zed")}
     taken = collect(tiny_room, [_zip(tmp_path / "in.zip", members)])
     assert {"ada", "zed"} <= {path.parts[-3] for path in tiny_room.submitted.glob(f"*/*/{BOOK}") if path.is_file()}
     (why,) = _refused(taken).values()
     assert f"submitted/bo/{NAME} cannot be written" in why
+    assert sorted(tiny_room.submitted.glob("bo/*/*")) == before
 
 
 def test_a_time_beyond_the_calendar_is_none(tiny_room, tmp_path, monkeypatch):
@@ -426,6 +429,28 @@ def test_collecting_again_changes_nothing_and_what_is_replaced_is_kept(tiny_room
     assert not clock.exists(), "it was that of what is replaced"
     hidden = [path.read_bytes() for path in clock.parent.glob(".*.ipynb")]
     assert (hidden, _there(tiny_room)) == ([WRONG_BOOK], {"ada": RIGHT_BOOK})
+
+
+def test_what_a_full_disk_leaves_there_keeps_its_time(tiny_room, tmp_path, monkeypatch):
+    """Without it, a late notebook counts as in time."""
+    name, folder = f"ada/{NAME}/{BOOK}", tiny_room.submitted / "ada" / NAME
+    collect(tiny_room, [_zip(tmp_path / "1.zip", {name: WRONG_BOOK})])
+    notes = {"timestamp.txt": "2026-12-25 10:00:00 UTC", "submission_secret.txt": "abc"}
+    for note, text in notes.items():
+        (folder / note).write_text(text)
+
+    def write_whole(path, content, public=False):
+        if path.name == BOOK:
+            raise OSError(errno.ENOSPC, "full", str(path))
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr("autograder.classroom.collect.write_whole", write_whole)
+        collect(tiny_room, [_zip(tmp_path / "2.zip", {name: RIGHT_BOOK})])
+    assert _there(tiny_room) == {"ada": WRONG_BOOK}
+    assert {note: (folder / note).read_text() for note in notes} == notes
+    collect(tiny_room, [tmp_path / "2.zip"])
+    assert _there(tiny_room) == {"ada": RIGHT_BOOK}
+    assert not any((folder / note).exists() for note in notes)
 
 
 def test_times_are_taken_where_they_are_asked_for_and_are_of_handing_in(tiny_room, tmp_path):

@@ -1,13 +1,18 @@
 """A feedback page is the one that `nbgrader generate_feedback` writes."""
 
 import re
+import shutil
 
 import pytest
 from bs4 import BeautifulSoup
 
 from autograder.classroom.converters import POLICY
+from autograder.classroom.export import rows, unentered
 from autograder.classroom.feedback import write_feedback
 from autograder.classroom.grade import Classroom
+from autograder.classroom.scoreboard import remarks
+
+from ..tiny_course import NAME, RIGHT, WRONG, hand_in, notebook
 
 LESSON = "00_start_here"
 
@@ -153,3 +158,18 @@ def test_a_second_run_writes_no_page(pages, records, monkeypatch):
     pages[0]()
     monkeypatch.setattr(Pages, "convert", lambda *args: pytest.fail("a page was written again"))
     assert len(write_feedback(Classroom(records.course, records.folder))[0]) == 1
+
+
+def test_who_is_in_the_gradebook_no_more_costs_nobody_else_a_page(tiny_room):
+    hand_in(tiny_room.folder, ada=notebook(**RIGHT), ben=notebook(**WRONG))
+    tiny_room.grade()
+    with tiny_room.records.gradebook() as gradebook:
+        gradebook.remove_student("ben")
+    shutil.rmtree(tiny_room.submitted / "ben")
+    (page,), (problem,) = write_feedback(tiny_room)
+    assert page.parts[-3] == "ada"
+    assert problem.startswith(f"no feedback for ben in {NAME}: the gradebook has nothing of it")
+    results = tiny_room.grade()
+    assert remarks(results) == [f"{NAME} ben: withdrawn since it was graded; no points stay in the gradebook"]
+    assert not any(result.changed for result in results)
+    assert unentered(tiny_room, rows(tiny_room))[0].startswith(f"{NAME} ben: graded, and not in the gradebook any more")
