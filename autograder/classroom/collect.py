@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from autograder.classroom.archives import HIDDEN, File, files
+from autograder.classroom.archives import HIDDEN, File, files, is_litter, of_system
 from autograder.classroom.grade import SECRET, Classroom, read_time
 from autograder.classroom.restore import (
     MAX_BYTES,
@@ -277,7 +277,8 @@ def _read(
     for number, file in enumerate(files(source), start=1):
         progress(f"reading {one_line(source.name, 40)}", number, number)
         if file.content is None:
-            left[file.problem, _place_of(file)].append(file.parts[-1])
+            place = _place_of(file)
+            left[file.problem, place].append("/".join(file.parts[len(place) :]) or file.parts[-1])
         else:
             path = stage / f"{number}.ipynb"
             path.write_bytes(file.content)
@@ -334,11 +335,14 @@ def _submission(part: str) -> bool:
 
 
 def _place_of(file: File | Candidate) -> tuple[str, ...]:
-    """Return what files of one submission have in common."""
+    """Return what files of one submission have in common; of what is hidden, the folder in sight."""
     for n, part in enumerate(file.parts):
+        if of_system(part):  # of a Mac's, whose names below are those of the files that it belongs to
+            return file.parts[:n]
         if found := MOODLE.fullmatch(part) or CANVAS.fullmatch(part):
             return *file.parts[:n], f"{found['name']}_{found['number']}"
-    return file.parts[:-1]
+    hidden = next((n for n, part in enumerate(file.parts) if is_litter(part)), len(file.parts) - 1)
+    return file.parts[:hidden]
 
 
 def _platform(paths: Sequence[tuple[str, ...]], students: Students) -> int | None:

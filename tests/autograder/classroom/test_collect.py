@@ -282,6 +282,34 @@ def test_a_hidden_notebook_is_told_where_there_is_no_other(tiny_room, tmp_path):
         assert "hidden" in refused[f"ada/.{BOOK}"]
 
 
+@pytest.mark.parametrize(
+    "only",
+    [f".work/{BOOK}", f".ipynb_checkpoints/{NAME}-checkpoint.ipynb", f"__MACOSX/{BOOK}", "desktop.ini", "", "work/"],
+)
+@pytest.mark.parametrize("platform", ["{}_{}_assignsubmission_file_/", "{}_{}_5_work.zip/", "{}/"])
+def test_a_submission_of_which_nothing_is_in_sight_has_a_line(tiny_room, tmp_path, only, platform):
+    """Beside a notebook, or behind the names that a Mac gives to all, the same is nothing to be told."""
+    ada, eve = platform.format("ada", 1), platform.format("eve", 3)
+    members = {f"{ada}{BOOK}": RIGHT_BOOK, f"{ada}{only}": b"", f"__MACOSX/{ada}._{BOOK}": b"", f"{eve}{only}": b""}
+    members["__MACOSX/._ada_1_5_work.ipynb"] = b""
+    archive = _zip(tmp_path / "in.zip", members)
+    zipfile.ZipFile(archive).extractall(tmp_path / "in")
+    for source in (archive, tmp_path / "in"):
+        refused = _refused(collect(tiny_room, [source], lesson=NAME))
+        (file,) = refused
+        assert file.startswith("eve")
+        assert ("hidden" in refused[file]) == only.startswith(".")
+        assert len(_there(tiny_room)) == 1
+
+
+@pytest.mark.parametrize("form", ["{}_{}_assignsubmission_file_/", "{}_{}_assignsubmission_file_"])
+def test_who_is_called_as_a_hidden_file_has_a_line(tiny_room, tmp_path, form):
+    members = {f"{form.format(name, n)}{BOOK}": RIGHT_BOOK for n, name in enumerate(("ada", "bo", ". Eve"))}
+    (file,) = _refused(collect(tiny_room, [_zip(tmp_path / "in.zip", members)]))
+    assert file.startswith(". Eve")
+    assert set(_there(tiny_room)) == {"ada", "bo"}
+
+
 @pytest.mark.parametrize("name", ["timestamp.txt", "submission_secret.txt", BOOK])
 def test_a_folder_where_a_file_belongs_costs_its_own_student_alone(tiny_room, tmp_path, name):
     (tiny_room.submitted / "bo" / NAME / name).mkdir(parents=True)
@@ -502,7 +530,7 @@ HOSTILE = {
     "another packing": (lambda: _packed({BOOK: RIGHT_BOOK}, zipfile.ZIP_LZMA), "packed in a way"),
     "archives within": (lambda: _packed({"a.zip": _packed({"b.zip": b""})}), "an archive in an archive in an archive"),
     "nothing": (lambda: _packed({}), "holds no files"),
-    "hidden files": (lambda: _packed({f".work/{BOOK}": RIGHT_BOOK}), "holds no files, or hidden ones alone"),
+    "hidden files": (lambda: _packed({f".work/{BOOK}": RIGHT_BOOK}), "it is hidden"),
     "an empty name": (_nameless, "has no name"),
     "a name not UTF-8": (
         lambda: _packed({"ééé": b""}).replace("é".encode(), b"\xff\xfe"),

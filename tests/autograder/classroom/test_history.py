@@ -70,15 +70,23 @@ def test_a_change_of_a_helper_is_an_attempt_and_one_of_a_note_is_none(room):
 
 
 def test_a_history_that_was_lost_begins_again_and_a_damaged_line_costs_itself(room):
-    for sources in (WRONG, RIGHT):
-        _hand_in(room, **sources)
-        room.grade()
     file = room.folder / "history" / NAME / "ada.jsonl"
-    file.write_text("{\n" + file.read_text().splitlines()[1] + "\n")
-    assert _scores(room) == [5]
+    for damage in (b"{", b'{"x": "\xff"}', b"[" * 100_000):
+        file.unlink(missing_ok=True)
+        for sources in (WRONG, RIGHT):
+            _hand_in(room, **sources)
+            room.grade()
+        file.write_bytes(damage + b"\n" + file.read_bytes().splitlines()[1] + b"\n")
+        assert _scores(room) == [5]
+        _hand_in(room, **WRONG)
+        room.grade()
+        assert _scores(room) == [5, 2], "what is handed in next replaces no attempt"
+        file.write_bytes(file.read_bytes() + damage + b"\n")
+        room.grade()
+        assert _scores(room) == [5, 2]
     file.unlink()
     assert [result.fresh for result in room.grade()] == [True]
-    assert _scores(room) == [5]
+    assert _scores(room) == [2]
 
 
 def test_what_is_no_notebook_is_an_attempt_of_no_points(room):
