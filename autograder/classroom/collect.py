@@ -187,8 +187,9 @@ class Students:
             raise CollectError(f"no student's name can be made of {one_line(owner.name, 100)}: use --mapping")
         student = min(found, default=made)
         if not safe_name(student):
-            who = f"{one_line(student, 100)}, who {one_line(owner.name, 100)} is by --mapping,"
-            raise CollectError(f"{who} cannot be a student's name: letters, digits, _ @ + - .")
+            source = "by --mapping" if given else "in the gradebook"
+            who = f"{one_line(student, 100)}, who {one_line(owner.name, 100)} is {source},"
+            raise CollectError(f"{who} cannot be a student's name: give one of letters, digits, _ @ + - . by --mapping")
         if owner.steady and not given and student != made and student.endswith(f"_{owner.number}"):
             raise CollectError(f"{one_line(owner.name, 100)} has the number of {student}: say who it is by --mapping")
         return student, bool(self.given.get(owner.number)) or (bool(given) and not owner.number)
@@ -471,30 +472,33 @@ def hand_back(
     """Write the feedback pages on a platform's download to an archive, under the names that the notebooks have there.
 
     Platforms take such an archive and give each student their page. Returns what became of each notebook, a page's name
-    in the archive in `to`. Raises as `collect`.
+    in the archive in `to`. Raises as `collect`, and BlockingIOError while another run is at work in the classroom.
     """
     if not source.exists():
         raise FileNotFoundError(f"there is no {source}")
-    students = Students(room, mapping)
-    with TemporaryDirectory(prefix=".staging-", dir=room.folder) as stage:
-        found = _read(room.course, source, Path(stage), lesson, students, lambda stage, done, total: None)
-        candidates = [each for each in found if isinstance(each, Candidate)]
-        told = _name(students, candidates)
-    counts = {(each.student, each.lesson): each for each in sorted(candidates, key=lambda c: c.rank) if each.student}
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for (student, name), each in sorted(counts.items()):
-            page = room.folder / "feedback" / student / name / f"{name}.html"
-            if page.is_file():
-                to = _page_name(each).encode(errors="replace").decode()  # of a file whose name is no text
-                while to in archive.namelist():  # the platform's name has no folders of the student's
-                    to = f"{to.removesuffix('.html')}-{name}.html"
-                archive.write(page, to)
-                told.append(Taken(each.file, "new", student, name, to))
-            else:
-                why = f"there is no page for {student} in {name or 'a lesson'}: collect and grade it first"
-                told.append(Taken(each.file, "refused", student, name, why=why))
-    write_whole(target, content.getvalue())
+    with room.locked():  # whoever holds the lock clears away the stages of others
+        students = Students(room, mapping)
+        with TemporaryDirectory(prefix=".staging-", dir=room.folder) as stage:
+            found = _read(room.course, source, Path(stage), lesson, students, lambda stage, done, total: None)
+            candidates = [each for each in found if isinstance(each, Candidate)]
+            told = _name(students, candidates)
+        counts = {
+            (each.student, each.lesson): each for each in sorted(candidates, key=lambda c: c.rank) if each.student
+        }
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+            for (student, name), each in sorted(counts.items()):
+                page = room.folder / "feedback" / student / name / f"{name}.html"
+                if page.is_file():
+                    to = _page_name(each).encode(errors="replace").decode()  # of a file whose name is no text
+                    while to in archive.namelist():  # the platform's name has no folders of the student's
+                        to = f"{to.removesuffix('.html')}-{name}.html"
+                    archive.write(page, to)
+                    told.append(Taken(each.file, "new", student, name, to))
+                else:
+                    why = f"there is no page for {student} in {name or 'a lesson'}: collect and grade it first"
+                    told.append(Taken(each.file, "refused", student, name, why=why))
+        write_whole(target, content.getvalue())
     return sorted(told, key=lambda each: each.file)
 
 

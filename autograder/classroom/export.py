@@ -23,8 +23,8 @@ ABSENT = "not handed in"
 WITHDRAWN = "withdrawn since it was graded"
 UNTOUCHED = "untouched"  # a lesson handed in as it was handed out
 LONGEST = 1000  # characters of a lesson's reasons
-# What a spreadsheet may take for the start of a formula, also behind the separator of its other locale.
-FORMULA = re.compile('(^|;)(?=[\\s"]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n])')
+# What a spreadsheet may take for the start of a formula, also behind a line end or the separator of its other locale.
+FORMULA = re.compile('(^|;|\r?\n|\r)(?=[\\s"]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n])')
 
 LAYOUTS = ROWS, WIDE, CANVAS, MOODLE = "rows", "wide", "canvas", "moodle"
 Table = list[list[Any]]

@@ -82,9 +82,8 @@ def enter(gradebook: Any, times: Times, gone: tuple[str, str] | None = None) -> 
         for submission in lesson.submissions:
             key = lesson.name, submission.student_id
             wanted = times.get(key, None if key == gone else submission.extension)
-            submission.extension = (
-                _later(lesson.duedate, wanted) - lesson.duedate if wanted and lesson.duedate else None
-            )
+            end = lesson.duedate
+            submission.extension = _later(end, wanted) - end if wanted and end else None
     gradebook.db.commit()
 
 
@@ -108,10 +107,9 @@ def listed(gradebook: Any, times: Mapping[tuple[str, str], timedelta]) -> list[E
         for submission in lesson.submissions:
             if submission.extension:
                 found.setdefault((lesson.name, submission.student_id), submission.extension)
+    ends = {key: f"{_later(end, time)} UTC" for key, time in found.items() if (end := dates.get(key[0]))}
     return [
-        Extension(
-            student, lesson, time / timedelta(days=1), f"{_later(end, time)} UTC" if (end := dates.get(lesson)) else ""
-        )
+        Extension(student, lesson, time / timedelta(days=1), ends.get((lesson, student), ""))
         for (lesson, student), time in sorted(found.items())
     ]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from autograder.classroom.build import quieten_nbgrader
 from autograder.classroom.grade import Classroom, read_secret, read_time
+from autograder.classroom.record import is_whole
 from autograder.files import require_space, write_whole
 from autograder.text import one_line
 
@@ -44,12 +45,13 @@ def write_feedback(
                 continue
             page = room.folder / "feedback" / student / lesson / f"{lesson}.html"
             stamp = room.folder / "graded" / lesson / f"{student}.feedback"
-            if not page.exists() or not stamp.exists() or stamp.read_text() != digests[path]:
+            if not page.exists() or not stamp.exists() or stamp.read_bytes() != digests[path].encode():
                 answer = converter.convert(lesson, student)
                 if not answer["success"]:
                     require_space(room.folder)
                     log = str(answer.get("error") or answer.get("log", "")).strip()
                     why = one_line(log.splitlines()[-1]) if log else "no message"
+                    why = why if is_whole(path) else f"{path.relative_to(room.folder)} is damaged: grade it again"
                     problems.append(f"no feedback for {student} in {lesson}: {why}")
                     continue
                 write_whole(stamp, digests[path])

@@ -323,7 +323,7 @@ def _strangers(folder: Path, pairs: Sequence[tuple[str, str]]) -> list[str]:
 def _public(folder: Path) -> bool:
     """Return whether cases are drawn from the sample class's seed, which everybody can read."""
     seed = folder / "seed"
-    return seed.is_file() and seed.read_text().strip() == SEED
+    return seed.is_file() and seed.read_bytes().strip() == SEED.encode()
 
 
 def _visible(folder: Path, most: int | None = None) -> list[Path]:

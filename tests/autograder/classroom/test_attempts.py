@@ -247,7 +247,8 @@ def test_an_extension_that_is_none_is_refused(room, student, days, says):
 def test_a_damaged_file_of_extensions_is_said_and_kept(room):
     _hand_in(room, "right")
     path = extension.Extensions(room.folder).path
-    path.write_text(json.dumps({NAME: 3}))
-    with pytest.raises(ExtensionError, match="is damaged"):
-        room.grade()
-    assert path.exists()
+    for damage in (json.dumps({NAME: 3}), "[" * 100_000):
+        path.write_text(damage)
+        with pytest.raises(ExtensionError, match="is damaged"):
+            room.grade()
+        assert path.read_text() == damage

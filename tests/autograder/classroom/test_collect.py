@@ -121,6 +121,14 @@ def test_feedback_goes_back_to_a_platform_under_the_names_of_its_download(tiny_r
     }
 
 
+def test_pages_go_to_no_archive_while_another_run_is_at_work(tiny_room, tmp_path):
+    """Who holds the lock clears away what others have put aside."""
+    source = _zip(tmp_path / "in.zip", {f"ada/{BOOK}": RIGHT_BOOK, f"bo/{BOOK}": RIGHT_BOOK})
+    with tiny_room.locked(), pytest.raises(BlockingIOError, match="another run is at work"):
+        hand_back(tiny_room, source, tmp_path / "back.zip")
+    assert not (tmp_path / "back.zip").exists()
+
+
 @pytest.mark.parametrize(
     "mapping",
     [
@@ -170,6 +178,17 @@ def test_a_row_that_names_no_student_costs_that_student_alone(tiny_room, tmp_pat
     assert list(_there(tiny_room)) == ["ada@x.org"]
     (why,) = _refused(taken).values()
     assert "i.o'brien@x.org" in why
+
+
+def test_a_name_in_the_gradebook_that_can_be_no_folder_is_told_with_what_to_do(tiny_room, tmp_path):
+    _enrol(tiny_room, **{"Ada Li": {}})
+    members = {f"{name}_{n}_assignsubmission_file_/{BOOK}": RIGHT_BOOK for n, name in enumerate(("Ada Li", "Bo"))}
+    archive = _zip(tmp_path / "in.zip", members)
+    (why,) = _refused(collect(tiny_room, [archive])).values()
+    assert "who Ada Li is in the gradebook, cannot be a student's name" in why and "by --mapping" in why
+    (tmp_path / "who.csv").write_text("student_id,name\nada,Ada Li\n")
+    assert not _refused(collect(tiny_room, [archive], mapping=tmp_path / "who.csv"))
+    assert set(_there(tiny_room)) == {"ada", "Bo"}
 
 
 def test_folders_of_students_in_a_folder(tiny_room, tmp_path):

@@ -173,3 +173,22 @@ def test_who_is_in_the_gradebook_no_more_costs_nobody_else_a_page(tiny_room):
     assert remarks(results) == [f"{NAME} ben: withdrawn since it was graded; no points stay in the gradebook"]
     assert not any(result.changed for result in results)
     assert unentered(tiny_room, rows(tiny_room))[0].startswith(f"{NAME} ben: graded, and not in the gradebook any more")
+
+
+def test_what_is_damaged_costs_its_own_page_and_grading_mends_it(tiny_room):
+    hand_in(tiny_room.folder, ada=notebook(**RIGHT), ben=notebook(**WRONG))
+    tiny_room.grade()
+    write_feedback(tiny_room)
+    (tiny_room.folder / "graded" / NAME / "ada.feedback").write_bytes(b"\xff")
+    assert len(write_feedback(tiny_room)[0]) == 2
+    book = tiny_room.folder / "autograded" / "ada" / NAME / f"{NAME}.ipynb"
+    for damage in (b"\xff", b"[" * 100_000, b"{}"):
+        book.chmod(0o600)
+        book.write_bytes(damage)
+        pages, problems = write_feedback(tiny_room)
+        assert [page.parts[-3] for page in pages] == ["ben"]
+        assert problems == [
+            f"no feedback for ada in {NAME}: autograded/ada/{NAME}/{NAME}.ipynb is damaged: grade it again"
+        ]
+        assert {result.student: result.fresh for result in tiny_room.grade()} == {"ada": True, "ben": False}
+        assert len(write_feedback(tiny_room)[0]) == 2

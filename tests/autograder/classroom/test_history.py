@@ -2,6 +2,9 @@
 
 import pytest
 
+from autograder.classroom import grader
+from autograder.classroom.export import rows
+
 from ..tiny_course import LESSON, NAME, RIGHT, WRONG, cell, hand_in, notebook, own_cell
 
 
@@ -111,3 +114,18 @@ def test_a_run_that_is_killed_before_the_record_leaves_one_attempt(room, monkeyp
             room.grade()
     assert [result.fresh for result in room.grade()] == [True]
     assert _scores(room) == [5]
+
+
+def test_a_damaged_record_is_written_anew_and_a_damaged_seed_is_told(room):
+    _hand_in(room, **RIGHT)
+    room.grade()
+    record = room.folder / "graded" / NAME / "ada.json"
+    for damage in (b"\xff", b"[" * 100_000):
+        record.write_bytes(damage)
+        assert [row["score"] for row in rows(room)] == [5]
+        assert [(result.score, result.fresh) for result in room.grade()] == [(5, True)]
+    grader.shared.cache_clear()
+    (room.folder / "seed").write_bytes(b"\xff")
+    with pytest.raises(OSError, match="seed is damaged: restore it, or remove it"):
+        room.grade()
+    assert (room.folder / "seed").read_bytes() == b"\xff"

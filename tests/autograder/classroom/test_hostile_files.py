@@ -404,7 +404,7 @@ def test_a_terminal_obeys_nothing_that_a_verdict_quotes():
 def test_a_terminal_obeys_no_text():
     text = io.StringIO()
     Terminal(file=text, force_terminal=True, color_system=None).print(
-        f"[red]one[/x]\n{ESCAPES[:-10]}\ud800", style="red"
+        f"[red]one[/x]:code:\n{ESCAPES[:-10]}\ud800", style="red"
     )
-    assert text.getvalue().startswith("[red]one[/x]\n")
+    assert text.getvalue().startswith("[red]one[/x]:code:\n")
     assert all(line.isprintable() for line in text.getvalue().split("\n"))
