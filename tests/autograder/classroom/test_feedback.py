@@ -1,5 +1,6 @@
 """A feedback page is the one that `nbgrader generate_feedback` writes."""
 
+import errno
 import re
 import shutil
 
@@ -192,3 +193,24 @@ def test_what_is_damaged_costs_its_own_page_and_grading_mends_it(tiny_room):
         ]
         assert {result.student: result.fresh for result in tiny_room.grade()} == {"ada": True, "ben": False}
         assert len(write_feedback(tiny_room)[0]) == 2
+
+
+def test_a_page_stays_until_another_is_written(tiny_room, monkeypatch):
+    hand_in(tiny_room.folder, ada=notebook(**RIGHT))
+    tiny_room.grade()
+    ((page,), _) = write_feedback(tiny_room)
+    before = page.read_text()
+    hand_in(tiny_room.folder, ada=notebook(**WRONG))
+    tiny_room.grade()
+    with monkeypatch.context() as patched:
+
+        def write(writer, output, resources, **more):
+            page.parent.mkdir()
+            raise OSError(errno.ENOSPC, "full")
+
+        patched.setattr("nbconvert.writers.FilesWriter.write", write)
+        assert write_feedback(tiny_room)[0] == []
+    assert page.read_text() == before
+    assert write_feedback(tiny_room)[0] == [page]
+    assert "halved" in page.read_text()
+    assert [each.name for each in page.parents[1].iterdir()] == [NAME]
