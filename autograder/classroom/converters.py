@@ -111,7 +111,7 @@ class Pages(Kept, GenerateFeedback):
         self.update_config(Config(HTMLExporter={"template_name": "feedback"}))
 
     def convert(self, lesson: str, student: str) -> dict[str, Any]:
-        """Convert one submission. The page that is there, which nbgrader removes first, stays if none takes its place."""
+        """Convert one submission. The page there, which nbgrader removes first, stays if none takes its place."""
         place = Path(self.coursedir.format_path(self.coursedir.feedback_directory, student, lesson))
         aside = place.with_name(f".{lesson}")
         if place.exists():
