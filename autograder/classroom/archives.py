@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 from autograder.classroom.restore import MAX_BYTES, read_file
@@ -31,7 +32,7 @@ ENTRY = b"PK\x01\x02"  # what each member of an archive begins with in its table
 MOST_SHOWN = 40  # characters of a longer one
 LONG = f"its path has more than {MAX_PATH} characters or {MAX_FOLDERS} folders"
 LINK = "it is a link, which is not followed"
-HIDDEN = "it is a hidden file, by the dot that its name begins with: give it another name"
+HIDDEN = "it is hidden, by a dot that its name begins with, or a folder's around it: give that another name"
 BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError, struct.error)
 
 
@@ -59,7 +60,10 @@ class Room:
 
 @dataclass(frozen=True)
 class File:
-    """A file in an archive: its path there; its content, if it is a notebook; why it was not read, if so."""
+    """A file in an archive: its path there; its content, if it is a notebook; why it was not read, if so.
+
+    An empty folder is one whose name is "".
+    """
 
     parts: tuple[str, ...]
     content: bytes | None = None
@@ -78,7 +82,7 @@ def is_notebook(name: str) -> bool:
 
 
 def files(source: Path) -> Iterator[File]:
-    """Yield what a folder, a .zip archive or a notebook holds, but for hidden files and what systems leave behind.
+    """Yield what a folder, a .zip archive or a notebook holds. What is hidden, or left behind by a system, is not read.
 
     Raises OSError for a source that is none of these.
     """
@@ -104,22 +108,22 @@ def _opened(source: Path) -> zipfile.ZipFile:
 
 
 def _on_disk(path: Path, parts: tuple[str, ...]) -> Iterator[File]:
-    if _litter(path.name):
-        if is_notebook(path.name) and path.is_file():
-            yield File(parts, problem=HIDDEN)
-        return
     if len(parts) > MAX_FOLDERS:
         yield File(parts[:5], problem=LONG)  # enough to say whose it is
         return
     try:
         status = os.lstat(path)
-        if stat.S_ISLNK(status.st_mode):
-            yield File(parts, problem=LINK)
-            return
         time = _date(status.st_mtime)
         if stat.S_ISDIR(status.st_mode):
-            for name in sorted(os.listdir(path)):
+            names = sorted(os.listdir(path))
+            for name in names:
                 yield from _on_disk(path / name, (*parts, name))
+            if not names:
+                yield File((*parts, ""))
+        elif any(map(is_litter, parts)):
+            yield _passed_over(parts)
+        elif stat.S_ISLNK(status.st_mode):
+            yield File(parts, problem=LINK)
         elif is_notebook(path.name):
             yield _bounded(File(parts, read_file(path, MAX_BYTES + 1), time))
         elif path.suffix.lower() == ".zip":
@@ -147,7 +151,7 @@ def _within(content: bytes, parts: tuple[str, ...], time: datetime | None, depth
                     empty = False
                     yield each
             if empty:
-                yield File(parts, problem="it holds no files, or hidden ones alone")
+                yield File(parts, problem="it holds no files")
         except Exception as error:  # whatever it is made of costs this submission alone
             yield File(parts, problem=f"it cannot be read as an archive: {one_line(error, 200)}")
 
@@ -159,6 +163,8 @@ def _members(
     time: datetime | None = None,
     room: Room | None = None,
 ) -> Iterator[File]:
+    names = [*sorted(map(_name, archive.infolist())), ""]
+    empty = {a for a, b in pairwise(names) if a.endswith("/") and not b.startswith(a)}
     for info in archive.infolist():
         name = _name(info)
         if len(name) > MAX_PATH or name.count("/") > MAX_FOLDERS:
@@ -166,12 +172,15 @@ def _members(
             continue
         own = [part for part in name.split("/") if part not in ("", ".")]
         parts = (*within, *own)
-        if name.endswith("/") or any(map(_litter, own)):
-            if is_notebook(name) and not any(map(_litter, own[:-1])) and not own[-1].startswith("._"):
-                yield File(parts, problem=HIDDEN)
+        if name.endswith("/"):
+            if name in empty:
+                yield File((*parts, ""))
             continue
         if not own:
             yield File((*within, "_"), problem="a file in the archive has no name")
+            continue
+        if any(map(is_litter, own)):
+            yield _passed_over(parts)
             continue
         kept = File(parts, time=time or _time(info))
         if name.startswith("/") or ".." in parts or re.match("[A-Za-z]:", own[0]):
@@ -255,5 +264,17 @@ def _time(info: zipfile.ZipInfo) -> datetime | None:
         return None
 
 
-def _litter(name: str) -> bool:
-    return (name.startswith(".") and name != "..") or name in ("__MACOSX", "Thumbs.db", "desktop.ini")
+def is_litter(name: str) -> bool:
+    """Return whether a file or a folder is hidden by its name, or left behind by a system."""
+    return (name.startswith(".") and name != "..") or of_system(name)
+
+
+def of_system(name: str) -> bool:
+    """Return whether a file or a folder was left behind by a system."""
+    return name.startswith("._") or name in ("__MACOSX", "Thumbs.db", "desktop.ini")
+
+
+def _passed_over(parts: tuple[str, ...]) -> File:
+    """Return what is told of a file that is hidden, or left behind by a system."""
+    hidden = is_notebook(parts[-1]) and not any(map(of_system, parts))
+    return File(parts, problem=HIDDEN if hidden else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -11,7 +12,6 @@ import unicodedata
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from autograder.classroom.archives import HIDDEN, File, files
+from autograder.classroom.archives import HIDDEN, File, files, is_litter, of_system
 from autograder.classroom.grade import SECRET, Classroom, read_time
 from autograder.classroom.restore import (
     MAX_BYTES,
@@ -187,8 +187,9 @@ class Students:
             raise CollectError(f"no student's name can be made of {one_line(owner.name, 100)}: use --mapping")
         student = min(found, default=made)
         if not safe_name(student):
-            who = f"{one_line(student, 100)}, who {one_line(owner.name, 100)} is by --mapping,"
-            raise CollectError(f"{who} cannot be a student's name: letters, digits, _ @ + - .")
+            source = "by --mapping" if given else "in the gradebook"
+            who = f"{one_line(student, 100)}, who {one_line(owner.name, 100)} is {source},"
+            raise CollectError(f"{who} cannot be a student's name: give one of letters, digits, _ @ + - . by --mapping")
         if owner.steady and not given and student != made and student.endswith(f"_{owner.number}"):
             raise CollectError(f"{one_line(owner.name, 100)} has the number of {student}: say who it is by --mapping")
         return student, bool(self.given.get(owner.number)) or (bool(given) and not owner.number)
@@ -277,7 +278,8 @@ def _read(
     for number, file in enumerate(files(source), start=1):
         progress(f"reading {one_line(source.name, 40)}", number, number)
         if file.content is None:
-            left[file.problem, _place_of(file)].append(file.parts[-1])
+            place = _place_of(file)
+            left[file.problem, place].append("/".join(file.parts[len(place) :]) or file.parts[-1])
         else:
             path = stage / f"{number}.ipynb"
             path.write_bytes(file.content)
@@ -334,11 +336,14 @@ def _submission(part: str) -> bool:
 
 
 def _place_of(file: File | Candidate) -> tuple[str, ...]:
-    """Return what files of one submission have in common."""
+    """Return what files of one submission have in common; of what is hidden, the folder in sight."""
     for n, part in enumerate(file.parts):
+        if of_system(part):  # of a Mac's, whose names below are those of the files that it belongs to
+            return file.parts[:n]
         if found := MOODLE.fullmatch(part) or CANVAS.fullmatch(part):
             return *file.parts[:n], f"{found['name']}_{found['number']}"
-    return file.parts[:-1]
+    hidden = next((n for n, part in enumerate(file.parts) if is_litter(part)), len(file.parts) - 1)
+    return file.parts[:hidden]
 
 
 def _platform(paths: Sequence[tuple[str, ...]], students: Students) -> int | None:
@@ -467,30 +472,33 @@ def hand_back(
     """Write the feedback pages on a platform's download to an archive, under the names that the notebooks have there.
 
     Platforms take such an archive and give each student their page. Returns what became of each notebook, a page's name
-    in the archive in `to`. Raises as `collect`.
+    in the archive in `to`. Raises as `collect`, and BlockingIOError while another run is at work in the classroom.
     """
     if not source.exists():
         raise FileNotFoundError(f"there is no {source}")
-    students = Students(room, mapping)
-    with TemporaryDirectory(prefix=".staging-", dir=room.folder) as stage:
-        found = _read(room.course, source, Path(stage), lesson, students, lambda stage, done, total: None)
-        candidates = [each for each in found if isinstance(each, Candidate)]
-        told = _name(students, candidates)
-    counts = {(each.student, each.lesson): each for each in sorted(candidates, key=lambda c: c.rank) if each.student}
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for (student, name), each in sorted(counts.items()):
-            page = room.folder / "feedback" / student / name / f"{name}.html"
-            if page.is_file():
-                to = _page_name(each).encode(errors="replace").decode()  # of a file whose name is no text
-                while to in archive.namelist():  # the platform's name has no folders of the student's
-                    to = f"{to.removesuffix('.html')}-{name}.html"
-                archive.write(page, to)
-                told.append(Taken(each.file, "new", student, name, to))
-            else:
-                why = f"there is no page for {student} in {name or 'a lesson'}: collect and grade it first"
-                told.append(Taken(each.file, "refused", student, name, why=why))
-    write_whole(target, content.getvalue())
+    with room.locked():  # whoever holds the lock clears away the stages of others
+        students = Students(room, mapping)
+        with TemporaryDirectory(prefix=".staging-", dir=room.folder) as stage:
+            found = _read(room.course, source, Path(stage), lesson, students, lambda stage, done, total: None)
+            candidates = [each for each in found if isinstance(each, Candidate)]
+            told = _name(students, candidates)
+        counts = {
+            (each.student, each.lesson): each for each in sorted(candidates, key=lambda c: c.rank) if each.student
+        }
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+            for (student, name), each in sorted(counts.items()):
+                page = room.folder / "feedback" / student / name / f"{name}.html"
+                if page.is_file():
+                    to = _page_name(each).encode(errors="replace").decode()  # of a file whose name is no text
+                    while to in archive.namelist():  # the platform's name has no folders of the student's
+                        to = f"{to.removesuffix('.html')}-{name}.html"
+                    archive.write(page, to)
+                    told.append(Taken(each.file, "new", student, name, to))
+                else:
+                    why = f"there is no page for {student} in {name or 'a lesson'}: collect and grade it first"
+                    told.append(Taken(each.file, "refused", student, name, why=why))
+        write_whole(target, content.getvalue())
     return sorted(told, key=lambda each: each.file)
 
 
@@ -533,7 +541,10 @@ def _place(room: Classroom, candidates: Sequence[Candidate], timestamps: bool, d
 
 
 def _put(room: Classroom, each: Candidate, timestamps: bool, dry: bool) -> Taken:
-    """Put a notebook in its place, with its time; of what it replaces a hidden copy stays."""
+    """Put a notebook in its place, with its time; of what it replaces a hidden copy stays.
+
+    What it replaces keeps its own time until then: without, it would count as in time.
+    """
     from nbgrader.utils import parse_utc
 
     folder = room.submitted / each.student / each.lesson
@@ -558,10 +569,13 @@ def _put(room: Classroom, each: Candidate, timestamps: bool, dry: bool) -> Taken
         if what == "replaced":
             write_whole(folder / f".{each.lesson}.{sha256(before).hexdigest()[:8]}.ipynb", before)
         if what != "unchanged":
-            for note in (clock, folder / SECRET):  # of what it replaces
-                with suppress(FileNotFoundError):
-                    note.unlink()
+            notes = clock, folder / SECRET  # of what it replaces
+            for note in notes:
+                if note.is_dir():
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(note))
             write_whole(book, content, public=True)
+            for note in notes[bool(time) :]:
+                note.unlink(missing_ok=True)
         if time and time != there:
             write_whole(clock, time + "\n", public=True)
     return Taken(each.file, what, each.student, each.lesson, shown, "; ".join(remarks), bool(remarks))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from html import escape
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -22,7 +23,7 @@ from nbgrader.api import Gradebook
 from nbgrader.converters import Autograde, GenerateFeedback
 from nbgrader.converters.base import BaseConverter
 from nbgrader.coursedir import CourseDirectory
-from nbgrader.utils import capture_log, chdir, temp_attrs
+from nbgrader.utils import capture_log, chdir, rmtree, temp_attrs
 from sqlalchemy import Engine
 from sqlalchemy.orm import scoped_session, sessionmaker
 from traitlets.config import Config
@@ -108,6 +109,24 @@ class Pages(Kept, GenerateFeedback):
             self.exporter_class = Page
         # as nbgrader's API does: the setting is for its other pages
         self.update_config(Config(HTMLExporter={"template_name": "feedback"}))
+
+    def convert(self, lesson: str, student: str) -> dict[str, Any]:
+        """Convert one submission. The page there, which nbgrader removes first, stays if none takes its place."""
+        place = Path(self.coursedir.format_path(self.coursedir.feedback_directory, student, lesson))
+        aside = place.with_name(f".{lesson}")
+        if place.exists():
+            if aside.exists():
+                rmtree(aside)
+            place.rename(aside)
+        try:
+            return super().convert(lesson, student)
+        finally:
+            if aside.exists() and not any(place.glob("*.html")):
+                if place.exists():
+                    rmtree(place)
+                aside.rename(place)
+            elif aside.exists():
+                rmtree(aside)
 
 
 class Page(HTMLExporter):

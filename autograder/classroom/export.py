@@ -16,14 +16,15 @@ from autograder.classroom.record import grades_of, score_of, submissions_of
 from autograder.course.lesson import verdict_name
 from autograder.files import write_whole
 from autograder.judging.verdict import Outcome, Verdict
+from autograder.text import listed
 
 ABOVE = "above the maximum"
 ABSENT = "not handed in"
 WITHDRAWN = "withdrawn since it was graded"
 UNTOUCHED = "untouched"  # a lesson handed in as it was handed out
 LONGEST = 1000  # characters of a lesson's reasons
-# What a spreadsheet may take for the start of a formula, also behind the separator of its other locale.
-FORMULA = re.compile('(^|;)(?=[\\s"]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n])')
+# What a spreadsheet may take for the start of a formula, also behind a line end or the separator of its other locale.
+FORMULA = re.compile('(^|;|\r?\n|\r)(?=[\\s"]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n])')
 
 LAYOUTS = ROWS, WIDE, CANVAS, MOODLE = "rows", "wide", "canvas", "moodle"
 Table = list[list[Any]]
@@ -97,6 +98,17 @@ def remarks(found: Sequence[dict[str, Any]]) -> list[str]:
     """Return a sentence for each of these rows whose score is open or above the maximum: no number says that."""
     told = ((row, "still open, so left blank" if row["score"] is None else ABOVE) for row in found)
     return [f"{row['student']} in {row['lesson']}: {what}" for row, what in told if what != ABOVE or _above(row)]
+
+
+def unentered(room: Classroom, found: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a sentence for each lesson of whose graded submissions these rows, the gradebook's, lack some."""
+    there, told = {(row["lesson"], row["student"]) for row in found}, []
+    for lesson in room.course.lesson_names():
+        graded = sorted(path.stem for path in (room.folder / "graded" / lesson).glob("*.json"))
+        if lost := [student for student in graded if (lesson, student) not in there]:
+            line = f"{lesson} {listed(lost)}: graded, and not in the gradebook any more, so no row"
+            told.append(f"{line}; `mla-course grade` enters what is there")
+    return told
 
 
 def unnumbered(room: Classroom) -> list[str]:

@@ -52,7 +52,7 @@ class Extensions:
             return {(n, s): timedelta(days=days) for n, by_student in found.items() for s, days in by_student.items()}
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ExtensionError(f"{self.path} is damaged ({error}): mend or remove it") from None
 
     def set(self, student: str, lesson: str, days: float | None) -> bool:
@@ -76,19 +76,28 @@ class Extensions:
 def enter(gradebook: Any, times: Times, gone: tuple[str, str] | None = None) -> None:
     """Enter extensions in nbgrader's gradebook, where there is a submission, and drop the one that is `gone`.
 
-    A lesson without a due date gets none: nbgrader fails at the sum.
+    A lesson without a due date gets none, and none reaches past the calendar: nbgrader fails at the sum.
     """
     for lesson in gradebook.assignments:
         for submission in lesson.submissions:
             key = lesson.name, submission.student_id
             wanted = times.get(key, None if key == gone else submission.extension)
-            submission.extension = wanted if lesson.duedate else None
+            end = lesson.duedate
+            submission.extension = _later(end, wanted) - end if wanted and end else None
     gradebook.db.commit()
 
 
 def due(base: str, time: timedelta | None) -> str:
     """Return when something is due, given when it is for all, as the gradebook says it."""
-    return base if time is None or base in ("", "None") else str(datetime.fromisoformat(base) + time)
+    return base if time is None or base in ("", "None") else str(_later(datetime.fromisoformat(base), time))
+
+
+def _later(end: datetime, time: timedelta) -> datetime:
+    """Return a due date and so much more; the date itself where the calendar ends before: 9999 means never."""
+    try:
+        return end + time
+    except OverflowError:
+        return end
 
 
 def listed(gradebook: Any, times: Mapping[tuple[str, str], timedelta]) -> list[Extension]:
@@ -98,8 +107,9 @@ def listed(gradebook: Any, times: Mapping[tuple[str, str], timedelta]) -> list[E
         for submission in lesson.submissions:
             if submission.extension:
                 found.setdefault((lesson.name, submission.student_id), submission.extension)
+    ends = {key: f"{_later(end, time)} UTC" for key, time in found.items() if (end := dates.get(key[0]))}
     return [
-        Extension(student, lesson, time / timedelta(days=1), f"{end + time} UTC" if (end := dates.get(lesson)) else "")
+        Extension(student, lesson, time / timedelta(days=1), ends.get((lesson, student), ""))
         for (lesson, student), time in sorted(found.items())
     ]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from autograder.classroom.build import quieten_nbgrader
 from autograder.classroom.grade import Classroom, read_secret, read_time
+from autograder.classroom.record import is_whole
 from autograder.files import require_space, write_whole
 from autograder.text import one_line
 
@@ -38,14 +39,19 @@ def write_feedback(
             digests = {path: _feedback_digest(gradebook, path) for path in graded}
         for done, path in enumerate(graded, start=1):
             student, lesson = path.parts[-3], path.stem
+            if digests[path] is None:
+                where = f"grade it again, or remove autograded/{student}/{lesson}"
+                problems.append(f"no feedback for {student} in {lesson}: the gradebook has nothing of it; {where}")
+                continue
             page = room.folder / "feedback" / student / lesson / f"{lesson}.html"
             stamp = room.folder / "graded" / lesson / f"{student}.feedback"
-            if not page.exists() or not stamp.exists() or stamp.read_text() != digests[path]:
+            if not page.exists() or not stamp.exists() or stamp.read_bytes() != digests[path].encode():
                 answer = converter.convert(lesson, student)
                 if not answer["success"]:
                     require_space(room.folder)
                     log = str(answer.get("error") or answer.get("log", "")).strip()
                     why = one_line(log.splitlines()[-1]) if log else "no message"
+                    why = why if is_whole(path) else f"{path.relative_to(room.folder)} is damaged: grade it again"
                     problems.append(f"no feedback for {student} in {lesson}: {why}")
                     continue
                 write_whole(stamp, digests[path])
@@ -60,11 +66,19 @@ def _graded(room: Classroom, lessons: Sequence[str]) -> list[Path]:
     return [path for path in found if not lessons or path.stem in lessons]
 
 
-def _feedback_digest(gradebook: Any, notebook: Path) -> str:
-    """Return a digest of what a feedback page shows: the graded notebook, scores and comments."""
+def _feedback_digest(gradebook: Any, notebook: Path) -> str | None:
+    """Return a digest of what a feedback page shows: the graded notebook, scores and comments.
+
+    None for what the gradebook does not have, as of a student who was removed from it.
+    """
+    from nbgrader.api import MissingEntry
+
     from autograder.classroom.preprocessors import grades_and_comments
 
-    submission = gradebook.find_submission_notebook(notebook.stem, notebook.stem, notebook.parts[-3])
+    try:
+        submission = gradebook.find_submission_notebook(notebook.stem, notebook.stem, notebook.parts[-3])
+    except MissingEntry:
+        return None
     by_cell = grades_and_comments(submission)
     grades = [[name, each.score, each.extra_credit] for name, each in by_cell[0].items()]
     comments = [[name, each.comment] for name, each in by_cell[1].items()]

@@ -171,6 +171,9 @@ class Classroom:
                 nonlocal total
                 for student, name in wanted:
                     found = entries((student, name))
+                    if not self._there(student, name):
+                        total -= len(plans[name].graded)
+                        continue
                     known = records.entered(found) if not again and (name, student) in deadlines else None
                     results[student, name] = known
                     total += len(plans[name].graded) * (-1 if known else len(found) - 1)
@@ -192,10 +195,12 @@ class Classroom:
             with records.staged(todo) as recorder:
                 for done, pair in enumerate(todo, start=1):
                     attempts = [(entry, judged(entry)) for entry in entries(pair)]
+                    if not self._there(*pair):  # taken away since it was judged: its score stays
+                        continue
                     results[pair] = records.enter(recorder, *attempts[_best(attempts, less)], attempts)
                     progress("recording", done, len(todo))
             for name in lessons or self.course.lesson_names():
-                gone = records.withdrawn(name, {student for student, lesson in wanted if lesson == name})
+                gone = records.withdrawn(name, {s for s, lesson in wanted if lesson == name and results.get((s, name))})
                 results |= {(result.student, name): result for result in gone}
             found = [result for result in results.values() if result]
             records.count(found)
@@ -243,6 +248,10 @@ class Classroom:
                 shutil.rmtree(leftover, ignore_errors=True)
             yield
 
+    def _there(self, student: str, lesson: str) -> bool:
+        """Return whether a submission that was found has not been taken away since."""
+        return os.path.lexists(self.submitted / student / lesson)
+
     def _entry(self, grader: Grader, student: str, lesson: Lesson, terms: tuple[str, str]) -> Entry:
         folder = self.submitted / student / lesson.name
         notebook = restored(lesson, folder)
@@ -269,7 +278,8 @@ def restored(lesson: Lesson, folder: Path) -> NotebookNode:
     """Return the notebook that is graded of what lies in a submission's folder, whatever that is. Never raises."""
     try:
         if not all(_is(path, stat.S_ISDIR) for path in (folder.parent, folder)):
-            raise SubmissionError(Outcome.ABSENT, f"no folder {one_line(folder.name, 100)} was handed in, but a link")
+            link = ", but a link" if folder.is_symlink() or folder.parent.is_symlink() else ""
+            raise SubmissionError(Outcome.ABSENT, f"no folder {one_line(folder.name, 100)} was handed in{link}")
         others = [one_line(name, 100) for name in _others(folder)]
         cells = read_cells(_find_notebook(folder))
         refuse_other_lesson(lesson, cells)
@@ -313,7 +323,7 @@ def _strangers(folder: Path, pairs: Sequence[tuple[str, str]]) -> list[str]:
 def _public(folder: Path) -> bool:
     """Return whether cases are drawn from the sample class's seed, which everybody can read."""
     seed = folder / "seed"
-    return seed.is_file() and seed.read_text().strip() == SEED
+    return seed.is_file() and seed.read_bytes().strip() == SEED.encode()
 
 
 def _visible(folder: Path, most: int | None = None) -> list[Path]:

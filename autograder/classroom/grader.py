@@ -378,11 +378,14 @@ def _speed_after(exercise: Exercise, answers: Verdict) -> Verdict:
 
 
 def read_seed(classroom: Path) -> str:
-    """Return the classroom's secret seed; draw it on first use."""
+    """Return the classroom's secret seed; draw it on first use. Raises OSError for a damaged one."""
     path = classroom / "seed"
-    if not path.exists() or not path.read_text().strip():
-        write_whole(path, secrets.token_hex(16) + "\n")
-    return path.read_text().strip()
+    try:
+        if not path.exists() or not path.read_text().strip():
+            write_whole(path, secrets.token_hex(16) + "\n")
+        return path.read_text().strip()
+    except ValueError:
+        raise OSError(f"{path} is damaged: restore it, or remove it to have all judged anew on another") from None
 
 
 @functools.cache

@@ -74,16 +74,16 @@ class History:
     def read(self, student: str, lesson: str) -> list[Attempt]:
         """Return a student's attempts at a lesson, oldest first. A damaged line is left out."""
         try:
-            lines = self._path(student, lesson).read_text().splitlines()
-        except (OSError, ValueError):
+            lines = self._path(student, lesson).read_bytes().splitlines()
+        except OSError:
             return []
         return [attempt for attempt in map(_attempt, lines) if attempt]
 
     def last(self, student: str, lesson: str) -> str | None:
         """Return the digest of a student's last attempt at a lesson; None without any."""
         try:
-            return json.loads(self._path(student, lesson).read_text().splitlines()[-1])["digest"]
-        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            return json.loads(self._path(student, lesson).read_bytes().splitlines()[-1])["digest"]
+        except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
             return None
 
     def add(
@@ -120,7 +120,7 @@ class History:
         try:
             notes = json.loads(path.read_text())["metadata"]
             return restore(lesson, read_cells(path), notes[REMARKS]), notes.get(SECRET)
-        except (OSError, ValueError, KeyError, TypeError, SubmissionError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, SubmissionError):
             return None
 
     def _write(self, student: str, lesson: str, attempts: Sequence[Attempt]) -> None:
@@ -134,7 +134,7 @@ class History:
         return self.folder / lesson / ".cells" / student / f"{digest}.ipynb"
 
 
-def _attempt(line: str) -> Attempt | None:
+def _attempt(line: bytes) -> Attempt | None:
     try:
         return Attempt.from_json(json.loads(line))
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -67,6 +67,8 @@ class Graded:
     def changed(self) -> bool:
         """Whether something else counts than the judge's score."""
         pair = self.score, self.counts
+        if self.withdrawn and self.counts is None:  # it is in the gradebook no more
+            return False
         if self.problem or None in pair:
             return not self.problem and pair != (None, None)
         return not math.isclose(*pair, abs_tol=1e-6)
@@ -318,7 +320,7 @@ class Records:
         found = self.recorded(entry.student, name)
         notebook = self.folder / "autograded" / entry.student / name / f"{name}.ipynb"
         faults = any(v.outcome is Outcome.FAULT for v in found.verdicts)
-        if faults or found.fingerprint != fingerprint_of(entries) or not notebook.exists():
+        if faults or found.fingerprint != fingerprint_of(entries) or not is_whole(notebook):
             return None
         if self.attempts.last(entry.student, name) != entry.digest():
             return None
@@ -350,7 +352,7 @@ class Records:
             plain = json.loads(self._record_path(student, lesson).read_text())
             verdicts = tuple(Verdict.from_json(each) for each in plain["verdicts"])
             return Recorded(**{**plain, "verdicts": verdicts})
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return Recorded()
 
     def _record_path(self, student: str, lesson: str) -> Path:
@@ -366,6 +368,14 @@ class Records:
             }
         for result in results:
             result.counts = found.get((result.student, result.lesson))
+
+
+def is_whole(notebook: Path) -> bool:
+    """Return whether there is a notebook that can be read."""
+    try:
+        return "cells" in json.loads(notebook.read_bytes())
+    except (OSError, ValueError, TypeError, RecursionError):
+        return False
 
 
 def submissions_of(gradebook: Any, lesson: str) -> list[Any]:

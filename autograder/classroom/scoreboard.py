@@ -77,7 +77,8 @@ def remarks(results: Sequence[Graded]) -> list[str]:
     for result in results:
         who, each = f"{result.lesson} {result.student}: ", f"attempt {result.attempt} of {result.attempts} counts"
         if result.withdrawn:
-            line = f"{who}withdrawn since it was graded; {number(result.counts)} points stay in the gradebook"
+            left = "no points" if result.counts is None else f"{number(result.counts)} points"
+            line = f"{who}withdrawn since it was graded; {left} stay in the gradebook"
             if result.same:
                 line += f"; {listed(result.same)} handed in the same: was the folder renamed?"
             found.append(line)
@@ -91,7 +92,8 @@ def remarks(results: Sequence[Graded]) -> list[str]:
 
 def _shown(result: Graded) -> str:
     """Return the score that counts, with a mark where it is not the judge's, and where nothing is there any more."""
-    shown = f"{number(result.counts)}*" if result.changed else number(result.score)
+    score = result.counts if result.withdrawn else result.score  # none where the gradebook has lost it
+    shown = f"{number(result.counts)}*" if result.changed else number(score)
     return f"{shown}†" if result.withdrawn else shown
 
 

@@ -242,7 +242,7 @@ def export(
 ) -> None:
     """Write the gradebook as CSV. A score that needs a person's look is left blank."""
     from autograder.classroom.export import export as write
-    from autograder.classroom.export import remarks, rows, table, unnumbered
+    from autograder.classroom.export import remarks, rows, table, unentered, unnumbered
     from autograder.classroom.grade import Classroom
 
     room = Classroom(*at_work(classroom))
@@ -255,7 +255,9 @@ def export(
     else:
         target = target or room.folder / "grades.csv"
         out.print(f"{write(room, target, exercises, layout)} rows in {target}", soft_wrap=True)
-        for line in [*remarks(rows(room)), *(unnumbered(room) if layout in (Layout.canvas, Layout.moodle) else [])]:
+        found, platforms = rows(room), (Layout.canvas, Layout.moodle)
+        told = [*remarks(found), *unentered(room, found), *(unnumbered(room) if layout in platforms else [])]
+        for line in told:
             out.print(line, highlight=False, soft_wrap=True)
 
 

@@ -29,6 +29,9 @@ app = typer.Typer(
 class Terminal(Console):
     """A console that prints text as text: what a file's name or a student's error says, no terminal obeys."""
 
+    def __init__(self, **options: Any):
+        super().__init__(emoji=False, **options)
+
     def print(self, *objects: Any, **options: Any) -> None:
         """Print as a Console does; of text the lines, without controls and markup."""
         objects = tuple("\n".join(map(one_line, o.split("\n"))) if isinstance(o, str) else o for o in objects)

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -337,15 +338,25 @@ class Dashboard:
     # What changes meanwhile
 
     def refresh(self, compare: bool = False) -> None:
-        """Read again; if asked, compare answers that are new too, which takes the lessons and some time."""
-        if compare:
-            from autograder.course.course import find_course
+        """Read again; if asked, compare answers that are new too, which takes the lessons and some time.
 
-            self.told.value = page("<span role='status'>comparing answers…</span>")
-            snapshot.read_shapes(self.folder, find_course())
-        with self.lock:
-            self._read()
-            self._fill()
+        Where that cannot be done now, say why, and go on showing what was read before.
+        """
+        try:
+            if compare:
+                from autograder.course.course import find_course
+
+                self.told.value = page("<span role='status'>comparing answers…</span>")
+                snapshot.read_shapes(self.folder, find_course())
+            with self.lock:
+                self._read()
+                self._fill()
+        except Exception as error:  # a record half gone in a restart of the grader, a folder taken away
+            self._not_read(error)
+
+    def _not_read(self, error: Exception) -> None:
+        why = escape(one_line(f"{type(error).__name__}: {error}", 300))
+        self.told.value = page(f"<span role='status'>not up to date: {why}</span>")
 
     def _count(self) -> None:
         """Count what waits, for which all that was handed in is looked through."""
@@ -364,8 +375,8 @@ class Dashboard:
                     if _stamp(self.folder) != self.stamp:
                         self.refresh()
                         self._count()
-                except Exception as error:  # a record half gone in a restart of the grader, say: look again later
-                    self.told.value = page(f"<span role='status'>not up to date: {type(error).__name__}</span>")
+                except Exception as error:  # look again later
+                    self._not_read(error)
 
         threading.Thread(target=look, daemon=True).start()
 

@@ -158,6 +158,33 @@ def test_what_is_withdrawn_keeps_its_score_and_is_marked(room):
     assert not _graded(room).withdrawn
 
 
+@pytest.mark.parametrize("when", ["read", "judged"])
+def test_what_is_taken_away_while_the_class_is_graded_keeps_its_score(room, monkeypatch, when):
+    for student in ("ada", "ben"):
+        _hand_in(room, "right", 20, student=student)
+    room.grade()
+    for student in ("ada", "ben"):
+        _hand_in(room, "wrong", 21, student=student)
+    found = room.found()
+
+    def found_before():
+        shutil.rmtree(room.submitted / "ada")
+        return found
+
+    def progress(stage, done, total):
+        if when == "judged":
+            shutil.rmtree(room.submitted / "ada", ignore_errors=True)
+
+    if when == "read":
+        monkeypatch.setattr(room, "found", found_before)
+    results = {result.student: result for result in room.grade(progress=progress)}
+    assert {student: (each.withdrawn, each.counts) for student, each in results.items()} == {
+        "ada": (True, 5),
+        "ben": (False, 2),
+    }
+    assert [attempt.score for attempt in room.records.history("ada", NAME)] == [5]
+
+
 def test_a_folder_that_was_renamed_is_marked_as_such(room):
     _hand_in(room, "right")
     room.grade()
@@ -191,6 +218,18 @@ def test_an_extension_that_was_granted_in_the_gradebook_stays(room):
     assert [each.student for each in grant(room)[0]] == ["ada"]
 
 
+def test_an_extension_past_the_end_of_the_calendar_stops_nothing(room):
+    _due(room)
+    with room.records.gradebook() as gradebook:
+        gradebook.find_assignment(NAME).duedate = datetime(9999, 12, 31, 23, 59, 59)
+        gradebook.db.commit()
+    _hand_in(room, "right", 26)
+    for _ in range(2):
+        assert [each.due for each in grant(room, "ada", NAME, 2)[0]] == ["9999-12-31 23:59:59 UTC"]
+        assert _graded(room).counts == 5
+    assert [each.student for each in grant(room)[0]] == ["ada"]
+
+
 def test_an_extension_without_a_due_date_stops_nothing(room):
     grant(room, "ada", NAME, 2)
     _hand_in(room, "right", 26)
@@ -208,7 +247,8 @@ def test_an_extension_that_is_none_is_refused(room, student, days, says):
 def test_a_damaged_file_of_extensions_is_said_and_kept(room):
     _hand_in(room, "right")
     path = extension.Extensions(room.folder).path
-    path.write_text(json.dumps({NAME: 3}))
-    with pytest.raises(ExtensionError, match="is damaged"):
-        room.grade()
-    assert path.exists()
+    for damage in (json.dumps({NAME: 3}), "[" * 100_000):
+        path.write_text(damage)
+        with pytest.raises(ExtensionError, match="is damaged"):
+            room.grade()
+        assert path.read_text() == damage

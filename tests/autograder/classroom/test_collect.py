@@ -1,5 +1,6 @@
 """Collecting a platform's download: every file goes to its student's folder, or the output says why it does not."""
 
+import errno
 import io
 import json
 import os
@@ -120,6 +121,14 @@ def test_feedback_goes_back_to_a_platform_under_the_names_of_its_download(tiny_r
     }
 
 
+def test_pages_go_to_no_archive_while_another_run_is_at_work(tiny_room, tmp_path):
+    """Who holds the lock clears away what others have put aside."""
+    source = _zip(tmp_path / "in.zip", {f"ada/{BOOK}": RIGHT_BOOK, f"bo/{BOOK}": RIGHT_BOOK})
+    with tiny_room.locked(), pytest.raises(BlockingIOError, match="another run is at work"):
+        hand_back(tiny_room, source, tmp_path / "back.zip")
+    assert not (tmp_path / "back.zip").exists()
+
+
 @pytest.mark.parametrize(
     "mapping",
     [
@@ -169,6 +178,17 @@ def test_a_row_that_names_no_student_costs_that_student_alone(tiny_room, tmp_pat
     assert list(_there(tiny_room)) == ["ada@x.org"]
     (why,) = _refused(taken).values()
     assert "i.o'brien@x.org" in why
+
+
+def test_a_name_in_the_gradebook_that_can_be_no_folder_is_told_with_what_to_do(tiny_room, tmp_path):
+    _enrol(tiny_room, **{"Ada Li": {}})
+    members = {f"{name}_{n}_assignsubmission_file_/{BOOK}": RIGHT_BOOK for n, name in enumerate(("Ada Li", "Bo"))}
+    archive = _zip(tmp_path / "in.zip", members)
+    (why,) = _refused(collect(tiny_room, [archive])).values()
+    assert "who Ada Li is in the gradebook, cannot be a student's name" in why and "by --mapping" in why
+    (tmp_path / "who.csv").write_text("student_id,name\nada,Ada Li\n")
+    assert not _refused(collect(tiny_room, [archive], mapping=tmp_path / "who.csv"))
+    assert set(_there(tiny_room)) == {"ada", "Bo"}
 
 
 def test_folders_of_students_in_a_folder(tiny_room, tmp_path):
@@ -281,14 +301,44 @@ def test_a_hidden_notebook_is_told_where_there_is_no_other(tiny_room, tmp_path):
         assert "hidden" in refused[f"ada/.{BOOK}"]
 
 
+@pytest.mark.parametrize(
+    "only",
+    [f".work/{BOOK}", f".ipynb_checkpoints/{NAME}-checkpoint.ipynb", f"__MACOSX/{BOOK}", "desktop.ini", "", "work/"],
+)
+@pytest.mark.parametrize("platform", ["{}_{}_assignsubmission_file_/", "{}_{}_5_work.zip/", "{}/"])
+def test_a_submission_of_which_nothing_is_in_sight_has_a_line(tiny_room, tmp_path, only, platform):
+    """Beside a notebook, or behind the names that a Mac gives to all, the same is nothing to be told."""
+    ada, eve = platform.format("ada", 1), platform.format("eve", 3)
+    members = {f"{ada}{BOOK}": RIGHT_BOOK, f"{ada}{only}": b"", f"__MACOSX/{ada}._{BOOK}": b"", f"{eve}{only}": b""}
+    members["__MACOSX/._ada_1_5_work.ipynb"] = b""
+    archive = _zip(tmp_path / "in.zip", members)
+    zipfile.ZipFile(archive).extractall(tmp_path / "in")
+    for source in (archive, tmp_path / "in"):
+        refused = _refused(collect(tiny_room, [source], lesson=NAME))
+        (file,) = refused
+        assert file.startswith("eve")
+        assert ("hidden" in refused[file]) == only.startswith(".")
+        assert len(_there(tiny_room)) == 1
+
+
+@pytest.mark.parametrize("form", ["{}_{}_assignsubmission_file_/", "{}_{}_assignsubmission_file_"])
+def test_who_is_called_as_a_hidden_file_has_a_line(tiny_room, tmp_path, form):
+    members = {f"{form.format(name, n)}{BOOK}": RIGHT_BOOK for n, name in enumerate(("ada", "bo", ". Eve"))}
+    (file,) = _refused(collect(tiny_room, [_zip(tmp_path / "in.zip", members)]))
+    assert file.startswith(". Eve")
+    assert set(_there(tiny_room)) == {"ada", "bo"}
+
+
 @pytest.mark.parametrize("name", ["timestamp.txt", "submission_secret.txt", BOOK])
 def test_a_folder_where_a_file_belongs_costs_its_own_student_alone(tiny_room, tmp_path, name):
     (tiny_room.submitted / "bo" / NAME / name).mkdir(parents=True)
+    before = sorted(tiny_room.submitted.glob("bo/*/*"))
     members = {f"{who}/{NAME}/{BOOK}": RIGHT_BOOK for who in ("ada", "bo", "zed")}
     taken = collect(tiny_room, [_zip(tmp_path / "in.zip", members)])
     assert {"ada", "zed"} <= {path.parts[-3] for path in tiny_room.submitted.glob(f"*/*/{BOOK}") if path.is_file()}
     (why,) = _refused(taken).values()
     assert f"submitted/bo/{NAME} cannot be written" in why
+    assert sorted(tiny_room.submitted.glob("bo/*/*")) == before
 
 
 def test_a_time_beyond_the_calendar_is_none(tiny_room, tmp_path, monkeypatch):
@@ -428,6 +478,28 @@ def test_collecting_again_changes_nothing_and_what_is_replaced_is_kept(tiny_room
     assert (hidden, _there(tiny_room)) == ([WRONG_BOOK], {"ada": RIGHT_BOOK})
 
 
+def test_what_a_full_disk_leaves_there_keeps_its_time(tiny_room, tmp_path, monkeypatch):
+    """Without it, a late notebook counts as in time."""
+    name, folder = f"ada/{NAME}/{BOOK}", tiny_room.submitted / "ada" / NAME
+    collect(tiny_room, [_zip(tmp_path / "1.zip", {name: WRONG_BOOK})])
+    notes = {"timestamp.txt": "2026-12-25 10:00:00 UTC", "submission_secret.txt": "abc"}
+    for note, text in notes.items():
+        (folder / note).write_text(text)
+
+    def write_whole(path, content, public=False):
+        if path.name == BOOK:
+            raise OSError(errno.ENOSPC, "full", str(path))
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr("autograder.classroom.collect.write_whole", write_whole)
+        collect(tiny_room, [_zip(tmp_path / "2.zip", {name: RIGHT_BOOK})])
+    assert _there(tiny_room) == {"ada": WRONG_BOOK}
+    assert {note: (folder / note).read_text() for note in notes} == notes
+    collect(tiny_room, [tmp_path / "2.zip"])
+    assert _there(tiny_room) == {"ada": RIGHT_BOOK}
+    assert not any((folder / note).exists() for note in notes)
+
+
 def test_times_are_taken_where_they_are_asked_for_and_are_of_handing_in(tiny_room, tmp_path):
     names = [f"{who}_1_assignsubmission_file_/{BOOK}" for who in ("ada", "ben", "cleo")]
     together = _zip(tmp_path / "together.zip", dict.fromkeys(names, RIGHT_BOOK))
@@ -477,7 +549,7 @@ HOSTILE = {
     "another packing": (lambda: _packed({BOOK: RIGHT_BOOK}, zipfile.ZIP_LZMA), "packed in a way"),
     "archives within": (lambda: _packed({"a.zip": _packed({"b.zip": b""})}), "an archive in an archive in an archive"),
     "nothing": (lambda: _packed({}), "holds no files"),
-    "hidden files": (lambda: _packed({f".work/{BOOK}": RIGHT_BOOK}), "holds no files, or hidden ones alone"),
+    "hidden files": (lambda: _packed({f".work/{BOOK}": RIGHT_BOOK}), "it is hidden"),
     "an empty name": (_nameless, "has no name"),
     "a name not UTF-8": (
         lambda: _packed({"ééé": b""}).replace("é".encode(), b"\xff\xfe"),

@@ -1,13 +1,19 @@
 """A feedback page is the one that `nbgrader generate_feedback` writes."""
 
+import errno
 import re
+import shutil
 
 import pytest
 from bs4 import BeautifulSoup
 
 from autograder.classroom.converters import POLICY
+from autograder.classroom.export import rows, unentered
 from autograder.classroom.feedback import write_feedback
 from autograder.classroom.grade import Classroom
+from autograder.classroom.scoreboard import remarks
+
+from ..tiny_course import NAME, RIGHT, WRONG, hand_in, notebook
 
 LESSON = "00_start_here"
 
@@ -153,3 +159,58 @@ def test_a_second_run_writes_no_page(pages, records, monkeypatch):
     pages[0]()
     monkeypatch.setattr(Pages, "convert", lambda *args: pytest.fail("a page was written again"))
     assert len(write_feedback(Classroom(records.course, records.folder))[0]) == 1
+
+
+def test_who_is_in_the_gradebook_no_more_costs_nobody_else_a_page(tiny_room):
+    hand_in(tiny_room.folder, ada=notebook(**RIGHT), ben=notebook(**WRONG))
+    tiny_room.grade()
+    with tiny_room.records.gradebook() as gradebook:
+        gradebook.remove_student("ben")
+    shutil.rmtree(tiny_room.submitted / "ben")
+    (page,), (problem,) = write_feedback(tiny_room)
+    assert page.parts[-3] == "ada"
+    assert problem.startswith(f"no feedback for ben in {NAME}: the gradebook has nothing of it")
+    results = tiny_room.grade()
+    assert remarks(results) == [f"{NAME} ben: withdrawn since it was graded; no points stay in the gradebook"]
+    assert not any(result.changed for result in results)
+    assert unentered(tiny_room, rows(tiny_room))[0].startswith(f"{NAME} ben: graded, and not in the gradebook any more")
+
+
+def test_what_is_damaged_costs_its_own_page_and_grading_mends_it(tiny_room):
+    hand_in(tiny_room.folder, ada=notebook(**RIGHT), ben=notebook(**WRONG))
+    tiny_room.grade()
+    write_feedback(tiny_room)
+    (tiny_room.folder / "graded" / NAME / "ada.feedback").write_bytes(b"\xff")
+    assert len(write_feedback(tiny_room)[0]) == 2
+    book = tiny_room.folder / "autograded" / "ada" / NAME / f"{NAME}.ipynb"
+    for damage in (b"\xff", b"[" * 100_000, b"{}"):
+        book.chmod(0o600)
+        book.write_bytes(damage)
+        pages, problems = write_feedback(tiny_room)
+        assert [page.parts[-3] for page in pages] == ["ben"]
+        assert problems == [
+            f"no feedback for ada in {NAME}: autograded/ada/{NAME}/{NAME}.ipynb is damaged: grade it again"
+        ]
+        assert {result.student: result.fresh for result in tiny_room.grade()} == {"ada": True, "ben": False}
+        assert len(write_feedback(tiny_room)[0]) == 2
+
+
+def test_a_page_stays_until_another_is_written(tiny_room, monkeypatch):
+    hand_in(tiny_room.folder, ada=notebook(**RIGHT))
+    tiny_room.grade()
+    ((page,), _) = write_feedback(tiny_room)
+    before = page.read_text()
+    hand_in(tiny_room.folder, ada=notebook(**WRONG))
+    tiny_room.grade()
+    with monkeypatch.context() as patched:
+
+        def write(writer, output, resources, **more):
+            page.parent.mkdir()
+            raise OSError(errno.ENOSPC, "full")
+
+        patched.setattr("nbconvert.writers.FilesWriter.write", write)
+        assert write_feedback(tiny_room)[0] == []
+    assert page.read_text() == before
+    assert write_feedback(tiny_room)[0] == [page]
+    assert "halved" in page.read_text()
+    assert [each.name for each in page.parents[1].iterdir()] == [NAME]

@@ -2,6 +2,9 @@
 
 import pytest
 
+from autograder.classroom import grader
+from autograder.classroom.export import rows
+
 from ..tiny_course import LESSON, NAME, RIGHT, WRONG, cell, hand_in, notebook, own_cell
 
 
@@ -70,15 +73,23 @@ def test_a_change_of_a_helper_is_an_attempt_and_one_of_a_note_is_none(room):
 
 
 def test_a_history_that_was_lost_begins_again_and_a_damaged_line_costs_itself(room):
-    for sources in (WRONG, RIGHT):
-        _hand_in(room, **sources)
-        room.grade()
     file = room.folder / "history" / NAME / "ada.jsonl"
-    file.write_text("{\n" + file.read_text().splitlines()[1] + "\n")
-    assert _scores(room) == [5]
+    for damage in (b"{", b'{"x": "\xff"}', b"[" * 100_000):
+        file.unlink(missing_ok=True)
+        for sources in (WRONG, RIGHT):
+            _hand_in(room, **sources)
+            room.grade()
+        file.write_bytes(damage + b"\n" + file.read_bytes().splitlines()[1] + b"\n")
+        assert _scores(room) == [5]
+        _hand_in(room, **WRONG)
+        room.grade()
+        assert _scores(room) == [5, 2], "what is handed in next replaces no attempt"
+        file.write_bytes(file.read_bytes() + damage + b"\n")
+        room.grade()
+        assert _scores(room) == [5, 2]
     file.unlink()
     assert [result.fresh for result in room.grade()] == [True]
-    assert _scores(room) == [5]
+    assert _scores(room) == [2]
 
 
 def test_what_is_no_notebook_is_an_attempt_of_no_points(room):
@@ -103,3 +114,18 @@ def test_a_run_that_is_killed_before_the_record_leaves_one_attempt(room, monkeyp
             room.grade()
     assert [result.fresh for result in room.grade()] == [True]
     assert _scores(room) == [5]
+
+
+def test_a_damaged_record_is_written_anew_and_a_damaged_seed_is_told(room):
+    _hand_in(room, **RIGHT)
+    room.grade()
+    record = room.folder / "graded" / NAME / "ada.json"
+    for damage in (b"\xff", b"[" * 100_000):
+        record.write_bytes(damage)
+        assert [row["score"] for row in rows(room)] == [5]
+        assert [(result.score, result.fresh) for result in room.grade()] == [(5, True)]
+    grader.shared.cache_clear()
+    (room.folder / "seed").write_bytes(b"\xff")
+    with pytest.raises(OSError, match="seed is damaged: restore it, or remove it"):
+        room.grade()
+    assert (room.folder / "seed").read_bytes() == b"\xff"

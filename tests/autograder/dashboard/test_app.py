@@ -173,6 +173,20 @@ def test_what_is_graded_meanwhile_appears(hundred, tmp_path):
     assert board.group.total[board.group.number[student]] > before
 
 
+def test_what_cannot_be_read_again_is_said_and_what_was_read_stays(hundred, tmp_path, monkeypatch):
+    room = shutil.copytree(hundred[1], tmp_path / "room")
+    monkeypatch.setattr(snapshot, "read_shapes", lambda *args: None)  # which takes the lessons
+    board = app.Dashboard(room)
+    shown = _shown(board)
+    shutil.move(room / "graded", tmp_path / "away")
+    board.again.click()
+    assert "not up to date: FileNotFoundError: nothing is graded in" in board.told.value
+    assert _shown(board) == shown
+    shutil.move(tmp_path / "away", room / "graded")
+    board.again.click()
+    assert "as of" in board.told.value
+
+
 def test_a_filter_is_quick_enough_to_be_one(board):
     """No time is asserted; what is, is that a filter reads nothing from the disk."""
     shutil.move(board.folder, str(board.folder) + " away")
