@@ -15,6 +15,46 @@ SOFTMAX = ("torch.softmax(scores, dim=-1)", "scores.exp() / scores.exp().sum(-1,
 ATTEMPTS = {
     "the count is not stored": ("KVCache", [("        self.used = total\n", "")], "the new length is not stored"),
     "the error is returned": ("KVCache", [("raise ValueError", "return ValueError")], "write raise in place of return"),
+    "a method made an attribute": (
+        "KVCache",
+        [("    def length", "    @property\n    def length")],
+        "the decorator above length makes it an attribute",
+    ),
+    "copies of what is filled, which one sequence is not": (
+        "KVCache",
+        [("self.k[:, :total], self.v[:, :total]", "self.k[:, :total].contiguous(), self.v[:, :total].contiguous()")],
+        r"13,440 of them by `clone` in line \d+ .* \(at B=2,",
+    ),
+    "the new tokens are changed": (
+        "CachedAttention",
+        [("        q, k, v =", "        x += 1\n        q, k, v =")],
+        "it changed an argument of forward in place",
+    ),
+    "the weights are changed": (
+        "CachedAttention",
+        [("        q, k, v =", "        self.w_o += 1\n        q, k, v =")],
+        "it changed an argument of __init__ in place",
+    ),
+    "rows tried up to 1900": (
+        "ridge_rows",
+        [("    while True:", "    while m < 1900:")],
+        "the number of rows is None",
+    ),
+    "bytes as a float": (
+        "tensor_bytes",
+        [("return ", "return 1.0 * ")],
+        "this is the float 30.0, expected an int",
+    ),
+    "nothing is written, in no row": (
+        "mla_decode_step",
+        [("    c_cache[:, now] = c_new\n    k_cache[:, now] = k_new\n", "")],
+        "come back without the new token",
+    ),
+    "a scale of 1/√(Dn+2Dr)": (
+        "naive_mla_attention",
+        [("q_nope.shape[-1] + q_rope", "q_nope.shape[-1] + 2 * q_rope")],
+        "out has a relative error of",
+    ),
     "a ratio rounded down": ("predict_latent_cache", [("expanded / latent", "expanded // latent")], "one, rounded: le"),
     "half precision": ("attention", [("return out, lse", "return out.half(), lse")], "which rounds as much"),
     "the time of one draft": (

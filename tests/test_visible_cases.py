@@ -113,6 +113,32 @@ def test_a_dtype_that_the_text_promises_is_in_a_visible_case(name):
     assert told or name in ("12_decode_challenge", "14_last_factor")  # where all has one dtype
 
 
+def test_copies_of_what_a_cache_holds_cost_the_same_part_whatever_the_seed():
+    """`check` tells of them in sessions of one sequence, which a slice leaves contiguous, and of several."""
+    exercise = COURSE.locate("KVCache")[1]
+
+    def too_many(case):
+        init, steps = case.arguments["init"], case.arguments["steps"]
+        length, copied = 0, 2 * 4 * math.prod(init)
+        for _, new in [each for each in steps if each[1]]:
+            if length + new[0].shape[1] <= init[1]:
+                length += new[0].shape[1]
+                copied += 2 * 4 * new[0].numel() + 2 * 4 * length * math.prod(init) // init[1]
+        return copied > exercise.most(**case.arguments).bytes
+
+    seen = draw_cases(exercise, "seed", hidden=False)
+    assert {case.arguments["init"][0] for case in seen if too_many(case)} == {1, 2}
+    for n in range(50):
+        assert {case.part for case in draw_cases(exercise, f"seed {n}") if too_many(case)} == {0}
+
+
+def test_the_most_rows_that_lesson_00_speaks_of_are_nearly_met():
+    exercise = COURSE.locate("ridge_rows")[1]
+    rows = [exercise.oracle(**case.arguments) for case in draw_cases(exercise, "seed", hidden=False)]
+    every = [exercise.oracle(**case.arguments) for n in range(20) for case in draw_cases(exercise, f"seed {n}")]
+    assert max(rows) > 1980 and max(every) < 2000
+
+
 EXERCISES = [each for name in COURSE.lesson_names() for each in COURSE.lesson(name).exercises]
 FIXED = {  # by exercise, what has one size in all cases, or one value
     "mla_decode_step": "all but batch, heads and capacity",

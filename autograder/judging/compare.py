@@ -86,12 +86,15 @@ class Calls:
         self._exercise, self._given = exercise, given
         self._right: dict[str | None, list[bool]] = {}
         self._fits: dict[tuple[str, str | None], int] = {}
+        self._strange: dict[int, bool] = {}
 
     def fit(self, mistake: Mistake, key: str | None = None) -> int:
         """Return how many wrong results a mistake gives; -1 if a result speaks against it, 0 if it is made at times.
 
         A right one does where the mistake gives another, and a wrong one where the mistake gives the right one, unless
         it is another known mistake that shows there. Any other wrong number does, too, as one formula gives them all.
+        Of tensors, what fits one call alone fits it by its sizes, if two other calls are wrong in ways that are none of
+        those known.
         The mistakes of kernels and of sessions are all made at times: with other blocks, or after other calls. Yet
         against what says where no store writes speaks a result with more NaN. Mistakes of one message are one, which
         may show in several ways: with other blocks of tokens, say. With a `key` only that entry of each result counts.
@@ -143,7 +146,15 @@ class Calls:
             if not of_mistake and (right or self._is_of_something_else(n, mistakes, key)):
                 return -1
             count += of_mistake and not right
-        return count
+        return -1 if count == 1 and sum(map(self._is_strange, range(len(self._given)))) > 1 else count
+
+    def _is_strange(self, n: int) -> bool:
+        """Return whether call `n` gave finite tensors that are wrong, and that no known mistake gives."""
+        if n not in self._strange:
+            found, mistakes = tensors_in(self._given[n][1]), self._exercise.mistakes
+            wrong = bool(found) and not self._rights(None)[n] and all(bool(each.isfinite().all()) for each in found)
+            self._strange[n] = wrong and not any(self._same(n, each.oracle, None) for each in mistakes)
+        return self._strange[n]
 
     def _has_more_nan(self, mistakes: Sequence[Mistake]) -> bool:
         """Return whether a result has NaN where none of these mistakes, of which one tells of NaN, has any."""

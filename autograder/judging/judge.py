@@ -253,9 +253,10 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any], calls: Ca
     for key, more in ("changed", ""), ("hidden", ", and that was not said"):
         touched = sorted(set(message.get(key, [])).intersection(case.arguments).difference(exercise.may_change))
         if touched:
-            return Failure(
-                Outcome.WRONG, f"it changed its argument {', '.join(touched)} in place{more}", case=str(case)
+            named = (
+                _of_methods(case, touched[0]) if exercise.driver == "session" else f"its argument {', '.join(touched)}"
             )
+            return Failure(Outcome.WRONG, f"it changed {named} in place{more}", case=str(case))
     found = assess(exercise, case.arguments, message.get("result"), calls)
     terms = message.get("terms")
     if not found and not exercise.replayed:
@@ -279,6 +280,12 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any], calls: Ca
         return Failure(Outcome.WRONG, one_line(found.reason, 1000), found.mistake, str(case), found.unexplained)
     reason = f"{one_line(found.plain, 1000)}: {one_line(_source_of(exercise, case, message, found), 500)}"
     return Failure(Outcome.WRONG, reason, case=str(case))
+
+
+def _of_methods(case: Case, part: str) -> str:
+    """Return what to call an argument in a part of a session: "init" or "steps"."""
+    methods = dict.fromkeys(method for method, given in case.arguments["steps"] if given)
+    return f"an argument of {'__init__' if part == 'init' else ' or '.join(methods)}"
 
 
 def _wanted(exercise: Exercise, case: Case, found: str) -> str:

@@ -118,8 +118,8 @@ check("tensor_bytes")
 # An exercise is a description, a cell for your code, and a **check cell**. The check is for you: it answers at once,
 # and its result counts for nothing. If something is wrong it says what, and raises an error.
 #
-# The **judge** gives the points. It runs your function on the same cases with other numbers, and on hidden cases with
-# other shapes. Each **part** of an exercise is a group of cases, and gives its points when all of them are right. Where
+# The **judge** gives the points. It runs your function on the same cases, in which tensors hold other numbers, and on
+# hidden cases. Each **part** of an exercise is a group of cases, and gives its points when all of them are right. Where
 # an answer is wrong in a known way, the verdict names the mistake.
 #
 # Here is a wrong attempt at Exercise 1. It counts elements where bytes were asked for.
@@ -145,9 +145,10 @@ except CheckFailed as error:
 # **What the judge runs.** It runs your solution cell in a process of its own. Functions, classes, imports and
 # assignments that the solution uses from your other cells come along; plots, measurements and experiments do not.
 # `check` runs that program, too, in a process of its own, and says so if it fails where your notebook does not. Files
-# of yours and packages that the course does not install are not there. If several cells define an answer, the best
-# counts, of its own cell and three others. A broken cell costs only the exercises that need it. Where an exercise
-# builds on an earlier one, the grader supplies the right earlier answer, so one mistake is counted once.
+# of yours and packages that the course does not install are not there. If several cells define an answer, the best of
+# four counts: the exercise's own cell and the last three others that define it. A broken cell costs only the exercises
+# that need it. Where an exercise builds on an earlier one, the grader supplies the right earlier answer, so one mistake
+# is counted once.
 #
 # From lesson 01 on, compute with torch's operations. In most exercises a result does not count that Python or NumPy has
 # computed from the numbers in a tensor. The check says so.
@@ -521,7 +522,7 @@ plots.roofline([here, h100], points, title=title)
 floor_us = 1e6 * 128 * matmul_cost(1, 512, 128, itemsize=2)["bytes"] / h100.bandwidth()
 plots.bars(
     {
-        "published in an article": 35.6,
+        "an article's, half of two": 35.6 / 2,
         "do_bench, caches flushed": "{{flushed_us}}",
         "CUDA graph, caches warm": "{{graph_us}}",
     },
@@ -531,8 +532,9 @@ plots.bars(
 )
 
 # %% [markdown]
-# The first figure was published in an article, "The Hidden Bottleneck in MLA Serving". The other two were measured for
-# this course with cuBLAS on an H100 80GB HBM3 (`benchmarks/timing_traps_h100.json`).
+# The first figure is of an article, "The Hidden Bottleneck in MLA Serving": it gives 35.6 µs for two such products, as
+# lesson 10 shows. The other two were measured for this course with cuBLAS on an H100 80GB HBM3
+# (`benchmarks/timing_traps_h100.json`).
 #
 # | trap | what it measures instead |
 # |---|---|

@@ -464,7 +464,7 @@ def _filling(r: Random) -> tuple[int, ...]:
 
 
 def _brim(r: Random) -> dict[str, Any]:
-    appends = _filling(r)
+    appends = tuple(sorted(_filling(r)[:3]))  # so few, and so: copies of what is filled stay below the most
     return dict(B=r.randint(1, 3), capacity=sum(appends), G=r.randint(1, 3), Dh=r.choice([2, 5]), appends=appends)
 
 
@@ -488,6 +488,7 @@ KV_CACHE = Exercise(
                 dict(B=1, capacity=8, G=1, Dh=4, appends=(3, 1, 1)),
                 dict(B=2, capacity=9, G=3, Dh=2, appends=(4,)),
                 dict(B=1, capacity=24, G=2, Dh=8, appends=(1,) * 20),
+                dict(B=2, capacity=24, G=1, Dh=4, appends=(1,) * 20),  # what is filled is not contiguous
                 dict(B=1, capacity=6, G=2, Dh=4, appends=(3, 2), another=1),
             ],
             hidden=lambda r: [(c := _brim(r)) | dict(capacity=c["capacity"] + r.randint(1, 9)) for _ in range(2)],

@@ -464,8 +464,8 @@ check("KVCache")
 # The test is the definition of a right cache: the outputs of **one prefill of the whole sequence** and of **any
 # sequence of steps** are the same. The judge also counts the FLOPs of your products: at most twice those of steps that
 # project their own tokens alone. The grader supplies a right `grouped_attention` and `KVCache`; where the
-# course came without solutions, `check` takes yours. Use the cache through `append` and `length` alone: the grader's
-# stores its tokens under names of its own, which a `check` that takes yours does not notice.
+# course came without solutions, `check` takes yours. Use the cache through `append` and `length` alone: the
+# attributes of the grader's may have other names, which a `check` that takes yours cannot see.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -584,8 +584,8 @@ plots.curves({"One step of one layer, one core": steps}, xlabel="context T (toke
 # %% [markdown]
 # Count the multiply-accumulates of one token: 4·D² in the projections and 2·T·D in the attention (with G = H, masked
 # scores included). Without the cache the step pays that for T tokens, with it for one: **the work falls by a factor of
-# T**. The measured time usually falls by less. The next cell compares the rates: the one token of a step with the cache
-# still needs all weights and the whole cache to be read.
+# T**. The time usually falls by a smaller factor. The next cell compares the rates: the one token of a step with the
+# cache still needs all weights and the whole cache to be read.
 
 # %%
 bandwidth = measure_copy_bandwidth()

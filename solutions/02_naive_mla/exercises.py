@@ -653,8 +653,8 @@ ATTENTION = Exercise(
             "one new token",
             2,
             visible=[
-                dict(B=1, S=1, T=6, H=2, Dn=8, Dr=4, Dv=8, R=12),
-                dict(B=2, S=1, T=17, H=3, Dn=6, Dr=2, Dv=5, R=9),
+                dict(B=1, S=1, T=6, H=2, Dn=8, Dr=4, Dv=8, R=13),
+                dict(B=2, S=1, T=17, H=3, Dn=6, Dr=2, Dv=5, R=14),
             ],
             hidden=lambda r: [_mla_shape(r, S=1), dict(B=1, S=1, T=1, H=1, Dn=4, Dr=2, Dv=3, R=5)],
         ),
@@ -662,7 +662,7 @@ ATTENTION = Exercise(
             "several new tokens",
             2,
             visible=[
-                dict(B=1, S=4, T=4, H=2, Dn=8, Dr=4, Dv=8, R=12),
+                dict(B=1, S=4, T=4, H=2, Dn=8, Dr=4, Dv=8, R=13),
                 dict(B=2, S=3, T=9, H=2, Dn=6, Dr=4, Dv=10, R=7),
             ],
             hidden=lambda r: [_mla_shape(r, S=r.randint(2, 6)), _mla_shape(r, S=r.randint(2, 6))],
@@ -671,9 +671,9 @@ ATTENTION = Exercise(
             "large scores",
             1,
             visible=[
-                dict(B=2, S=1, T=33, H=3, Dn=8, Dr=4, Dv=8, R=12, scale=100.0),
-                dict(B=1, S=1, T=1, H=2, Dn=8, Dr=4, Dv=8, R=12, scale=100.0),
-                dict(B=1, S=3, T=5, H=2, Dn=8, Dr=4, Dv=8, R=12, depth=1e5),
+                dict(B=2, S=1, T=33, H=3, Dn=8, Dr=4, Dv=8, R=13, scale=100.0),
+                dict(B=1, S=1, T=1, H=2, Dn=8, Dr=4, Dv=8, R=13, scale=100.0),
+                dict(B=1, S=3, T=5, H=2, Dn=8, Dr=4, Dv=8, R=13, depth=1e5),
             ],
             hidden=lambda r: [_mla_shape(r, S=1) | dict(T=40, scale=r.uniform(100, 200))],
         ),
@@ -806,7 +806,6 @@ def _step(
     key_angle: int | None = None,
     again: bool = False,
     attend: int | None = None,
-    write: bool = True,
     joined: bool = True,
     first: int = 0,
     late: bool = False,
@@ -829,14 +828,15 @@ def _step(
     seen = latents[:, first:attend], keys[:, first:attend]
     out, _ = absorb(q_nope, q_rope, *seen, weights["w_uk"], weights["w_uv"], causal=False)
     u = (out if joined else out.mT).flatten(2) @ weights["w_o"].T
-    return (u, c, k) if write else (u, c_cache, k_cache)
+    return u, c, k
 
 
 def _written(by: int, **a: Any) -> tuple[None, Tensor, None]:
     """The latent is `by` rows too far. Output and key match anything, as the key may be rotated for that row too."""
     row, there = a["position"] + by, a["c_cache"].clone()
-    if row < there.shape[1]:  # one row before the first is the last
-        there[:, row] = _step(**a)[1][:, a["position"]]
+    if row == there.shape[1]:  # where the call fails
+        return None, math.nan, None
+    there[:, row] = _step(**a)[1][:, a["position"]]  # one row before the first is the last
     return None, there, None
 
 
@@ -915,8 +915,10 @@ DECODE = Exercise(
         _step_slip(
             "rotated again", "the cached keys are rotated a second time: they went into the cache rotated", again=True
         ),
-        _step_slip(
-            "not written", "the caches come back without the new token: write it to row `position`", write=False
+        Mistake(
+            "not written",
+            "the caches come back without the new token: write it to row `position`",
+            lambda **a: (None, a["c_cache"], a["k_cache"]),
         ),
         Mistake(
             "written one row late",

@@ -19,8 +19,8 @@
 # | `mla_decode_step` | one token through a layer with a latent cache | 4 |
 #
 # Every exercise is graded on its own, with the right solutions of the earlier ones. `check` calls your own where it has
-# no others, and says so when something is wrong. Each may use 10 s and 512 MiB. The tensors are small; hidden cases
-# have other shapes: odd widths, one token, one head.
+# no others, and says so. Each may use 10 s and 512 MiB. The tensors are small; hidden cases have other shapes: odd
+# widths, one token, one head.
 #
 # The equations are those of DeepSeek-V2 (arXiv:2405.04434), as repeated in section 3.1 of the report *Optimizing
 # Multi-head Latent Attention for Efficient Inference* (below: "the report").
@@ -222,7 +222,7 @@ def rms_normalize(x, weight, eps=1e-6):
     x: [..., n], float16, bfloat16, float32 or float64; weight: [n], same dtype; eps: float.
     Returns a tensor of the shape and dtype of x.
 
-    The trap: half types must be squared and summed in float32. 256² does not fit into float16.
+    The trap: float16 must be squared and summed in float32. 256² does not fit into float16.
     """
     ### BEGIN SOLUTION
     y = x.to(torch.promote_types(x.dtype, torch.float32))

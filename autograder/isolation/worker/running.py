@@ -68,7 +68,7 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
                 continue
             called = getattr(instance, method)
             if not callable(called):
-                raise TypeError(f"self.{method} hides the method {method}: store it under another name")
+                raise TypeError(_why_no_method(instance, method))
             result = called(*values)
             if isinstance(result, BaseException):
                 raise TypeError(f"{method} returns a {type(result).__name__}: write raise in place of return")
@@ -82,6 +82,12 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
                 error.step = number
             raise
     return results
+
+
+def _why_no_method(instance: Any, name: str) -> str:
+    if isinstance(getattr(type(instance), name, None), property | functools.cached_property):
+        return f"the decorator above {name} makes it an attribute, expected a method: leave the decorator out"
+    return f"self.{name} hides the method {name}: store it under another name"
 
 
 def in_words(line: Any, cell: str, source: str, own: str) -> str:
