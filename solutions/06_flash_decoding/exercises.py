@@ -949,6 +949,7 @@ PREDICT_FOLD = Exercise(
                 dict(q_len=6, H=30),
                 dict(q_len=10, H=32),
                 dict(q_len=9, H=8),
+                dict(q_len=9, H=20),
                 dict(q_len=120, H=1),
             ],
             hidden=lambda r: (
@@ -985,6 +986,11 @@ PREDICT_FOLD = Exercise(
                     (f for f in (1, 2, 4, 8, 16, 32, 64, 128) if q_len % f == 0 and H * f <= 128), default=1
                 )
             ),
+        ),
+        Mistake(
+            "greatest common divisor",
+            "factor is the greatest common divisor of q_len and 128 // H: it must divide q_len alone",
+            _fold(lambda q_len, H: math.gcd(q_len, 128 // H)),
         ),
         Mistake(
             "rows of the block",
@@ -1197,7 +1203,7 @@ FOLDED = Exercise(
                     scale=0.15,
                 ),
                 dict(B=1, S=1, H=3, T=r.randint(257, 300), level=250.0),
-                dict(B=1, S=1, H=r.randint(1, 9), T=1024, dtype=BF16, cancel=32.0),
+                dict(B=1, S=1, H=r.randint(2, 9), T=1024, dtype=BF16, cancel=32.0),
             ],
         ),
         Part(

@@ -445,9 +445,15 @@ def into_state(peak, total, acc, scores, values):
     ),
     Submission(
         "nora",
-        "partial results in the dtype of the query",
-        patches=(replace("folded_decode", "(num_splits, B, M, R), dtype=torch.float32", PARTIAL_16),),
-        expect=not_right("folded_decode", "partial results are rounded to 16 bits", 3),
+        "a greatest common divisor, partial results in the dtype of the query",
+        patches=(
+            replace("predict_fold", FACTOR, "math.gcd(q_len, 128 // H)"),
+            replace("folded_decode", "(num_splits, B, M, R), dtype=torch.float32", PARTIAL_16),
+        ),
+        expect={
+            **says("predict_fold", "it must divide q_len alone", 1),
+            **not_right("folded_decode", "partial results are rounded to 16 bits", 3),
+        },
     ),
     Submission(
         "tara",

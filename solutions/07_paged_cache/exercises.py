@@ -115,6 +115,11 @@ PREDICT = Exercise(
             pages=lambda lengths, size: sum(n // size + 1 for n in lengths),
         ),
         _pages_slip(
+            "a page for nothing",
+            "a sequence of 0 tokens gets a page: it needs none",
+            pages=lambda lengths, size: sum(max(1, -(-n // size)) for n in lengths),
+        ),
+        _pages_slip(
             "pages rounded down",
             "the last page of a sequence is left out where it is not full: ceil(length / page_size) pages",
             pages=lambda lengths, size: sum(n // size for n in lengths),

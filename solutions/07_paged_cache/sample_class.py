@@ -324,14 +324,16 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
     ),
     Submission(
         "hana",
-        "hands in unfinished cells; takes pages to lie side by side, writes to pages without a table",
+        "a page for nothing, unfinished cells, pages taken to lie side by side, writes without a table",
         patches=(
+            replace("predict_pages", "-(-n // page_size)", "max(1, -(-n // page_size))"),
             *left_out("BasicPagedCache", "paged_gather", "paged_decode")[0],
             replace("token_offsets", "page * page_stride", "page * page_size * width"),
             replace("paged_update", LOOK_UP, "b * max_pages + position // page_size"),
         ),
         expect={
             **left_out("BasicPagedCache", "paged_gather", "paged_decode")[1],
+            **not_right("predict_pages", "it needs none", 1),
             **not_right("token_offsets", "page p begins at p · page_stride", 2),
             **not_right("paged_update", "the table is ignored"),
         },
