@@ -11,6 +11,7 @@ import torch
 
 from autograder.course.course import Course
 from autograder.judging.cases import draw_cases
+from autograder.judging.exercise import upcast
 
 COURSE = Course.at(Path(__file__).parents[1])
 KERNELS = [each for name in COURSE.lesson_names() for each in COURSE.lesson(name).exercises if each.kernel]
@@ -184,3 +185,28 @@ def test_what_varies_in_hidden_cases_does_so_in_visible_ones(exercise):
     seen = values_of(draw_cases(exercise, "seed", hidden=False))
     everywhere = values_of(case for n in range(3) for case in draw_cases(exercise, f"seed {n}"))
     assert [name for name, each in seen.items() if len(each) == 1 < len(everywhere[name])] == []
+
+
+def whole_numbers(result, name=""):
+    """Yield each number of a result that is no tensor, with its name."""
+    if isinstance(result, dict | list | tuple):
+        items = result.items() if isinstance(result, dict) else enumerate(result)
+        for key, each in items:
+            yield from whole_numbers(each, f"{name}.{key}" if isinstance(result, dict) else name)
+    elif isinstance(result, int | float) and not isinstance(result, bool):
+        yield name, result
+
+
+@pytest.mark.parametrize(
+    "exercise",
+    [each for each in EXERCISES if "prediction" in each.returns or "costs" in each.returns],
+    ids=lambda each: each.name,
+)
+def test_a_number_that_passes_31_bits_in_a_hidden_case_does_so_in_a_visible_one(exercise):
+    """Else who counts in int32 is right until it is graded."""
+    large = {}
+    for hidden in (False, True):
+        cases = [case for seed in "abcdef" for case in draw_cases(exercise, seed, hidden=hidden)]
+        numbers = [pair for case in cases for pair in whole_numbers(exercise.oracle(**upcast(case.arguments)))]
+        large[hidden] = {name for name, number in numbers if abs(number) >= 2**31}
+    assert large[True] <= large[False]

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from autograder.isolation.worker import wire
+from autograder.isolation.worker.running import PATIENCE
 
 STAGE = "mla-stage-"
 START_SECONDS = 120.0
 MOST_SAID = 1000  # characters of what a server that does not start says
 GRACE_SECONDS = 5.0
-PATIENCE = 4.0  # times the seconds of a limit, by the clock: a busy machine gives a process a share of itself
 MAX_TEXT = 4 << 20  # bytes of JSON in all messages of a reply
 GPU_SETTINGS = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CC")
 ROOMS = Path(__file__).parents[1]

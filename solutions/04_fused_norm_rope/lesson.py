@@ -1122,7 +1122,7 @@ print(f"\nattention scores: {scores / 1e9:.2f} G numbers; "
 # over them moves several times the bytes of both norms.
 #
 # In a decode step the shares are others: there is one token, no score matrix, and every launch counts. For 128
-# sequences on an H100, in a CUDA graph (`benchmarks/norm_rope_h100.json`):
+# sequences on an H100, in a CUDA graph, with the data in the L2 (`benchmarks/norm_rope_h100.json`):
 #
 # | | eager, µs | fused, µs |
 # |---|---|---|

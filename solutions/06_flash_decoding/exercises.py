@@ -85,7 +85,7 @@ PREDICT = Exercise(
             "any step",
             1,
             visible=[
-                dict(B=30, H=40, T=1000, num_splits=7),
+                dict(B=60, H=120, T=99_990, num_splits=99),  # bytes pass 2³¹
                 dict(B=2, H=5, T=333, num_splits=1),
                 dict(B=3, H=7, T=5, num_splits=12),
             ],
@@ -949,6 +949,7 @@ PREDICT_FOLD = Exercise(
                 dict(q_len=6, H=30),
                 dict(q_len=10, H=32),
                 dict(q_len=9, H=8),
+                dict(q_len=9, H=20),
                 dict(q_len=120, H=1),
             ],
             hidden=lambda r: (
@@ -985,6 +986,11 @@ PREDICT_FOLD = Exercise(
                     (f for f in (1, 2, 4, 8, 16, 32, 64, 128) if q_len % f == 0 and H * f <= 128), default=1
                 )
             ),
+        ),
+        Mistake(
+            "greatest common divisor",
+            "factor is the greatest common divisor of q_len and 128 // H: it must divide q_len alone",
+            _fold(lambda q_len, H: math.gcd(q_len, 128 // H)),
         ),
         Mistake(
             "rows of the block",
@@ -1025,13 +1031,22 @@ def _folded_step(
     scale: float = 0.25,
     dtype: torch.dtype = HALF,
     nan_beyond: bool = False,
+    cancel: float = 0.0,
 ) -> Arguments:
-    """The operands of a step; `level` is added to all scores."""
+    """The operands of a step; `level` is added to all scores.
+
+    With `cancel` all scores are 0, and each number of a latent is so much higher in the first half, and lower in the
+    second one: parts of the context give large results, whose mean is small.
+    """
     q_latent, q_rope = (randn(g, B, S, H, width, dtype=dtype) for width in (R, Dr))
     tokens = _tokens(g, B, T, R, Dr, lens, dtype, nan_beyond)
     found = {"q_latent": q_latent, "q_rope": q_rope, **tokens, "scale": scale}
     if level:
         set_level(found["q_rope"], found["k_rope"], level, scale)
+    if cancel:
+        q_latent.zero_(), q_rope.zero_()
+        found["c_kv"][:, : T // 2] += cancel
+        found["c_kv"][:, T // 2 :] -= cancel
     return found
 
 
@@ -1107,6 +1122,21 @@ def _each_token(oracle: Callable[..., Any]) -> Callable[..., Any]:
     return folded
 
 
+def _in_16_bits(num_splits: Callable[[int], int], dtype: torch.dtype) -> Callable[..., Any]:
+    """Return an oracle whose partial results have this dtype. It shows where they cancel."""
+
+    def oracle(**given: Any) -> Any:
+        if given["q_latent"].any():
+            return _causal(**given)
+        return _each_token(rounded)(num_splits=num_splits(given["c_kv"].shape[1]), **given)
+
+    def rounded(**given: Any) -> tuple[Tensor, Tensor]:
+        out, lse = _splits(**given)
+        return _combined(out.to(dtype).double(), lse, out)
+
+    return oracle
+
+
 def _rows_turned(**given: Any) -> Any:
     """Rows taken as h·S + s on the way out."""
     out, lse = _causal(**given)
@@ -1159,6 +1189,7 @@ FOLDED = Exercise(
                 dict(B=2, S=1, H=4, T=150, lens=(121, 7)),
                 dict(B=1, S=1, H=3, T=270, level=250.0),
                 dict(B=133, S=1, H=1, T=4),
+                dict(B=1, S=1, H=2, T=1024, dtype=BF16, cancel=32.0),
             ],
             hidden=lambda r: [
                 dict(
@@ -1172,6 +1203,7 @@ FOLDED = Exercise(
                     scale=0.15,
                 ),
                 dict(B=1, S=1, H=3, T=r.randint(257, 300), level=250.0),
+                dict(B=1, S=1, H=r.randint(2, 9), T=1024, dtype=BF16, cancel=32.0),
             ],
         ),
         Part(
@@ -1254,6 +1286,16 @@ FOLDED = Exercise(
             )
             for num_splits in SPLITS
             for bounds in (_rounded_down, _room_rounded_down)
+        ),
+        *(
+            Mistake(
+                "partial results in 16 bits",
+                "partial results are rounded to 16 bits: those of the splits may be large and cancel, so keep them in "
+                "float32",
+                _in_16_bits(num_splits, dtype),
+            )
+            for num_splits in SPLITS
+            for dtype in (BF16, HALF)
         ),
         Mistake(
             "last token lost",

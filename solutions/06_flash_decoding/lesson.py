@@ -101,8 +101,8 @@ def predict_splits(B, H, T, num_splits):
       busy_sms       multiprocessors that have at least one
       cache_bytes    of the cache, read once
       partial_bytes  of partial results, written and read, also of splits that get no token; 0 for one split
-      even_tokens    tokens in a split at which its partial results, if there are any, and its part of the cache
-                     move equally many bytes: a float, which does not depend on B, T or num_splits
+      even_tokens    tokens per split at which a split's partial results and its part of the cache move equally
+                     many bytes, a float; count partial results even for num_splits = 1
 
     The trap: the heads share one cache, but each has partial results of its own.
     """
@@ -373,8 +373,8 @@ print("right" if error < 1e-2 else f"not yet: off by {error:.0%}")
 #
 # The accumulator, BLOCK_H × 512 numbers in float32, lies in the registers of the program's threads, and a thread has
 # 255 at most. A warp is 32 threads. With 4 warps, Triton's default, 64 rows are 256 numbers a thread, more than fit:
-# take `num_warps=8`. (On a T4 Triton multiplies without matrix units and holds operands in float32,
-# so its blocks are small.)
+# take `num_warps=8`. For 16 rows 4 will do, too. (On a T4 Triton multiplies without matrix units and holds operands in
+# float32, so its blocks are small.)
 
 # %% setup="block_sizes"
 # KiB of shared memory for a program; without a GPU, those of the H100 that kernels are graded for
@@ -417,7 +417,8 @@ def block_sizes(rows):
 # <details><summary>Hint 3</summary>
 #
 # At the end `l_i = tl.where(l_i > 0, l_i, 1.0)`, then `acc / l_i[:, None]` and `m_i + tl.log(l_i)`: for
-# length 0 that is 0 and −inf. In the launcher `block_h, block_n, stages = block_sizes(H)`, and 8 warps.
+# length 0 that is 0 and −inf. In the launcher `block_h, block_n, stages = block_sizes(H)`, and 8 warps
+# (for 16 rows 4 will do).
 #
 # </details>
 
@@ -939,9 +940,9 @@ plots.matrix(seen, title="Bright: what row m = s·H + h sees (token m // H)", xl
 # ## Exercise: folded_decode
 #
 # Everything together: fold, split, combine. You choose the number of splits. Shapes are enough for that, and to read
-# the lengths would have the host wait for the GPU. `combine_splits`
-# may be called; the grader supplies a right one. It writes through the `out` that you give it: give it
-# `out.view(B, S * H, R)` of an `out` [B, S, H, R], with partial results [num_splits, B, S · H, …].
+# the lengths would have the host wait for the GPU. `combine_splits` may be called; the grader supplies a right one, and
+# that takes any number of splits. Make `out` [B, S, H, R] and pass `out.view(B, S * H, R)`. Partial results are
+# [num_splits, B, S · H, R] and [num_splits, B, S · H], float32.
 #
 # | | shape | dtype |
 # |---|---|---|
@@ -1114,8 +1115,9 @@ draw_measured(16, 16, 8192)
 # %% [markdown]
 # For one sequence no implementation comes near the floor{{!far_from_the_floor}}: latency decides. 9.4 MB take
 # 2.8 µs at full bandwidth; before any of them arrives a launch, an address and a trip to memory have to pass,
-# twice with a combine. In a CUDA graph, where a launch is cheaper, `latent_attention` takes {{graph_us}} µs. At
-# B = 16 the bytes weigh more: the best time is {{best_16_us}} µs, over a floor of {{floor_16_us}} µs.
+# twice with a combine. In a CUDA graph, where a launch is cheaper and the cache stays in the L2, `latent_attention`
+# takes {{graph_us}} µs. At B = 16 the bytes weigh more: the best time is {{best_16_us}} µs, over a floor of
+# {{floor_16_us}} µs.
 #
 # Four query tokens, folded, over TokenSpeed's 81920 tokens (B = 4, H = 16): `latent_attention_tma` takes
 # {{folded_us}} µs. The floor is 113 µs.

@@ -56,6 +56,7 @@ def one_split(
 FACTOR = "max(f for f in range(1, q_len + 1) if q_len % f == 0 and H * f <= 128)"
 DOT = "qk = tl.dot(q_latent, tl.trans(c_kv))"
 PART = "part = split.to(tl.int64) * B * H + row"
+PARTIAL_16 = "(num_splits, B, M, R), dtype=q_latent.dtype"
 KERNELS = ("latent_decode", "split_decode", "combine_splits", "folded_decode")
 
 
@@ -441,6 +442,18 @@ def into_state(peak, total, acc, scores, values):
         "an lse without the maximum",
         patches=(replace("latent_decode", "m_i + tl.log(l_i)", "tl.log(l_i)"), *REST),
         expect={**NOT_DONE, **not_right("latent_decode", "add the maximum that was subtracted")},
+    ),
+    Submission(
+        "nora",
+        "a greatest common divisor, partial results in the dtype of the query",
+        patches=(
+            replace("predict_fold", FACTOR, "math.gcd(q_len, 128 // H)"),
+            replace("folded_decode", "(num_splits, B, M, R), dtype=torch.float32", PARTIAL_16),
+        ),
+        expect={
+            **says("predict_fold", "it must divide q_len alone", 1),
+            **not_right("folded_decode", "partial results are rounded to 16 bits", 3),
+        },
     ),
     Submission(
         "tara",

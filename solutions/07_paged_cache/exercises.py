@@ -55,14 +55,17 @@ def _pages(
     used: bool = False,
     full: bool = False,
     held: bool = False,
+    floor: float | None = None,
 ) -> dict[str, float]:
     """Return the right numbers. Each keyword puts a wrong one in place of a right one."""
     count, tokens, preallocated = pages(lengths, page_size), sum(lengths), max_batch * max_seq_len
     slots = count * page_size
+    share = (tokens if by_tokens else slots) / preallocated
+    saving = share if used else 1 - share
     return {
         "pages": count,
         "empty_slots": slots - tokens,
-        "saving": (100 if percent else 1) * abs((not used) - (tokens if by_tokens else slots) / preallocated),
+        "saving": (100 if percent else 1) * (saving if floor is None else max(floor, saving)),
         "page_bytes": (tokens if full else slots) * token_bytes,
         "preallocated_bytes": (len(lengths) * max_seq_len if held else preallocated) * token_bytes,
     }
@@ -78,16 +81,22 @@ PREDICT = Exercise(
         Part(
             "any lengths",
             1,
-            visible=[dict(lengths=(96, 0, 65, 1, 1000), page_size=48, batch=5, longest=1000)],
-            hidden=lambda r: [
-                dict(
-                    lengths=[r.choice([0, size, r.randint(1, 999)]) for _ in range(r.randint(1, 9))],
-                    page_size=size,
-                    batch=9,
-                    longest=1024,
-                )
-                for size in (1, 16, r.randint(2, 128))
+            visible=[
+                dict(lengths=(96, 0, 65, 1, 1000), page_size=48, batch=5, longest=1000),
+                dict(lengths=(30, 31), page_size=64, batch=2, longest=40),  # pages that hold more than is preallocated
             ],
+            hidden=lambda r: (
+                [dict(lengths=(r.randint(1, 20), 17), page_size=64, batch=2, longest=20)]
+                + [
+                    dict(
+                        lengths=[r.choice([0, size, r.randint(1, 999)]) for _ in range(r.randint(1, 9))],
+                        page_size=size,
+                        batch=9,
+                        longest=1024,
+                    )
+                    for size in (1, 16, r.randint(2, 128))
+                ]
+            ),
         ),
     ),
     inputs=_lengths,
@@ -104,6 +113,11 @@ PREDICT = Exercise(
             "a sequence that ends on a page boundary, or holds nothing, gets a page too many: "
             "ceil(length / page_size), not length // page_size + 1",
             pages=lambda lengths, size: sum(n // size + 1 for n in lengths),
+        ),
+        _pages_slip(
+            "a page for nothing",
+            "a sequence of 0 tokens gets a page: it needs none",
+            pages=lambda lengths, size: sum(max(1, -(-n // size)) for n in lengths),
         ),
         _pages_slip(
             "pages rounded down",
@@ -125,6 +139,11 @@ PREDICT = Exercise(
             for slip in (lambda **_: {"held": True}, lambda lengths, **_: {"max_batch": len(lengths)})
         ),
         _pages_slip("per cent", "saving is in per cent: expected is a fraction, as equation 17 gives it", percent=True),
+        _pages_slip(
+            "no saving below 0",
+            "saving is 0 at least: equation 17 is negative where the pages hold more than is preallocated",
+            floor=0.0,
+        ),
         _pages_slip("share in use", "saving is the share that is used: expected 1 less this share", used=True),
         _pages_slip(
             "bytes of tokens",
@@ -144,9 +163,15 @@ PREDICT = Exercise(
 def _session(
     g: torch.Generator, num_pages: int, page_size: int, calls: str, R: int = 4, Dr: int = 2, times: int = 1
 ) -> dict[str, list[Any]]:
-    """Build the calls, written as "append 3 to 0, read 0, table 0, free 0"; after each one, the pages in use."""
+    """Build the calls, written as "append 3 to 0, read 0, table 0, free 0"; after each one, the pages in use.
+
+    With "reuse" the caller changes in place all that was appended, and back with the next one.
+    """
     steps: list[Any] = [["used_pages", []]]
     for call in calls.split(", ") * times:
+        if call == "reuse":
+            steps.append(["", [n for n, (method, _) in enumerate(steps) if method == "append"]])
+            continue
         method, *tokens, sequence = call.replace(" to", "").split()
         steps.append([method, [int(sequence), *(randn(g, int(n), width) for n in tokens for width in (R, Dr))]])
         steps.append(["used_pages", []])
@@ -175,6 +200,7 @@ def _held(
     looked_up: bool = False,
     views: bool = False,
     last: bool = False,
+    lent: bool = False,
 ) -> list[Any]:
     """Return what each call returns, from the tokens of each sequence and a count of its pages.
 
@@ -198,6 +224,7 @@ def _held(
       looked_up    `free` accepts a sequence that holds nothing after `read` or `table`
       views        `read` returns views of the pool, here of its only page
       last         an append is refused that would take the last free page, or no page where none is free
+      lent         what was appended changes with the caller's tensors
     """
     num_pages, page_size, *widths = init
     empty = tuple(torch.zeros(0, width, dtype=torch.float64) for width in widths)
@@ -219,6 +246,10 @@ def _held(
     for method, arguments in steps:
         if method == "used_pages":
             results.append(used())
+            continue
+        if not method:
+            tokens = {b: tuple(-x for x in each) if lent else each for b, each in tokens.items()}
+            results.append(None)
             continue
         b, *new = arguments
         old = tokens.get(b, empty)
@@ -312,7 +343,7 @@ def _moved(init: list[int], steps: list[Any]) -> Cost:
     num_pages, page_size, R, Dr = init
     new: dict[int, int] = {}
     tokens = num_pages * page_size
-    for method, (b, *given) in ((method, given) for method, given in steps if given):
+    for method, (b, *given) in ((method, given) for method, given in steps if method and given):
         if method == "append":
             new[b] = new.get(b, 0) + len(given[0])
             tokens += len(given[0])
@@ -333,6 +364,7 @@ BASIC = Exercise(
             visible=[
                 dict(num_pages=6, page_size=4, calls="append 3 to 0, read 0, append 3 to 0, read 0"),
                 dict(num_pages=2, page_size=4, calls="append 3 to 1000, read 1000"),
+                dict(num_pages=4, page_size=4, calls="append 3 to 0, append 6 to 0, reuse, read 0, reuse"),
                 dict(num_pages=21, page_size=4, R=16, calls="append 1 to 0", times=80),
                 dict(
                     num_pages=6,
@@ -347,7 +379,12 @@ BASIC = Exercise(
                     R=r.choice([1, 6]),
                     calls=", ".join(f"append {r.randint(1, 9)} to {r.randint(0, 3)}" for _ in range(4))
                     + ", read 0, read 1, read 2, read 3",
-                )
+                ),
+                dict(
+                    num_pages=9,
+                    page_size=r.choice([1, 3]),
+                    calls=f"append {r.randint(1, 3)} to 1, append {r.randint(1, 6)} to 1, reuse, read 1, reuse",
+                ),
             ],
         ),
         Part(
@@ -492,6 +529,11 @@ BASIC = Exercise(
             "views of the pool",
             "what read has returned changes when its page is written again: return copies of the tokens, not views",
             views=True,
+        ),
+        _basic_slip(
+            "the caller's tensors",
+            "what was appended changes when the caller writes to these tensors again: copy the tokens into the pool",
+            lent=True,
         ),
         _basic_slip(
             "the manager's own list",

@@ -171,7 +171,7 @@ def figures(record):
 def claims(record):
     found, pages, step = Paged(record), with_and_without_pages(record), gather_step(record)
     memory, rates = found.rows("memory"), found.rates("decode")
-    held, update = list(found.held().values()), found.updates("graph_us")
+    held, update, cold = list(found.held().values()), found.updates("graph_us"), found.updates("cold_us")
     in_the_report = {size: row["gain_in_the_report_percent"] for size, row in found.rows("throughput").items()}
     ahead = cost_of_pages(record, "ahead")
     return {
@@ -185,6 +185,7 @@ def claims(record):
         and all(abs(100 * (after / before - 1) - gain) < 0.4 for before, after, gain in REPORT.values()),
         "halves": all(1.8 < rates[B, L][0] / rates[B, 2 * L][0] < 2.4 for B in (4, 8) for L in (512, 1024, 2048)),
         "a_quarter_longer": all(1.2 < update[large] / update[small] < 1.3 for small in (1, 16) for large in (64, 1024)),
+        "two_at_most": max(cold.values()) < 1.025 * min(cold.values()),
         "ten_times": all(8 < time / launches(record)[0] < 12 for time in found.updates("host_us").values()),
         "slow_already": pages["H = 128, per token"][0] > 3 * pages["H = 128, ahead"][0],
         "three_at_most": max(ahead) <= 3,

@@ -933,14 +933,15 @@ playground.write("class Cache:\n    ", paged_decode=paged_decode, new=40, device
 #
 # `paged_update` and `paged_gather` of the reference on an H100 (`benchmarks/paged_h100.json`), R = 512, Dr = 64,
 # bfloat16, pages in random order. The update brings one token to each of 128 sequences, in replays of a CUDA
-# graph; the gather has B = 128, T = 4096, and a plain copy reaches {{copy_tb_per_s}} TB/s.
+# graph, with all it touches in the L2. The gather has B = 128, T = 4096, and the L2 is emptied before it; a plain
+# copy reaches {{copy_tb_per_s}} TB/s.
 #
 # {{page_sizes}}
 #
 # For the gather the page size hardly matters: even a page of a single token is a row of 1024 bytes and one of
 # 128. The update takes a quarter longer with pages of 64 and more{{!a_quarter_longer}}; the record does not say
-# why. Called from Python without a graph, it takes {{host_us}} µs of the host's time, ten times the launching in
-# the verdicts{{!ten_times}}.
+# why. With the L2 emptied the difference is 2 % at most{{!two_at_most}}. Called from Python without a graph, it takes
+# {{host_us}} µs of the host's time, ten times the launching in the verdicts{{!ten_times}}.
 #
 # Now decode, contiguous and from pages of 64 (`benchmarks/decode_h100.json`, T = 4096, B = 128, bfloat16), by two
 # kernels of the reference. "Per token" looks up a page for every token, and loads by pointers. "Ahead" looks up

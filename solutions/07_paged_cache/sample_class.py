@@ -324,14 +324,16 @@ def page_of(table_ptr, b, max_pages, position, page_size, real):
     ),
     Submission(
         "hana",
-        "hands in unfinished cells; takes pages to lie side by side, writes to pages without a table",
+        "a page for nothing, unfinished cells, pages taken to lie side by side, writes without a table",
         patches=(
+            replace("predict_pages", "-(-n // page_size)", "max(1, -(-n // page_size))"),
             *left_out("BasicPagedCache", "paged_gather", "paged_decode")[0],
             replace("token_offsets", "page * page_stride", "page * page_size * width"),
             replace("paged_update", LOOK_UP, "b * max_pages + position // page_size"),
         ),
         expect={
             **left_out("BasicPagedCache", "paged_gather", "paged_decode")[1],
+            **not_right("predict_pages", "it needs none", 1),
             **not_right("token_offsets", "page p begins at p · page_stride", 2),
             **not_right("paged_update", "the table is ignored"),
         },
@@ -748,6 +750,51 @@ def paged_update(c_kv, k_rope, c_kv_pages, k_rope_pages, block_table, starts, le
             **not_right("BasicPagedCache", "that was only looked up, by read or table", 2),
             **not_right("token_offsets", "starts[0] is taken for every sequence", 1),
             **not_right("paged_update", "starts[0] is taken for every sequence", 1),
+        },
+    ),
+    Submission(
+        "yara",
+        "no saving below 0; keeps the caller's tensors in place of a pool",
+        patches=(
+            replace("predict_pages", "1 - slots / preallocated", "max(0, 1 - slots / preallocated)"),
+            rewrite(
+                "BasicPagedCache",
+                """
+class BasicPagedCache:
+    def __init__(self, num_pages, page_size, R, Dr):
+        self.page_size, self.R, self.Dr = page_size, R, Dr
+        self.free_pages, self.tables, self.held = list(range(num_pages)), {}, {}
+
+    def used_pages(self):
+        return sum(map(len, self.tables.values()))
+
+    def table(self, sequence):
+        return list(self.tables.get(sequence, []))
+
+    def append(self, sequence, c_kv, k_rope):
+        held, table = self.held.get(sequence, []), self.table(sequence)
+        needed = -(-(len(held) + len(c_kv)) // self.page_size) - len(table)
+        if needed > len(self.free_pages):
+            raise ValueError("no room")
+        self.tables[sequence] = table + [self.free_pages.pop() for _ in range(needed)]
+        self.held[sequence] = held + list(zip(c_kv, k_rope))
+
+    def read(self, sequence):
+        if held := self.held.get(sequence):
+            return tuple(map(torch.stack, zip(*held)))
+        return torch.zeros(0, self.R), torch.zeros(0, self.Dr)
+
+    def free(self, sequence):
+        if not self.held.get(sequence):
+            raise ValueError("nothing held")
+        del self.held[sequence]
+        self.free_pages += self.tables.pop(sequence)
+""",
+            ),
+        ),
+        expect={
+            **not_right("predict_pages", "saving is 0 at least", 1),
+            **not_right("BasicPagedCache", "when the caller writes to these tensors again", 3),
         },
     ),
 )

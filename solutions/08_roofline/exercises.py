@@ -87,6 +87,7 @@ PREFIX_COSTS = Exercise(
                 dict(B=5, S=1, T=70, L=40, **V3),
                 dict(B=7, S=1, T=64, L=64, **KIMI),
                 dict(B=1, S=1, T=70, L=40, **V3),
+                dict(B=99, S=1, T=999, L=40, **V3),  # all but absorb's words pass 2³¹
             ],
             hidden=lambda r: [
                 *(dict(B=r.randint(2, 99), S=1, T=r.randint(500, 999), L=r.randint(2, 499), **_layer(r)) for _ in "ab"),
@@ -96,7 +97,7 @@ PREFIX_COSTS = Exercise(
         Part(
             "several new tokens",
             1,
-            visible=[dict(B=5, S=3, T=70, L=40, **V3)],
+            visible=[dict(B=5, S=3, T=70, L=40, **V3), dict(B=99, S=9, T=999, L=40, **V3)],
             hidden=lambda r: [
                 dict(B=r.randint(2, 99), S=r.randint(2, 9), T=r.randint(500, 999), L=r.randint(10, 499), **_layer(r))
                 for _ in range(2)
@@ -476,12 +477,12 @@ PREDICT_CROSSOVERS = Exercise(
         ),
         _crossover_slip(
             "measured rate, bandwidth of the data sheet",
-            "h100_measured mixes the measured rate with the data sheet's bandwidth: take both from one column",
+            "h100_measured mixes the measured rate with the data sheet's bandwidth: take both from one row",
             lambda right: {"h100_measured": H100.rate(measured=True) / H100.bandwidth() * 320 / 1088},
         ),
         _crossover_slip(
             "measured bandwidth, rate of the data sheet",
-            "h100_measured mixes the measured bandwidth with the data sheet's rate: take both from one column",
+            "h100_measured mixes the measured bandwidth with the data sheet's rate: take both from one row",
             lambda right: {"h100_measured": H100.rate() / H100.bandwidth(measured=True) * 320 / 1088},
         ),
         _crossover_slip(

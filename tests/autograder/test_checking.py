@@ -339,6 +339,11 @@ def test_a_check_whose_time_is_up_leaves_the_session_as_it_was():
     assert len(_get_current_dispatch_mode_stack()) == before
 
 
+def test_a_machine_that_is_busy_with_other_work_takes_nothing_from_the_time_of_a_call():
+    with stopped_after(0.1):
+        time.sleep(0.15)
+
+
 def test_a_students_own_with_that_does_not_begin_is_stopped():
     namespace = {}
     run_cell("own", "class Endless:\n    def __enter__(self):\n        while True: pass", namespace)

@@ -138,7 +138,7 @@ IN_THE_LAUNCHER = {
     "a view across rows that lie apart": (
         "    return out",
         "    x.t().view(-1)\n    return out",
-        ["Use .reshape(...) instead: that makes a copy, and what is written into a copy is lost"],
+        ["subspaces): .reshape makes a copy, and what is written into a copy is lost"],
     ),
     "a program too few": ("(len(x),)]", "(len(x) - 1,)]", ["1 of 3 entries: no store wrote 1 of them"]),
     "None": ("alpha, B", "None, B", ["line 6", "None takes part in this"]),

@@ -244,6 +244,11 @@ class BasicPagedCache:
         for page in self.pages.pop(sequence):
             heapq.heappush(self.heap, page)
 
+# %% BasicPagedCache: integers of NumPy's
+#: list(reversed(range(num_pages))) => list(np.arange(num_pages))
+#: return len(self.c_kv) - len(self.free_pages) => return np.int64(len(self.c_kv) - len(self.free_pages))
+import numpy as np
+
 # %% token_offsets: a program takes one token
 @triton.jit
 def token_offsets_kernel(table_ptr, starts_ptr, lengths_ptr, offsets_ptr, S, max_pages, page_size, page_stride, width):

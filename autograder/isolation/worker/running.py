@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,7 @@ from autograder.isolation.worker.trees import mapped
 CELL = "<cell {}>"
 TIME_IS_UP = "the time was up"
 LAST = 1  # second of a process: to say where it was when its time was up
+PATIENCE = 4.0  # times the seconds of a limit, by the clock: a busy machine gives a process a share of itself
 SHORTEST = 0.1  # seconds of a call, though the time be up
 AGAIN = 0.001  # seconds until what could not be stopped is looked at once more
 REFERENCE = " (reference)"  # ends the names of cells with supplied solutions
@@ -56,14 +58,18 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
 
     Returns one result a step. A step that raises ValueError gives a string that begins with that word, so that refusals
     can be asked for, and goes on with its place and message. An attribute that is not a method raises TypeError, and so
-    does a method that returns an exception. A step without a method builds another object beside, and gives None.
+    does a method that returns an exception. A step without a method gives None. It builds another object beside, or
+    turns the signs of the arguments of those steps that it names, which are their caller's.
     """
     instance = entry(*arguments["init"])
     results = []
     for number, (method, values) in enumerate(arguments["steps"]):
         try:
             if not method:
-                entry(*arguments["init"])
+                for earlier in values:
+                    mapped(arguments["steps"][earlier][1], torch.Tensor.neg_)
+                if not values:
+                    entry(*arguments["init"])
                 results.append(None)
                 continue
             called = getattr(instance, method)
@@ -231,13 +237,20 @@ def stopped_after(seconds: float, clock: int = signal.ITIMER_REAL) -> Iterator[N
     """Raise TimeoutError in the body of a `with` when its time is up; without effect beside the main thread.
 
     Where a `with` of ours begins or ends just then, it first does so: half done it would last beyond the call.
-    `clock` may be signal.ITIMER_PROF, the time of the processor.
+    `clock` may be signal.ITIMER_PROF, the time that the process has of the processor. Else it is this thread's share of
+    the processor, up to `PATIENCE` times as many seconds by the clock.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    began, ends = time.thread_time(), time.monotonic() + PATIENCE * seconds
+
     def stop(_: int, frame: types.FrameType | None) -> None:
+        left = min(seconds + began - time.thread_time(), ends - time.monotonic())
+        if clock == signal.ITIMER_REAL and left > AGAIN:
+            signal.setitimer(clock, left)
+            return
         while frame is not None and not is_theirs(frame.f_code.co_filename):
             if frame.f_code.co_name in ("__enter__", "__exit__"):
                 signal.setitimer(clock, AGAIN)
@@ -435,7 +448,7 @@ HINTS = (
         r"cannot reassign constexpr|changed type, was <class '\S+tensor'> but is now <class '\S+constexpr'>",
         "a helper whose result is used must return it, and one number is no block: tl.full makes one of it",
     ),
-    (r"view size is not compatible", "that makes a copy, and what is written into a copy is lost"),
+    (r"view size is not compatible", ".reshape makes a copy, and what is written into a copy is lost"),
     (r"no attribute '__r?pow__'", "a block has no **: write x * x"),
     (r"'tensor' object has no attribute", "a block has few methods: use the functions of tl"),
     (r"(CUDA enabled|NVIDIA driver|requires CUDA support|accelerator device when none).*\bsynchronize\(", NO_GPU),
@@ -473,6 +486,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     said = f"{kind}: {message} {where['source'] if where else ''}"
     sentences = OF_KERNELS if hasattr(error, "node") else SENTENCES
     message = next((sentence for pattern, sentence in sentences if re.search(pattern, said)), message)
+    message = message.removesuffix(" Use .reshape(...) instead.")
     message = _undecorated(said) or message
     hint = next((hint for pattern, hint in HINTS if re.search(pattern, said)), "") if message in said else ""
     message = (" " if message.endswith("?") else ": ").join(filter(None, (message.removesuffix("."), hint)))

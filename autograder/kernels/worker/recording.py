@@ -95,8 +95,10 @@ class Recorder:
             raise TooMany(f"one call launches {launches} kernels; at most {MAX_LAUNCHES} are graded")
         if len(self.events) > MOST:
             raise TooMany(f"one call has {len(self.events)} operations and launches; at most {MOST} are graded")
+        result = _with_plain_integers(result)
         if holds(result, (np.ndarray, np.generic)):
-            raise TypeError("an array of NumPy is returned, expected torch's tensor")
+            kind = "an array" if holds(result, (np.ndarray,)) else "a number"
+            raise TypeError(f"{kind} of NumPy is returned, expected torch's tensor or a number of Python's")
         views = [self._view(_as_stored(tensor)) for tensor in tensors_in(result)]
         numbers = iter(range(len(views)))
         form = mapped(result, lambda _: {"$view": next(numbers)})
@@ -234,6 +236,15 @@ class Recorder:
         known = "tensors, tensor descriptors, numbers and constants are supported"
         plain = next((f": pass {kind}(…)" for kind, abstract in NUMBERS.items() if isinstance(value, abstract)), "")
         raise CannotRecord(f"argument {name} is a {type(value).__name__}; {known}{plain}")
+
+
+def _with_plain_integers(value: Any) -> Any:
+    """Return a nested value with Python's integers in place of NumPy's."""
+    if isinstance(value, dict):
+        return {key: _with_plain_integers(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return (tuple if isinstance(value, tuple) else list)(map(_with_plain_integers, value))
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def _as_stored(tensor: torch.Tensor) -> torch.Tensor:
