@@ -671,7 +671,7 @@ ATTENTION = Exercise(
             "large scores",
             1,
             visible=[
-                dict(B=2, S=1, T=33, H=3, Dn=8, Dr=4, Dv=8, R=13, scale=100.0),
+                dict(B=8, S=1, T=97, H=3, Dn=8, Dr=4, Dv=8, R=13, scale=35.0),
                 dict(B=1, S=1, T=1, H=2, Dn=8, Dr=4, Dv=8, R=13, scale=100.0),
                 dict(B=1, S=3, T=5, H=2, Dn=8, Dr=4, Dv=8, R=13, depth=1e5),
             ],

@@ -661,9 +661,10 @@ def rms_normalize(x, weight, eps=1e-6):
         for n, (about, changes, words, score) in enumerate(
             (
                 ("exponentials that are not divided", {WEIGHTS: "scores.exp()"}, "divide it by the sum", 0),
-                ("the largest score for lse", {"logsumexp(scores": "amax(scores"}, "add the logarithm", 1),
+                ("the largest score for lse", {"logsumexp(scores": "amax(scores"}, "add the logarithm", 0),
                 ("a logarithm alone", {LSE: LSE[:-1] + " - scores.amax(-1)\n"}, "add the maximum back", 0),
                 ("no logarithm", {LSE: LSE[:-1] + ".exp()\n"}, "its natural logarithm is missing", 0),
+                ("lse of the weights", {LSE: f"    lse = {WEIGHTS}.sum(-1).log()\n"}, "taken of the weights", 0),
                 (
                     "the mask after the softmax",
                     {
