@@ -140,6 +140,15 @@ def test_the_most_rows_that_lesson_00_speaks_of_are_nearly_met():
     assert max(rows) > 1980 and max(every) < 2000
 
 
+def test_no_case_of_several_sequences_has_as_many_of_them_as_tokens():
+    """Else token // S and token // B are one number, and a wrong position has two causes."""
+    exercise = COURSE.locate("apply_rope")[1]
+    drawn = [case for part in exercise.parts for n in range(50) for case in part.hidden(Random(n))]
+    assert all(
+        case["B"] != case["S"] or case["B"] == 1 for case in [c for p in exercise.parts for c in p.visible] + drawn
+    )
+
+
 EXERCISES = [each for name in COURSE.lesson_names() for each in COURSE.lesson(name).exercises]
 FIXED = {  # by exercise, what has one size in all cases, or one value
     "mla_decode_step": "all but batch, heads and capacity",

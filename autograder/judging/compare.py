@@ -95,14 +95,16 @@ class Calls:
         it is another known mistake that shows there. Any other wrong number does, too, as one formula gives them all.
         Of tensors, what fits one call alone fits it by its sizes, if two other calls are wrong in ways that are none of
         those known.
-        The mistakes of kernels and of sessions are all made at times: with other blocks, or after other calls. Yet
-        against what says where no store writes speaks a result with more NaN. Mistakes of one message are one, which
-        may show in several ways: with other blocks of tokens, say. With a `key` only that entry of each result counts.
+        The mistakes of kernels, but for those `apart`, and of sessions are all made at times: with other blocks, or
+        after other calls. Yet against what says where no store writes speaks a result with more NaN. Mistakes of one
+        message are one, which may show in several ways: with other blocks of tokens, say. With a `key` only that entry
+        of each result counts.
         """
         known = mistake.message, key
         if known not in self._fits:
             alike = [each for each in self._exercise.mistakes if each.message == mistake.message and each != mistake]
-            at_times = mistake.at_times or self._exercise.kernel or self._exercise.driver == "session"
+            with_blocks = self._exercise.kernel and not mistake.apart
+            at_times = mistake.at_times or with_blocks or self._exercise.driver == "session"
             unlike = self._has_more_nan([mistake, *alike])
             self._fits[known] = -1 if unlike else max(self._fit([mistake, *alike], key), 0 if at_times else -1)
         return self._fits[known]
@@ -170,12 +172,14 @@ class Calls:
     def _is_of_something_else(self, n: int, mistakes: Sequence[Mistake], key: str | None) -> bool:
         """Return whether call `n` is wrong in a way that no other mistake explains, where these do not show.
 
-        Numbers are, where these show, too.
+        Numbers are, where these show, too, and so is what tells against a mistake `apart`.
         """
         arguments, result = self._given[n]
         expected = self._exercise.oracle(**upcast(arguments))
-        if tensors_in(expected) and not all(
-            self._alike(arguments, each.oracle(**upcast(arguments)), expected, key) for each in mistakes
+        if (
+            tensors_in(expected)
+            and not mistakes[0].apart
+            and not all(self._alike(arguments, each.oracle(**upcast(arguments)), expected, key) for each in mistakes)
         ):
             return False
         others = (each.oracle(**upcast(arguments)) for each in self._exercise.mistakes)

@@ -44,7 +44,8 @@ class Mistake:
 
     NaN of the oracle is NaN that a kernel computes; `unwritten` says that it stands for what no store writes, or for
     what a mask leaves out of a load. `at_times` says that it may be made in some calls only: the others, right or wrong
-    in another way, do not speak against it.
+    in another way, do not speak against it. `apart` says that it shows in cases made for it, where other mistakes look
+    alike: a wrong result elsewhere that no mistake explains speaks against it, in a kernel too.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Mistake:
     oracle: Callable[..., Any]
     unwritten: bool = False
     at_times: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True)

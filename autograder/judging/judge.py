@@ -48,13 +48,17 @@ OF_ITS_OWN = "{} is returned as a tensor of its own: write into the one that is 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a case was not passed. `unexplained` says that numbers are wrong, and not why."""
+    """Why a case was not passed. `unexplained` says that numbers are wrong, and not why.
+
+    `constant` says that each tensor holds one value throughout, which many mistakes give.
+    """
 
     outcome: Outcome
     reason: str
     mistake: str | None = None
     case: str = ""
     unexplained: bool = False
+    constant: bool = False
 
 
 Messages = dict[int, dict[str, Any]]  # by number of the case
@@ -277,7 +281,9 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any], calls: Ca
     if "has NaN in" in found.plain and not exercise.kernel and not found.mistake:
         return Failure(Outcome.WRONG, f"{one_line(found.reason, 1000)}: {_nan_from(case)}", case=str(case))
     if not exercise.kernel or not strange or (found.mistake and not made):
-        return Failure(Outcome.WRONG, one_line(found.reason, 1000), found.mistake, str(case), found.unexplained)
+        constant = _is_constant(message.get("result"))
+        reason = one_line(found.reason, 1000)
+        return Failure(Outcome.WRONG, reason, found.mistake, str(case), found.unexplained, constant)
     reason = f"{one_line(found.plain, 1000)}: {one_line(_source_of(exercise, case, message, found), 500)}"
     return Failure(Outcome.WRONG, reason, case=str(case))
 
@@ -286,6 +292,12 @@ def _of_methods(case: Case, part: str) -> str:
     """Return what to call an argument in a part of a session: "init" or "steps"."""
     methods = dict.fromkeys(method for method, given in case.arguments["steps"] if given)
     return f"an argument of {'__init__' if part == 'init' else ' or '.join(methods)}"
+
+
+def _is_constant(result: Any) -> bool:
+    """Return whether all tensors hold one value throughout: 0, NaN or infinity, say."""
+    tensors = tensors_in(result)
+    return bool(tensors) and all(len(each.nan_to_num().unique()) < 2 for each in tensors)
 
 
 def _wanted(exercise: Exercise, case: Case, found: str) -> str:
@@ -414,13 +426,14 @@ def _read_error(exercise: Exercise, error: Any, refuses: bool = False) -> Failur
 def telling(exercise: Exercise, failures: Mapping[int, Failure]) -> int:
     """Return the number of the case whose failure tells most: the first, or the first that explains its numbers.
 
-    A mistake that is made at times explains its own case alone.
+    A mistake that is made at times explains its own case alone, and so does one that is told by a constant.
     """
     first = min(failures)
     if not failures[first].unexplained:
         return first
     always = {each.name for each in exercise.mistakes if not each.at_times}
-    return min((n for n, failure in failures.items() if failure.mistake in always), default=first)
+    telling = (n for n, failure in failures.items() if failure.mistake in always and not failure.constant)
+    return min(telling, default=first)
 
 
 def verdict_from(

@@ -9,6 +9,7 @@ from autograder.text import one_line
 
 AT_THE_LIMIT = 1.15  # times what a copy of the compulsory bytes takes
 MUCH = 0.2  # of the time
+MOST_WARPS = 32  # of a program: 1024 threads
 WIDEST = 16  # bytes that a thread loads at once
 AGAIN = 1.5  # times as many bytes loaded as there are distinct ones: some are loaded again
 TILES = 4  # the same: they are loaded again and again
@@ -75,7 +76,8 @@ def _of_launch(row: Mapping[str, Any], speed: Mapping[str, Any], moved: float) -
     name, took = row.get("next") or ("", 0.0)
     beside = f"; after that, {BY_BOUND[name]}" if bound == "DRAM" and took > BESIDE * row["us"] else ""
     if row.get("spill_bytes"):
-        return "registers spill to memory: take smaller blocks, or more warps for one"
+        more = "" if row.get("warps") == MOST_WARPS else ", or more warps for one"
+        return f"registers spill to memory: take smaller blocks{more}"
     if programs and programs < FEW * units:
         idle = f"{programs} programs run on {units} multiprocessors, and the others idle"
         return f"{idle}: divide the work further, where the task leaves it to you"

@@ -109,6 +109,7 @@ class Modelled(Timed):
                     "next": [beside, round(others[beside] * 1e6, 3)] if beside else None,
                     "multiprocessors": DEVICES[self.device].sms,
                     "programs": counts["programs"],
+                    "warps": compiled["warps"],
                     "distinct_bytes": distinct,
                     "issued_bytes": max(issued, distinct),  # both are estimates where lengths differ
                     "distinct_loaded_bytes": sum(marks.get("read", 0) for marks in moved),

@@ -797,6 +797,17 @@ ABSORB_COSTS = Exercise(
             "are expanded at every step",
             lambda **a: _only(naive_flops=_cost_stages(**a)[1].flops + _weight_flops(a, a["S"])),
         ),
+        *(
+            Mistake(
+                "expansion of one token",
+                f"naive_flops counts the stage expand for {what}: each of the B·T tokens of the cache is expanded",
+                lambda tokens=tokens, **a: _only(
+                    naive_flops=_cost_stages(**a)[1].flops + _weight_flops(a, tokens(a)) / a["B"]
+                ),
+            )
+            for what, tokens in (("one token", lambda a: 1), ("one sequence", lambda a: a["T"]))
+        ),
+        Mistake("one sequence", "the batch is left out: count all B sequences", lambda **a: _costs(**a | dict(B=1))),
         Mistake(
             "RoPE part expanded",
             "naive_flops multiplies k_rope by weights, too, in the stage expand: it is copied to every head, and W_UK "

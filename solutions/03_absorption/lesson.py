@@ -228,7 +228,7 @@ def absorb_query(q_nope, w_uk):
     q_nope: [B, S, H, Dn] float32; w_uk: [H, Dn, R] float32.
     Returns q_latent: [B, S, H, R] float32.
 
-    Trap: `q_nope @ w_uk` runs where S equals H, and multiplies query s by the weight of head s.
+    Trap: `q_nope @ w_uk` runs where S equals H or is 1, and multiplies query s by the weight of head s, or by all.
     """
     ### BEGIN SOLUTION
     return torch.einsum("bshd,hdr->bshr", q_nope, w_uk)
@@ -375,10 +375,10 @@ check("absorb_output")
 # not depend on your own.
 #
 # Limit: 256 MiB. One hidden case has 4,300 tokens or more, H = 64 and Dn = 256: its expanded keys alone would take
-# 4,300 × 64 × 256 × 4 bytes = 269 MiB. The absorbed form needs a few. The judge also counts the FLOPs of
-# your products and the bytes that your operations write: at most twice the FLOPs of the absorbed form, and 16 times
-# the bytes of its tensors. So expanding one head after the other does not pass either, nor does copying the latent for
-# every head.
+# 4,300 × 64 × 256 × 4 bytes = 269 MiB. The absorbed form needs a few MiB beside its arguments. The judge also counts
+# the FLOPs of your products and the bytes that your operations write: at most twice the FLOPs of the absorbed form, and
+# 16 times the bytes of its tensors. So expanding one head after the other does not pass either, nor does copying the
+# latent for every head.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -471,6 +471,16 @@ def latent_attention(q_latent, q_rope, c_kv, k_rope, scale):
         {"cache + weights + 2 * expanded": "cache + weights + 2 * B * T * (H * (Dn + Dv) + Dr)"},
         "each of the H heads holds a copy",
     ),
+    *(
+        slip(f"yola{n}", about, "absorb_costs", changes, words)
+        for n, (about, changes, words) in enumerate(
+            (
+                ("expands one token", {"naive_macs = B * T *": "naive_macs ="}, "the stage expand for one token"),
+                ("expands one sequence", {"naive_macs = B * T *": "naive_macs = T *"}, "expand for one sequence"),
+                ("one sequence", {"    weights = H": "    B = 1\n    weights = H"}, "count all B sequences"),
+            )
+        )
+    ),
     slip(
         "zack",
         "c_kv as key and as value",

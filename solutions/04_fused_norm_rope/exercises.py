@@ -390,6 +390,13 @@ RMS = Exercise(
             "eps is added to the sum of the squares, expected to their mean: tl.sum(x * x) / D + eps",
             lambda x, weight, eps=EPS: _norm(x, weight, eps / len(weight)),
         ),
+        Mistake(
+            "not squared",
+            "the row itself is summed, expected its squares: tl.sum(x * x)",
+            lambda x, weight, eps=EPS: (
+                x[:, : len(weight)] / (x[:, : len(weight)].mean(-1, keepdim=True) + eps).sqrt() * weight
+            ),
+        ),
         _norm_slips["mean subtracted"],
         _norm_slips["no weight"],
         Mistake(
@@ -475,6 +482,15 @@ def _angle_by_division(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return rotated(x.flatten(0, 1)[None], cos[position], sin[position]).view(x.shape)
 
 
+def _angle_by_sequence(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The position taken as the token's number over S; NaN where the tables have no such row."""
+    B, S, _, _ = x.shape
+    if B > S:
+        return x * torch.nan
+    position = torch.arange(B * S) // S
+    return rotated(x.flatten(0, 1)[None], cos[position], sin[position]).view(x.shape)
+
+
 def _angle_beside(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The angle of pair p at position s read at element s + p of the tables."""
     at = torch.arange(len(cos))[:, None] + torch.arange(cos.shape[1])
@@ -516,20 +532,20 @@ ROPE = Exercise(
                 dict(B=2, S=3, H=3, Dr=8, first=2),
                 dict(B=2, S=4, H=5, Dr=12, first=3),
                 dict(B=1, S=4, H=70, Dr=6, first=100),
-                dict(B=2, S=2, H=130, Dr=64, first=9),
+                dict(B=2, S=3, H=130, Dr=64, first=9),
                 dict(B=2, S=3, H=2, Dr=128, first=7),
             ],
             hidden=lambda r: [
                 dict(B=r.randint(2, 3), S=4, H=4, Dr=8, first=r.randint(0, 50)),
-                dict(B=2, S=r.randint(2, 4), H=r.randint(1, 6), Dr=2 * r.randint(2, 20), first=r.randint(0, 99999)),
+                dict(B=2, S=r.randint(3, 4), H=r.randint(1, 6), Dr=2 * r.randint(2, 20), first=r.randint(0, 99999)),
                 dict(B=3, S=2, H=r.choice([63, 130]), Dr=64, first=7),
-                dict(B=2, S=2, H=3, Dr=2 * r.randint(50, 64), first=7),
+                dict(B=2, S=3, H=3, Dr=2 * r.randint(50, 64), first=7),
             ],
         ),
         Part(
             "float16 and bfloat16",
             1,
-            visible=[dict(B=2, S=2, H=5, Dr=12, first=40, dtype=each) for each in (HALF, BF16)],
+            visible=[dict(B=2, S=3, H=5, Dr=12, first=40, dtype=each) for each in (HALF, BF16)],
             hidden=lambda r: [dict(B=1, S=3, H=r.randint(3, 9), Dr=64, first=r.randint(0, 9999), dtype=HALF)],
         ),
     ),
@@ -547,6 +563,11 @@ ROPE = Exercise(
             "angle by division",
             "token b·S + s turns by the angle of row (b·S + s) // B: its position is its number modulo S, s",
             _angle_by_division,
+        ),
+        Mistake(
+            "angle by sequence",
+            "token b·S + s turns by the angle of row (b·S + s) // S, and not of s, its number modulo S",
+            _angle_by_sequence,
         ),
         Mistake(
             "angle one element on",

@@ -394,9 +394,19 @@ def rope_query_key(q_rope, k_rope, cos, sin):
             (
                 ("no root", {"tl.rsqrt(tl": "1 / (tl"}, "expected its square root", 0),
                 ("Gemma's weight", {"rstd * weight": "rstd * (1 + weight)"}, "multiplied by 1 + weight", 0),
+                ("no square", {"tl.sum(x * x)": "tl.sum(x)"}, "expected its squares", 0),
                 ("no row", {"x_ptr + row * W": "x_ptr"}, "every program reads row 0", 0),
             )
         )
+    ),
+    slip(
+        "egil",
+        "a sequence for a position",
+        "apply_rope",
+        {"(token % S) * P": "(token // S % S) * P"},
+        "and not of s, its number modulo S",
+        1,
+        not_right,
     ),
     slip("egon", "sqrt for rsqrt", "rms_norm", {"tl.rsqrt": "tl.sqrt"}, "rsqrt is 1 / sqrt", told=not_right),
     slip("finn", "an eps of his own", "rms_norm", {"+ eps": "+ 1e-6"}, "take the argument", 3, told=not_right),

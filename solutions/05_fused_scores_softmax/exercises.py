@@ -193,19 +193,18 @@ def _matmul(x: Tensor, y: Tensor, scale: float) -> Tensor:
     return torch.einsum("mk,nk->mn", x, y) * scale
 
 
+def _unscaled(x: Tensor, y: Tensor, scale: float) -> Tensor:
+    return _matmul(x, y, 1.0)
+
+
 def _transposed(x: Tensor, y: Tensor, scale: float) -> Tensor:
     """What reaches [M, N] when each tile is stored as one of [N, M]."""
     return _matmul(y, x, scale).reshape(len(x), len(y))
 
 
-def _overflowing(oracle: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _overflowing(oracle: Callable[..., Tensor], sums: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return the oracle with infinity where the sums exceed float16."""
-
-    def half(*args: Any, **arguments: Any) -> Tensor:
-        scaled = oracle(*args, **arguments)
-        return torch.full_like(scaled, math.inf)
-
-    return half
+    return lambda **given: oracle(**given).masked_fill(sums(**given).abs() > 65504, math.inf)
 
 
 def _cut(x: Tensor) -> Tensor:
@@ -221,6 +220,19 @@ def _first_block(block: int) -> Callable[..., Tensor]:
 def _doubled(turns: Tensor) -> Tensor:
     """Return how often a column counts, by its turn, where each turn adds the accumulator once more."""
     return 2.0 ** (turns.max() - turns)
+
+
+def _first_turn(block: int) -> Callable[..., Tensor]:
+    return lambda x, y, scale: _matmul(x[:, :block], y[:, :block], scale)
+
+
+def _first_turns(block: int) -> Callable[..., Tensor]:
+    """Return the oracle whose two products have their first `block` columns alone."""
+    return lambda Dn, q_rope, **given: _right_scores(
+        q_rope=q_rope[..., :block],
+        **{name: each[..., :block] for name, each in given.items()},
+        Dn=Dn + q_rope.shape[-1] - q_rope[..., :block].shape[-1],  # the scale is the whole width's
+    )
 
 
 def _scaled_in_turns(block: int) -> Callable[..., Tensor]:
@@ -245,6 +257,17 @@ def _scores_added_twice(block: int) -> Callable[..., Tensor]:
         return _right_scores(q_latent * counts[0], q_rope * counts[1], **given)
 
     return oracle
+
+
+def _one_turn(oracle: Callable[[int], Callable[..., Tensor]]) -> tuple[Mistake, ...]:
+    return tuple(
+        Mistake(
+            "first turn alone",
+            "only the first block of columns is multiplied: the loop takes turns up to the whole width",
+            oracle(block),
+        )
+        for block in (16, 32, 64, 128)
+    )
 
 
 def _twice(oracle: Callable[[int], Callable[..., Tensor]]) -> tuple[Mistake, ...]:
@@ -315,7 +338,7 @@ MATMUL = Exercise(
     oracle=_matmul,
     like=("x",),
     mistakes=(
-        Mistake("no scale", "the result is not multiplied by scale", lambda x, y, scale: _matmul(x, y, 1.0)),
+        Mistake("no scale", "the result is not multiplied by scale", _unscaled),
         Mistake(
             "y not turned",
             "y is read as if its rows were columns: number k of row n of y lies at n·K + k",
@@ -337,6 +360,7 @@ MATMUL = Exercise(
             lambda x, y, scale: _matmul(x[:, 64:], y[:, 64:], scale) if x.shape[1] > 64 else _matmul(x, y, scale),
         ),
         *_twice(_added_twice),
+        *_one_turn(_first_turn),
         *(
             Mistake(
                 "scaled in every turn",
@@ -347,7 +371,7 @@ MATMUL = Exercise(
         ),
         *FIRST_BLOCK,
         Mistake("TF32", IN_TF32, lambda x, y, scale: _matmul(_cut(x), _cut(y), scale)),
-        Mistake("float16 accumulator", FLOAT16_SUM, _overflowing(_matmul)),
+        Mistake("float16 accumulator", FLOAT16_SUM, _overflowing(_matmul, _unscaled), apart=True),
     ),
     kernel=True,
     launches=1,
@@ -417,6 +441,16 @@ _right_scores = _scores()
 def _first_cache(*names: str) -> Callable[..., Tensor]:
     """Return an oracle in which every sequence meets these tensors of sequence 0."""
     return lambda **given: _right_scores(**given | {name: given[name][:1].expand_as(given[name]) for name in names})
+
+
+def _narrow(q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, Dn: int) -> Tensor:
+    """The latents of a sequence read as rows that are as wide as those of the RoPE parts; NaN where these are wider."""
+    Dr = q_rope.shape[-1]
+    if Dr > c_kv.shape[-1]:
+        return _right_scores(q_latent * math.nan, q_rope, c_kv, k_rope, Dn)
+    given = (each.flatten(1)[:, : math.prod(each.shape[1:-1]) * Dr] for each in (q_latent, c_kv))
+    q_latent, c_kv = (each.reshape(*like.shape[:-1], Dr) for each, like in zip(given, (q_latent, c_kv), strict=True))
+    return _right_scores(q_latent, q_rope, c_kv, k_rope, Dn)
 
 
 def _rows_by_head(q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, Dn: int) -> Tensor:
@@ -537,13 +571,15 @@ SCORE = Exercise(
             )
         ),
         *_twice(_scores_added_twice),
+        *_one_turn(_first_turns),
+        Mistake("latents Dr wide", "the first product takes rows Dr wide: latents have R columns", _narrow),
         Mistake(
             "rows by head",
             "the rows are stored head by head: row s·H + h of a sequence belongs to query s, head h",
             _rows_by_head,
         ),
         Mistake("TF32", IN_TF32, lambda Dn, **tensors: _right_scores(*map(_cut, tensors.values()), Dn)),
-        Mistake("float16 accumulator", FLOAT16_SUM, _overflowing(_right_scores)),
+        Mistake("float16 accumulator", FLOAT16_SUM, _overflowing(_right_scores, _scores(_one)), apart=True),
     ),
     kernel=True,
     speed=Speed(
@@ -620,10 +656,17 @@ def _block_counted(scores: Tensor, seq_lens: Tensor) -> Tensor:
     return torch.nn.functional.pad(scores, (0, block - T)).softmax(-1)[..., :T]
 
 
-def _no_maximum(scores: Tensor, seq_lens: Tensor) -> Tensor:
-    seen = _seen(scores.shape[-1], _limits(seq_lens, scores.shape[1]))
-    powers = scores.float().exp().where(seen, 0.0)
-    return powers / powers.sum(-1, keepdim=True)
+def _no_maximum(low: float, empty: float) -> Callable[..., Tensor]:
+    """Return an oracle of powers of float32: `low` where all of a row are 0, `empty` where it sees nothing."""
+
+    def oracle(scores: Tensor, seq_lens: Tensor) -> Tensor:
+        seen = _seen(scores.shape[-1], _limits(seq_lens, scores.shape[1]))
+        powers = scores.float().exp().where(seen, 0.0)
+        total = powers.sum(-1, keepdim=True)
+        weights = (powers / total).masked_fill(total == 0, low)
+        return weights.masked_fill(~seen.any(-1, keepdim=True), empty)
+
+    return oracle
 
 
 def _maximum_from_0(value: float) -> Callable[..., Tensor]:
@@ -672,6 +715,24 @@ def _top_left(scores: Tensor, seq_lens: Tensor) -> Tensor:
     return _weights(scores, torch.minimum(torch.arange(1, scores.shape[1] + 1), seq_lens[:, None].long()))
 
 
+def _less_s(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    return _weights(scores, seq_lens[:, None].long() - torch.arange(scores.shape[1]))
+
+
+def _logarithms(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    seen = _seen(scores.shape[-1], _limits(seq_lens, scores.shape[1]))
+    hidden = scores.masked_fill(~seen, -math.inf)
+    return (hidden - hidden.logsumexp(-1, keepdim=True)).where(seen, -math.inf)
+
+
+def _sum_unshifted(scores: Tensor, seq_lens: Tensor) -> Tensor:
+    """Powers relative to the row's maximum, over a sum of those that are not, where float32 holds it."""
+    seen = _seen(scores.shape[-1], _limits(seq_lens, scores.shape[1]))
+    hidden = scores.float().masked_fill(~seen, -math.inf)
+    m_i, l_i = hidden.amax(-1, keepdim=True), hidden.exp().sum(-1, keepdim=True)
+    return ((hidden - m_i).exp() / l_i).where(l_i.isfinite() & (l_i > 0), _softmax(scores, seq_lens).float())
+
+
 def _query_of_the_row(scores: Tensor, seq_lens: Tensor) -> Tensor:
     """Row n of a sequence sees what query n % S sees, as if the heads came before the queries."""
     (B, S, H, T), limits = scores.shape, _limits(seq_lens, scores.shape[1])
@@ -685,7 +746,9 @@ def _undivided(shifted: bool) -> Callable[..., Tensor]:
         weights = _softmax(scores, seq_lens)
         if shifted:
             return weights / weights.amax(-1, keepdim=True).clamp(min=1e-300)
-        return scores.exp().where(_seen(scores.shape[-1], _limits(seq_lens, scores.shape[1])), 0.0)
+        seen = _seen(scores.shape[-1], _limits(seq_lens, scores.shape[1]))
+        low = scores.masked_fill(~seen, -math.inf).amax(-1, keepdim=True) < UNDERFLOW
+        return weights.where(low, scores.exp().where(seen, 0.0))  # zeros have many causes
 
     return oracle
 
@@ -726,6 +789,7 @@ FROM_0 = tuple(
         "maximum from 0",
         "rows whose scores are all far below 0 get no weights: a maximum that begins at 0 is not theirs, begin at -inf",
         _maximum_from_0(value),
+        apart=True,
     )
     for value in (0.0, math.nan)
 )
@@ -750,6 +814,11 @@ MASKS = (
         "query s sees s + 1 positions: the S queries are the last of the sequence, so it is seq_lens[b] − (S−1−s)",
         _top_left,
     ),
+    Mistake(
+        "less s",
+        "query s sees seq_lens[b] − s positions: the last query sees all, so it is seq_lens[b] − (S−1−s)",
+        _less_s,
+    ),
 )
 SUMS = (
     *(
@@ -761,6 +830,21 @@ SUMS = (
         "the weights are powers of 2: take tl.exp, or multiply the scores by log2(e) for tl.exp2",
         lambda scores, seq_lens: _softmax(scores * math.log(2), seq_lens),
     ),
+    Mistake("logarithms", "these are the logarithms of the weights: take tl.exp of them", _logarithms),
+    Mistake(
+        "sum without the maximum",
+        "the sum is that of exp(x), and the powers are exp(x − maximum): subtract the maximum in the sum, too",
+        _sum_unshifted,
+    ),
+)
+NO_MAXIMUM = tuple(
+    Mistake(
+        "no maximum",
+        "exp of the scores overflows, or is 0 throughout a row: subtract the row's maximum first",
+        _no_maximum(*values),
+        apart=True,
+    )
+    for values in ((0.0, 0.0), (math.nan, 0.0), (math.nan, math.nan))
 )
 
 SOFTMAX = Exercise(
@@ -839,6 +923,7 @@ SOFTMAX = Exercise(
             _over_heads,
         ),
         Mistake("block counted", COUNTED, _block_counted),
+        *NO_MAXIMUM,
         *FROM_0,
         Mistake(
             "mask added",
@@ -846,7 +931,6 @@ SOFTMAX = Exercise(
             "by the mask of the load",
             _mask_added,
         ),
-        Mistake("no maximum", "exp overflows: subtract the row's maximum first", _no_maximum),
         LENGTHS_IGNORED,
         LENGTH_OF_0,
         Mistake("mask after the maximum", LATE_MASK, _late_mask),
@@ -946,6 +1030,22 @@ def _zeros_counted(to: str, written: bool) -> Callable[..., Tensor]:
     return oracle
 
 
+def _masked_by_T(written: bool) -> Callable[..., Tensor]:
+    """Return an oracle whose blocks up to the last one that is seen count all of their positions.
+
+    Those that are not seen have a weight where they are `written`.
+    """
+
+    def oracle(scores: Tensor, seq_lens: Tensor) -> Tensor:
+        T, limits = scores.shape[-1], _limits(seq_lens, scores.shape[1])
+        counted = _seen(T, (-(-limits.clamp(min=0) // LONG_BLOCK) * LONG_BLOCK).clamp(max=T))
+        lse = scores.masked_fill(~counted, -math.inf).logsumexp(-1, keepdim=True)
+        lse = lse.where((limits > 0)[:, :, None, None], 0.0)
+        return (scores - lse).exp().where(_seen(T, limits) | written, 0.0)
+
+    return oracle
+
+
 def _without_tail(scores: Tensor, seq_lens: Tensor) -> Tensor:
     """Maximum and sum of whole blocks, weights of all that is seen."""
     limits = _limits(seq_lens, scores.shape[1])
@@ -985,6 +1085,7 @@ LONG = Exercise(
                 dict(lens=(5000, 40), S=2, H=2, T=5000, poison=math.nan),
                 dict(lens=(13000,), S=1, H=1, T=13000),
                 dict(lens=(70000,), S=1, H=1, T=70000),
+                dict(lens=((1 << 20) + 9,), S=1, H=1, T=(1 << 20) + 9),  # no block is as long
             ],
             hidden=lambda r: [
                 dict(lens=(r.randint(0, 2), r.randint(4096, 4100)), S=3, H=1, T=r.randint(4101, 9000), poison=math.nan),
@@ -1057,7 +1158,16 @@ LONG = Exercise(
             "scores behind the last whole block are left out of the sum: the loop needs a turn for the tail, masked",
             _without_tail,
         ),
+        *NO_MAXIMUM,
         *FROM_0,
+        *(
+            Mistake(
+                "mask of T",
+                "maximum and sum take in positions that are not seen: the mask of the loads is offs_n < seen",
+                _masked_by_T(written),
+            )
+            for written in (True, False)
+        ),
         Mistake("NaN rows", NOTHING_SEEN, _empty_rows(lambda T: math.nan)),
     ),
     kernel=True,

@@ -258,13 +258,14 @@ else:
 #
 # **float32 operands.** A GPU multiplies them in TF32, which has 10 bits of mantissa, unless it is told
 # `tl.dot(x, y, acc, input_precision="ieee")`. The other bits are cut off, and an operand is off by up to 1/1024 of
-# itself. The emulator does the same. For operands of 16 bits the option changes nothing. So write it.
+# itself. The emulator does the same. For operands of 16 bits the option changes nothing. So write it. (Triton makes a
+# `tl.dot` in TF32 of the `tl.sum` of a product of two blocks, too.)
 #
 # **Loading ahead.** While the matrix units compute one turn, the next turns can be on their way. With `num_stages=3` at
 # the launch, up to three turns lie in **shared memory** at a time. For tiles of 128 × 128 and turns of 64 columns that
 # is 3 · (128 · 64 + 64 · 128) · 2 bytes, 96 KiB. A program on an H100 can have 227 KiB, on a T4 64 KiB. Tiles of
 # 16 × 64 took {{one_stage_us}} µs on an H100 with one stage, and {{three_stages_us}} µs with three. (The grader's model
-# shows that difference, and hardly one for tiles of 128 × 128.)
+# shows half of that difference, and hardly one for tiles of 128 × 128.)
 #
 # ## Exercise: scaled_matmul
 #
@@ -574,7 +575,7 @@ print("the same, less maximum:", (p / p.sum()).tolist())
 # **The mask** comes first. A position that is not seen must touch neither the maximum nor the sum. What is stored there
 # is left over from somebody else: it can be huge, and it can be NaN. Loaded with `other=float("-inf")` all is well at
 # once: −∞ is the maximum of no row that sees anything, and its exponential is 0. That holds for the places between T
-# and the block, too. 0 in place of −∞ is wrong, as $e^0 = 1$.
+# and the block, too. 0 in place of −∞ is wrong: it may become the maximum, and adds $e^{0 - m}$ to the sum.
 #
 # **A row that sees nothing** has the maximum −∞, and −∞ − (−∞) is NaN. Its weights shall be zeros.
 #
@@ -737,7 +738,7 @@ print(f"{row.max():31.3f} {'':8} {(row - row.max()).exp().sum():12.4f}   by defi
 # </details>
 
 # %% solution="long_softmax"
-LONG_BLOCK = 4096  # leave as it is
+LONG_BLOCK = 4096  # leave as it is: smaller blocks take the emulator too long
 
 
 @triton.jit
@@ -968,7 +969,7 @@ print(f"relative difference from the expanded form: {((got - expected).norm() / 
 # {{hosts}}
 #
 # In a graph all gain more than the sum at every length{{!at_every_length}}. Started from Python, all fusions beat
-# the baseline only at 1024 and 4096 tokens{{!two_faster}}, at 1024 by {{from_python}} where the graph has
+# the baseline from 1024 tokens on{{!from_1024_faster}}, at 1024 by {{from_python}} where the graph has
 # {{in_a_graph}}. With 512 tokens, and in a decode step, the device is done before Python has started the next
 # kernel: a pass takes as long as the host{{!as_the_host}}, and starting a kernel of Triton's takes Python longer
 # than starting one of PyTorch's own{{!triton_starts_slower}}. With 1024 tokens the eager layer keeps the device

@@ -405,7 +405,7 @@ HINTS = (
         r"simultaneous multiple comparison",
         "put each comparison into parentheses and join them by &, which binds more tightly: (0 <= x) & (x < n)",
     ),
-    (r"num_warps must be a power of 2", "1, 2, 4, 8, 16 or 32: max(1, n) where n may come to 0"),
+    (r"num_warps must be a power of 2", "1, 2, 4, 8, 16 or 32"),
     (r"must be a power of 2", "triton.next_power_of_2(n) is the next one"),
     (
         r"(?<!between them)(?<!in the loop): nothing says which comes first",

@@ -275,9 +275,16 @@ def check_option(name: str, value: Any) -> None:
         raise TypeError(f"{name} is {value!r}: give a whole number ({how})")
     most = LARGEST[name]
     if name == "num_warps" and value not in (1 << n for n in range(most.bit_length())):
-        raise ValueError(f"num_warps is {value}, expected 1, 2, 4, 8, 16 or 32: max(1, n) where n may come to 0")
+        raise ValueError(f"num_warps is {value}, expected 1, 2, 4, 8, 16 or 32{_kept_within(value, most)}")
     if not 1 <= value <= most:
-        raise ValueError(f"{name} is {value}, expected 1 to {most}: max(1, n) where n may come to 0")
+        raise ValueError(f"{name} is {value}, expected 1 to {most}{_kept_within(value, most)}")
+
+
+def _kept_within(value: int, most: int) -> str:
+    """Return what keeps a number from 1 to `most`, where it is not."""
+    if value < 1:
+        return ": max(1, n) where n may come to 0"
+    return f": min({most}, n) where n may be larger" if value > most else ""
 
 
 def _warn(message: str) -> None:

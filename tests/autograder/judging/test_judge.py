@@ -99,6 +99,14 @@ def test_what_no_prediction_is_made_of_is_named_with_what_is_expected(box, predi
     assert said.startswith(f"{says}, expected a dict with the keys n, half and a number in each"), said
 
 
+def test_what_a_constant_tells_is_no_headline_over_numbers_that_nothing_explains():
+    named = judge.Failure(Outcome.WRONG, "the sums overflow", "overflow", "n=2", constant=True)
+    wrong = judge.Failure(Outcome.WRONG, "a relative error", case="n=1", unexplained=True)
+    exercise = dataclasses.replace(DOUBLE, mistakes=(Mistake("overflow", "the sums overflow", lambda x: x),))
+    assert judge.telling(exercise, {0: wrong, 1: named}) == 0
+    assert judge.telling(exercise, {0: wrong, 1: dataclasses.replace(named, constant=False)}) == 1
+
+
 def test_the_first_failure_that_says_why_is_told_before_wrong_numbers():
     wrong = judge.Failure(Outcome.WRONG, "a relative error", case="n=1", unexplained=True)
     named = judge.Failure(Outcome.WRONG, "halved", "half", "n=2")

@@ -69,6 +69,11 @@ def test_a_pass_of_torch_is_named_with_its_line():
     assert text == "torch's to_copy in line 12 (`x = x.float()`) takes 60 of 100 µs: do it in the kernel"
 
 
+def test_more_warps_are_no_advice_where_there_are_none():
+    assert "or more warps" in said(bound="L2", spill_bytes=64, warps=16)
+    assert "or more warps" not in said(bound="L2", spill_bytes=64, warps=32)
+
+
 @pytest.mark.parametrize(("count", "expected"), [(1, "one launch is the least"), (3, "make them fewer")])
 def test_only_launches_beyond_the_first_can_be_saved(count, expected):
     rows = [{"step": f"k{n}", "us": 3.0, "bound": "waiting"} for n in range(count)]
