@@ -550,9 +550,9 @@ def test_it_is_named(attempted, monkeypatch, capsys):
 
 
 def test_no_wrong_break_even_is_taken_for_another_mistake(monkeypatch, capsys):
-    """2R without its 2 is none of the known mistakes."""
+    """2R without its 2, and 2R less Dr, are told as what they are."""
     monkeypatch.setenv("MLA_COURSE", str(COURSE.root))
-    with pytest.raises(CheckFailed, match="not the right number"):
+    with pytest.raises(CheckFailed, match="2R together"):
         attempt("break_even_queries", [("2 * R", "R")])
     assert "wrong sign" not in capsys.readouterr().out
     with pytest.raises(CheckFailed, match="so Dr cancels"):

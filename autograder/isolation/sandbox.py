@@ -37,6 +37,8 @@ IGNORED = shutil.ignore_patterns("__pycache__")
 SCRATCH = str(128 << 20)  # bytes that may be written to /tmp, and to /dev/shm
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
 TELLING = ("/proc/keys", "/proc/key-users", "/proc/kallsyms", "/proc/locks")  # for everybody to read
+# What of /proc is written to other than of one's own processes
+SETTINGS = tuple(f"/proc/{name}" for name in ("bus", "driver/nvidia", "fs", "irq", "pressure", "sys", "sysrq-trigger"))
 _OWN = re.compile(r"/proc/(\d+|sys/net)$")  # a sandbox has processes and a network of its own
 UNFILTERED = (
     "the kernel filters no system calls here: students' code can change the limits and the schedule of those after it, "
@@ -451,6 +453,8 @@ def _bubblewrap(stage: Path, environment: dict[str, str], hidden: Iterable[Path]
     for key, value in environment.items():
         command += ["--setenv", key, value]
     command += ["--proc", "/proc", "--dev", "/dev", "--size", SCRATCH, "--tmpfs", "/tmp"]
+    for path in filter(os.path.exists, SETTINGS if gpu else ()):
+        command += ["--ro-bind", path, path]
     for path in _of_the_machine():
         command += ["--ro-bind", "/dev/null", path]
     shown = [*SYSTEM, sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parent.parent), str(stage)]
@@ -465,7 +469,8 @@ def _bubblewrap(stage: Path, environment: dict[str, str], hidden: Iterable[Path]
     masks = _masks(shown, hidden)
     for path in sorted({*shown, *masks}, key=lambda path: path.count("/")):  # what lies deeper decides
         command += ["--tmpfs", path] if path in masks else ["--ro-bind-try", path, path]
-    for path in [*sorted(masks), "/proc", "/"]:  # the kernel's settings are root's, who may be the user outside
+    whole = [] if gpu else ["/proc"]  # CUDA does not start where it may not write there
+    for path in [*sorted(masks), *whole, "/"]:  # the kernel's settings are root's, who may be the user outside
         command += ["--remount-ro", path]
     return [*command, "--chdir", "/tmp", "--"]
 

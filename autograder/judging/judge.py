@@ -297,7 +297,7 @@ def _of_methods(case: Case, part: str) -> str:
 def _is_constant(result: Any) -> bool:
     """Return whether all tensors hold one value throughout: 0, NaN or infinity, say."""
     tensors = tensors_in(result)
-    return bool(tensors) and all(len(each.nan_to_num().unique()) < 2 for each in tensors)
+    return bool(tensors) and all(len(each.double().nan_to_num().unique()) < 2 for each in tensors)
 
 
 def _wanted(exercise: Exercise, case: Case, found: str) -> str:

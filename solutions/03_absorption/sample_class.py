@@ -646,6 +646,7 @@ def break_even_queries(T, Dn, Dr, Dv, R):
                     2,
                 ),
                 ("zeros for what is hidden", {"-math.inf": "0.0"}, "a weight like any other", 2),
+                ("lse of the weights", {LSE: f"    lse = {WEIGHTS}.sum(-1).log()\n"}, "taken of the weights", 0),
             )
         )
     ),

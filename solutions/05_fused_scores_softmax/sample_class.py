@@ -674,6 +674,15 @@ def masked_softmax(scores, seq_lens):
                     0,
                 ),
                 ("masked_softmax", "another sum", "tl.sum(p)", "tl.sum(tl.exp(x))", "and the powers are exp(x −", 0),
+                ("long_softmax", "from the left", "(S - 1 - s)", "s", "sees seq_lens[b] − s positions", 2),
+                (
+                    "long_softmax",
+                    "logarithms",
+                    "tl.exp(x - m_i) / l_i",
+                    "x - m_i - tl.log(l_i)",
+                    "the logarithms of the weights",
+                    0,
+                ),
                 ("long_softmax", "mask of T", "mask=offs_n < seen", "mask=offs_n < T", "the loads is offs_n < seen", 2),
                 (
                     "attention_score",

@@ -137,6 +137,25 @@ def test_a_compiler_outside_the_system_is_in_sight_where_a_gpu_measures_and_what
                 assert tell(fresh, source) == [True, True, False], name
 
 
+def test_where_a_gpu_measures_a_process_may_name_itself_as_cuda_does_and_change_no_setting():
+    """CUDA does not start where /proc is for reading alone, and root may be the user."""
+    if default_isolation() != "bubblewrap":
+        pytest.skip("bubblewrap does not work here")
+    source = """
+def spy():
+    def opens(path):
+        try: os.close(os.open(path, os.O_WRONLY))
+        except OSError: return False
+        return True
+    told = [p for p in os.listdir("/proc") if not p.isdigit() and p not in ("self", "thread-self", "net", "mounts")]
+    files = [f"/proc/{p}" for p in told if os.path.isfile(f"/proc/{p}")]
+    files += [f"{at}/{n}" for p in told for at, _, names in os.walk(f"/proc/{p}") for n in names]
+    return json.dumps([opens("/proc/self/comm"), len(files) > 500, [p for p in files if opens(p)]])
+"""
+    with Sandbox("bubblewrap", sandbox.Kind(gpu=True)) as fresh:
+        assert tell(fresh, source) == [True, True, []]
+
+
 def test_there_is_no_network(bubble):
     source = """
 def spy():
