@@ -51,7 +51,7 @@ def noise_for(exercise: Exercise, case: Case, seed: str, plain: bool = False) ->
     """Return arguments with the same integers and other data; where there is no data, other integers.
 
     The data are drawn as those of the case, so that what a program asks of them has the same answer nearly always; what
-    is not finite stays where it is. With `plain` they are normal noise, of which it has another one.
+    is not finite stays where it is. With `plain` they are normal noise instead, of which a program finds other answers.
     """
     generator = torch.Generator().manual_seed(_digest(seed, exercise.name, "noise"))
     if not any(map(is_data, tensors_in(case.arguments))):

@@ -94,11 +94,10 @@ class Calls:
         A right one does where the mistake gives another, and a wrong one where the mistake gives the right one, unless
         it is another known mistake that shows there. Any other wrong number does, too, as one formula gives them all.
         Of tensors, what fits one call alone fits it by its sizes, if two other calls are wrong in ways that are none of
-        those known.
-        The mistakes of kernels, but for those `apart`, and of sessions are all made at times: with other blocks, or
-        after other calls. Yet against what says where no store writes speaks a result with more NaN. Mistakes of one
-        message are one, which may show in several ways: with other blocks of tokens, say. With a `key` only that entry
-        of each result counts.
+        those known. The mistakes of kernels, but for those `apart`, and of sessions are all made at times: with other
+        blocks, or after other calls. Yet against what says where no store writes speaks a result with more NaN.
+        Mistakes of one message are one, which may show in several ways: with other blocks of tokens, say. With a `key`
+        only that entry of each result counts.
         """
         known = mistake.message, key
         if known not in self._fits:

@@ -118,7 +118,7 @@ class _Flow:
         self.changed: set[str] = set()
         self.untimed: str | None = None
         self._lost: set[int] = set()
-        self._given: set[int] = set()  # to launches, of what does not count
+        self._doubted: set[int] = set()  # given to launches that may write over what does not count
         self._reasons: list[str] = []
         self._reads: list[str] = []
 
@@ -137,7 +137,7 @@ class _Flow:
         self.given |= {view["storage"] for view in views.values()}
         self.left |= made
         self.empty -= made
-        new, self._given = strange - self._given, self._given | strange
+        new, self._doubted = strange - self._doubted, self._doubted | strange
         return {**event, "strange": sorted(new)} if new else event
 
     def operation(self, event: dict[str, Any]) -> dict[str, Any]:
@@ -166,9 +166,12 @@ class _Flow:
                 what = f"torch copies outside the kernels{where}: {COPIED}"
             self.holds.update(dict.fromkeys(targets, what))
             self._lost |= targets
+            self._doubted -= targets
             self.changed |= {self.storages[n]["input"] for n in targets if "input" in self.storages[n]}
         else:
             strange = next((each for each in held if each not in (PLAIN, DATA)), None)
+            if {self.holds[number] for number in reads - targets} - {PLAIN, DATA}:  # it moves more of that
+                self._doubted -= targets
             for number in targets:
                 self.holds[number] = strange or self._after(self.holds[number], held, event)
             self.left |= targets if looked_at & self.left else set()

@@ -16,11 +16,10 @@ WAIT = re.compile(r"\bWARPGROUP\.DEPBAR\.LE gsb0, (0x[0-9a-f]+)")
 REGISTERS = re.compile(r"\bUSETMAXREG\.\S+ (?:UP\d, )?(0x[0-9a-f]+)")
 COPY = re.compile(r"\bUTMALDG\b")
 BESIDE = {"exponentials": r"\bMUFU\.EX2\b", "copies": COPY.pattern, "spills": r"\b(LDL|STL)\b"}
-# Cycles until the result is there, at the least: less than Luo et al. (2024) measured on an H100 (shared memory 29, L1
-# cache 41, L2 263). A barrier's are those of benchmarks/model_corners_h100.json.
+# Cycles until the result is there: assumed, and low, as they bound a turn from below. None was measured here.
 LATENCY = {"LDG": 30, "LD": 30, "ATOM": 200, "ATOMG": 200, "LDS": 20, "LDSM": 20, "SHFL": 20, "MUFU": 10, "MEMBAR": 10}
 FAR, FAR_CYCLES = {"STRONG", "GPU", "SYS"}, 200  # what goes to the L2 cache
-BARRIER_CYCLES = 15
+BARRIER_CYCLES = 15  # of some 20 that one takes in benchmarks/model_corners_h100.json
 
 
 def product_loops(code: Sequence[str], labels: Mapping[str, int], controls: Sequence[int]) -> list[dict[str, Any]]:

@@ -57,6 +57,7 @@ STEPS = 4  # in how much programs do, from one to the next: where there are more
 ERRORS = 3  # standard errors of what programs write, which a sample that is not alike may be off by
 LEFT_OPEN = 0.01  # of what is written, at most
 MARKED = 4096  # bytes that show how much of what one launch wrote later ones write again
+DRAWN = 1 << 20  # numbers of which a storage is filled, again and again if it has more
 WINDOW = 256  # elements of a row that are compared together
 
 Given = tuple[str, Any]  # a kernel's parameter, and the view of a tensor or a number
@@ -173,7 +174,9 @@ class Storages:
     def doubt(self, numbers: Iterable[int]) -> None:
         """Say that nothing tells what these storages hold."""
         for number in numbers:
-            if 0 < self.sizes[number] <= Blanks.LARGEST:
+            if self.sizes[number] > Blanks.LARGEST:
+                self.taken.append("a kernel takes more than is looked after of what does not count")
+            elif self.sizes[number]:
                 self.written[number] = torch.zeros(self.sizes[number], dtype=torch.bool)
                 self.strange.add(number)
 
@@ -220,7 +223,9 @@ def poison(raw: np.ndarray, dtype: str | None, other: Undefined | None = None) -
     kind = NAMED[dtype]
     whole = torch.from_numpy(raw[: len(raw) // kind.itemsize * kind.itemsize]).view(kind)
     if other:
-        whole.copy_(other(whole.shape, kind))
+        some = other((min(len(whole), DRAWN),), kind)
+        for start in range(0, len(whole), DRAWN):
+            whole[start : start + DRAWN].copy_(some[: len(whole) - start])
     elif dtype != "i1" and not (kind.is_floating_point or kind.is_complex):
         whole.fill_(torch.iinfo(kind).max)
 
