@@ -30,6 +30,7 @@ import record
 from autograder.classroom.grader import Grader
 from autograder.course.course import find_course
 from autograder.course.sample import expected, hand_in, submissions
+from autograder.isolation.sandbox import default_isolation
 from autograder.judging.exercise import SPEED
 from autograder.kernels import measure
 from autograder.kernels.speed import judge_speed
@@ -44,8 +45,8 @@ def main(lessons: list[str], students: list[str], alone: bool) -> int:
     """Judge the classes; write the record. Return 1 if a verdict is not the expected one."""
     gpu = measure.available()
     name = f"judged_{record.gpu()}" if gpu else "judged"
-    path = record.FOLDER / f"{name}.json"
-    figures: dict[str, Any] = {"gpu": gpu, "lessons": recorded(json.loads(path.read_text())) if path.exists() else {}}
+    earlier = record.earlier(name)
+    figures: dict[str, Any] = {"gpu": gpu, "lessons": recorded(earlier) if earlier else {}}
     lessons = lessons or [each for each in COURSE.lesson_names() if any(e.speed for e in COURSE.exercises(each))]
     for lesson in lessons:
         started = time.perf_counter()
@@ -55,6 +56,7 @@ def main(lessons: list[str], students: list[str], alone: bool) -> int:
         surprises = [line for each in judged for line in compare(lesson, each, found)]
         figures["lessons"][lesson] = {
             **record.origin(PACKAGES),
+            "isolation": default_isolation(),
             "submissions": 0 if alone else len(found),
             "seconds": round(time.perf_counter() - started, 1),
             "not_as_expected": surprises,

@@ -258,8 +258,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="LESSON or EXERCISE")
     parser.add_argument("--most", type=int, help="mutants of an exercise")
     options = parser.parse_args()
-    path = record.FOLDER / "mutation.json"
-    known, lessons = equivalent(), json.loads(path.read_text())["lessons"] if path.is_file() else {}
+    known, lessons = equivalent(), record.earlier("mutation").get("lessons", {})
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         for name in COURSE.lesson_names():
             lesson = COURSE.lesson(name)

@@ -15,7 +15,6 @@ heads. Times are `cold_us` of `timings.py`.
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,10 +63,9 @@ def main() -> None:
 
 def with_earlier(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add what the record that is there says of FlashAttention-4, if it cannot be measured here."""
-    path = record.path_of(f"prefill_{record.gpu()}")
-    if FLASH_ATTENTION_4 or not path.exists():
+    before = record.earlier(f"prefill_{record.gpu()}")
+    if FLASH_ATTENTION_4 or not before:
         return cases
-    before = json.loads(path.read_text())
     known = {each["case"]: each["calls"] for each in before["prefill"]}
     for each in cases:
         for name, timing in known.get(each["case"], {}).items():

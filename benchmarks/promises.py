@@ -62,8 +62,7 @@ def main(arguments: list[str]) -> None:
         sys.exit(f"there is no promise {min(unknown)!r}: expected some of {', '.join(PROMISES)}")
     if default_isolation() != "bubblewrap":
         sys.exit("the promises hold under bubblewrap, which does not work here: run `apt install bubblewrap`")
-    path = record.FOLDER / "promises.json"
-    found = json.loads(path.read_text())["promises"] if names and path.is_file() else {}
+    found = record.earlier("promises").get("promises", {}) if names else {}
     with ProcessPoolExecutor(WORKERS, multiprocessing.get_context("spawn")) as pool:
         for each in names or PROMISES:
             started = time.monotonic()

@@ -31,6 +31,14 @@ def path_of(name: str) -> Path:
     return Path(os.environ.get("MLA_BENCH_OUT", FOLDER)) / f"{name}.json"
 
 
+def earlier(name: str) -> dict[str, Any]:
+    """Return the record that `write` would replace, else the one beside the scripts; {} if there is none."""
+    for path in (path_of(name), FOLDER / f"{name}.json"):
+        if path.is_file():
+            return json.loads(path.read_text())
+    return {}
+
+
 def dumps(record: dict[str, Any]) -> str:
     """Return a record as JSON that people can read and compare: a key a line, and in tables a row a line.
 

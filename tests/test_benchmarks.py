@@ -57,6 +57,23 @@ def test_a_record_says_what_it_was_measured_on(monkeypatch, tmp_path):
     assert found["versions"].keys() == {"python", "torch", "numpy", "driver"}
 
 
+def test_what_is_written_elsewhere_goes_on_from_there_and_first_from_the_record_beside_the_scripts(
+    monkeypatch, tmp_path
+):
+    import record
+
+    beside, elsewhere = tmp_path / "benchmarks", tmp_path / "elsewhere"
+    beside.mkdir(), elsewhere.mkdir()
+    monkeypatch.setattr(record, "FOLDER", beside)
+    monkeypatch.delenv("MLA_BENCH_OUT", raising=False)
+    assert record.earlier("made_up") == {}
+    record.write("made_up", {"figure": 1})
+    monkeypatch.setenv("MLA_BENCH_OUT", str(elsewhere))
+    assert record.earlier("made_up")["figure"] == 1
+    record.write("made_up", {"figure": 2})
+    assert record.earlier("made_up")["figure"] == 2 and json.loads((beside / "made_up.json").read_text())["figure"] == 1
+
+
 def test_lessons_judged_earlier_keep_their_origin():
     pytest.importorskip("triton", reason="the benchmark runs kernels")
     import judged
