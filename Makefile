@@ -58,9 +58,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -c "import torch" 2>/dev/null || { \
 	  if [ "$$(uname)" = Linux ] && ! nvidia-smi >/dev/null 2>&1; then \
-	    $(BIN)/python -m pip install --quiet --retries 0 --timeout 5 --constraint constraints.txt \
+	    $(BIN)/python -m pip install --quiet --no-compile --retries 0 --timeout 5 --constraint constraints.txt \
 	      --index-url $(CPU_INDEX) $(TORCH) 2>/dev/null || true; \
 	  fi; }
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(TORCH)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[lab,grading,dashboard,scale,postgres,site,dev]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt $(TORCH)
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt \
+	  --editable ".[lab,grading,dashboard,scale,postgres,site,dev]"
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # on all cores; pip would on one
 	touch $@
