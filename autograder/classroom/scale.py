@@ -38,7 +38,8 @@ RULES = (
     *(ENGINE / "judging/judge.py", ENGINE / "isolation/sandbox.py"),
     *(ENGINE / "isolation/worker" / name for name in ("server.py", "stub.py")),
 )
-KERNEL_RULES = (ENGINE / "kernels/speed.py", ENGINE / "kernels/worker/tasks.py", cost_model.FITTED)
+REPLAY_RULES = (ENGINE / "kernels/answers.py", ENGINE / "kernels/worker/tasks.py")
+SPEED_RULES = (ENGINE / "kernels/speed.py", cost_model.FITTED)
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 CONNECT_SECONDS = 10.0
 GPU = "GPU"  # the resource that a worker offers where it may measure
@@ -84,9 +85,11 @@ def rules_of(course: Course, lesson: str, program: Sequence[Cell] = ()) -> Rules
 
 @functools.cache
 def _files(course: Course, lesson: str) -> frozenset[Path]:
-    rules = RULES
-    if _has_kernels(course, lesson):
-        rules += (*KERNEL_RULES, *([path] if (path := hardware_path()) else ()))
+    rules, exercises = RULES, course.exercises(lesson)
+    if any(each.replayed for each in exercises):
+        rules += REPLAY_RULES
+    if any(each.speed for each in exercises):
+        rules += (*SPEED_RULES, *([path] if (path := hardware_path()) else ()))
     return frozenset((course.folder(lesson) / "exercises.py", *rules))
 
 

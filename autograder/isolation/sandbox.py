@@ -30,7 +30,7 @@ STAGE = "mla-stage-"
 START_SECONDS = 120.0
 MOST_SAID = 1000  # characters of what a server that does not start says
 GRACE_SECONDS = 5.0
-MAX_TEXT = 4 << 20  # bytes of JSON in all messages of a reply
+MAX_TEXT = wire.MAX_HEADER  # bytes of JSON in all messages of a reply
 GPU_SETTINGS = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CC")
 ROOMS = Path(__file__).parents[1]
 IGNORED = shutil.ignore_patterns("__pycache__")
@@ -374,7 +374,7 @@ def _read_reply(data: bytes | bytearray, ended: str, killed: int) -> Reply:
                 break  # cut short by a limit
             headers += wire.header_size(rest)
             if headers > MAX_TEXT:
-                raise wire.WireError("more text than an answer needs")
+                raise wire.WireError(f"more than {MAX_TEXT >> 20} MiB of text, with the notes on its operations")
             message = wire.decode(rest[:size])
             if not isinstance(message, dict):
                 raise wire.WireError("a message that is not a table")

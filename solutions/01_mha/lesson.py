@@ -23,9 +23,9 @@
 # | H, G | query heads; key/value heads, "key heads" for short. G divides H |
 # | D, Dh | width of the model; width of one head |
 #
-# Limits of every exercise here: 10 s and 512 MiB for all cases together. Tensors stay below B = 4, S = 10, T = 50
-# and H = 25, and are float32 on the CPU. Attention may have a relative error of 1e-4; what a cache stores must come
-# back as it was.
+# Limits of every exercise here: 10 s, 512 MiB and 32768 of torch's operations for all cases together. Tensors stay
+# below B = 4, S = 10, T = 50 and H = 25, and are float32 on the CPU. Attention may have a relative error of 1e-4; what
+# a cache stores must come back as it was.
 
 # %% setup="imports"
 import math
@@ -366,8 +366,8 @@ check("grouped_attention")
 # | `length` | | int, tokens held |
 # | `append` | k, v: [B, S, G, Dh] | k_all, v_all: [B, length, G, Dh], the filled part with the new tokens at its end |
 #
-# The check plays sessions: it calls `length()`, then `append(…)` and `length()` in turn. In one of them a second cache
-# is made, which must leave the first as it is. "Call 2 of append" in a message is the second `append` of a session,
+# The check plays sessions: it calls `length()`, then `append(…)` and `length()` in turn. One session makes a
+# second cache; the first must not change. "Call 2 of append" in a message is the second `append` of a session,
 # "value 1" and "value 2" are its k_all and v_all. Results are compared at the end of the session. The count needs
 # another name than `self.length`: an attribute of that name hides the method.
 #
@@ -462,8 +462,8 @@ check("KVCache")
 # written as one. There are no positions in this layer; lesson 02 adds them.
 #
 # The test is the definition of a right cache: the outputs of **one prefill of the whole sequence** and of **any
-# sequence of steps** are the same. The judge also counts the FLOPs of your products: at most twice those of steps that
-# project their own tokens alone. The grader supplies a right `grouped_attention` and `KVCache`; where the
+# sequence of steps** are the same. The judge also counts the FLOPs of your products: at most twice what it takes if
+# each step projects only its new tokens. The grader supplies a right `grouped_attention` and `KVCache`; where the
 # course came without solutions, `check` takes yours. Use the cache through `append` and `length` alone: the
 # attributes of the grader's may have other names, which a `check` that takes yours cannot see.
 #

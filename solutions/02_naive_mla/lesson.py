@@ -46,8 +46,8 @@ from autograder import check
 # | $D_v$ | width of a head's value | 128 |
 # | $R$, $R_q$ | width (rank) of the latent for keys and values, and of the latent for queries | 512, 1536 |
 #
-# In the picture W is a weight matrix. Its upper letters say what it does: D projects down and U up, Q makes queries,
-# K keys, V values, and O the layer's output. Follow the boxes "cached", orange with a solid edge: they
+# In the picture W is a weight matrix. The upper letters: D = down, U = up, Q = for queries, K = for keys, V = for
+# values, O = for the layer's output. Follow the boxes "cached", orange with a solid edge: they
 # are all that is kept of a token. The key of a head has two parts. `k_nope`, of width $D_n$, comes from the latent.
 # `k_rope`, of width $D_r$, carries the position and is one vector for all heads. Its rotation is called RoPE.
 

@@ -327,3 +327,24 @@ class KVCache:
         self.k[:, places], self.v[:, places] = k, v
         self.used += len(places)
         return self.k[:, : self.used], self.v[:, : self.used]
+
+# %% attention: online softmax for each query, key by key
+def attention(q, k, v):
+    B, S, H, Dh = q.shape
+    T = k.shape[1]
+    out = torch.empty(B, S, H, Dh)
+    lse = torch.empty(B, S, H)
+    for s in range(S):
+        m = torch.full((B, H), -math.inf)
+        l = torch.zeros(B, H)
+        acc = torch.zeros(B, H, Dh)
+        for t in range(T - S + s + 1):
+            z = (q[:, s] * k[:, t]).sum(-1) / math.sqrt(Dh)
+            new = torch.maximum(m, z)
+            a, p = torch.exp(m - new), torch.exp(z - new)
+            l = l * a + p
+            acc = acc * a[..., None] + p[..., None] * v[:, t]
+            m = new
+        out[:, s] = acc / l[..., None]
+        lse[:, s] = m + torch.log(l)
+    return out, lse

@@ -217,3 +217,25 @@ class Layer:
 def mla_decode_step(h, weights, c_cache, k_cache, position, cos, sin):
     turn = cos[position : position + 1], sin[position : position + 1]
     return Layer(**weights).step(h, (c_cache, k_cache), position, turn), c_cache, k_cache
+
+# %% naive_mla_attention: online softmax, one token expanded at a time
+def naive_mla_attention(q_nope, q_rope, c_kv, k_rope, w_uk, w_uv):
+    B, S, H, Dn = q_nope.shape
+    T, Dr, Dv = c_kv.shape[1], k_rope.shape[2], w_uv.shape[1]
+    m = torch.full((B, S, H), -math.inf, dtype=q_nope.dtype)
+    l = torch.zeros(B, S, H, dtype=q_nope.dtype)
+    acc = torch.zeros(B, S, H, Dv, dtype=q_nope.dtype)
+    for t in range(T):
+        k = torch.einsum("br,hdr->bhd", c_kv[:, t], w_uk)
+        v = torch.einsum("br,hdr->bhd", c_kv[:, t], w_uv)
+        z = (q_nope * k[:, None]).sum(-1) + (q_rope * k_rope[:, t][:, None, None]).sum(-1)
+        z = z / math.sqrt(Dn + Dr)
+        hidden = torch.arange(S) + T - S < t
+        z = z.masked_fill(hidden[None, :, None], -math.inf)
+        new = torch.maximum(m, z)
+        a = torch.exp(m - new)
+        p = torch.exp(z - new)
+        l = l * a + p
+        acc = acc * a[..., None] + p[..., None] * v[:, None]
+        m = new
+    return acc / l[..., None], m + torch.log(l)

@@ -20,7 +20,7 @@ from autograder.isolation.worker.trees import PLAIN
 
 MAGIC = b"MLA\x01"
 PREFIX = struct.Struct("<4sIQ")
-MAX_HEADER = 4 << 20
+MAX_HEADER = 16 << 20
 MAX_TENSORS = 4096
 MAX_DIMS = 8
 MAX_DEPTH = 64  # of what lies in one another: who works on it goes as deep, from wherever they stand
@@ -43,7 +43,7 @@ def encode(value: Any) -> bytes:
     if len(tensors) > MAX_TENSORS:
         raise WireError(f"more than {MAX_TENSORS} tensors")
     specs = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in tensors]
-    header = json.dumps({"tree": tree, "tensors": specs}).encode()
+    header = json.dumps({"tree": tree, "tensors": specs}, separators=(",", ":")).encode()
     if len(header) > MAX_HEADER:
         raise WireError(f"more than {MAX_HEADER >> 20} MiB of text and numbers")
     payload = b"".join(_raw(t) for t in tensors)

@@ -134,9 +134,11 @@ def views_in(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def read_by(step: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the views whose numbers an operation reads; one that fills reads none."""
-    if not is_fill(step):
-        yield from views_in(step["args"])
+    """Yield the views whose numbers an operation reads: one that fills none, one that copies not its target's."""
+    given = iter(()) if is_fill(step) else views_in(step["args"])
+    if step["op"][0] == "copy_":
+        next(given, None)
+    yield from given
 
 
 def is_fill(step: Mapping[str, Any]) -> bool:

@@ -26,7 +26,7 @@ from autograder.kernels.worker.uses import definition, uses
 from mla_ref.hardware.emulator.memory import Blanks, Fills
 
 MAX_LAUNCHES = 256
-MOST = 4096  # storages and events in the notes of a call
+MOST = 8192  # storages and events in the notes of a call
 LARGEST_CONSTANT = 1 << 20  # bytes of a tensor that was there before the call
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "debug", "enable_fp_fusion")
 OWN = ("aten", "prim", "prims", "profiler")  # the namespaces of operators that torch brings along

@@ -16,6 +16,8 @@ UNCHECKED = (
     "the grader notes what a call does before it runs kernels, on other data: an assertion about what a kernel wrote "
     "belongs in a cell of its own"
 )
+MOST = 1 << 15  # operations and launches of all calls of an exercise
+_noted = 0  # of this process, which runs one exercise
 EARLY = 0.8  # of the time: when what runs is stopped, to say where it was
 
 
@@ -72,6 +74,7 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
     is none of its own making. What is noted of the first comes too. Each call has lists and dicts of its own. That they
     hold other things after it, of what they held, is all that it can have `changed` without an operation.
     """
+    global _noted
     driver, recorder, result = running.DRIVERS[request["driver"]], None, None
     try:
         with running.stopped_in_time(EARLY), running.forbidding(request["forbidden"]):
@@ -79,11 +82,16 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
                 other = request["first"][message["index"]]
                 with recording.recording(other) as recorder:
                     kept = driver(entry, _apart(other))  # (so that nothing later takes its place)
-                message["first"] = recorder.notes(kept)
+                first = recorder.notes(kept)
+                message["first"] = {**first, "events": [each for each in first["events"] if each["kind"] == "launch"]}
             given = _apart(arguments)
             with recording.recording(arguments) as recorder:
                 result = driver(entry, given)
-        return wire.encode({**message, "notes": recorder.notes(result), "changed": running.changed(arguments, given)})
+        notes = recorder.notes(result)
+        _noted += len(notes["events"])
+        if _noted > MOST:
+            raise recording.TooMany(f"the calls of an exercise have more than {MOST} operations and launches together")
+        return wire.encode({**message, "notes": notes, "changed": running.changed(arguments, given)})
     except recording.TooMany as error:
         return wire.encode({**message, "beyond": str(error)})
     except wire.WireError as error:

@@ -22,7 +22,7 @@ from autograder.classroom.preprocessors import Restore
 from autograder.classroom.record import Graded, Records
 from autograder.classroom.restore import REMARKS, clean_cells, restore
 from autograder.classroom.scoreboard import print_scoreboard
-from autograder.course.course import Course
+from autograder.course.course import Course, find_course
 from autograder.course.digest import transitive
 from autograder.course.lesson import LessonError
 from autograder.isolation.sandbox import Sandbox, SandboxError, default_isolation
@@ -439,11 +439,19 @@ def test_a_change_of_an_oracle_or_of_the_lessons_own_solution_means_another_verd
 
 
 def test_the_judges_code_decides_and_what_only_shows_or_records_verdicts_does_not():
-    found = transitive((*scale.RULES, *scale.KERNEL_RULES))
+    found = transitive((*scale.RULES, *scale.REPLAY_RULES, *scale.SPEED_RULES))
     assert [path for path in found if path.parent.name in ("classroom", "course") or path.name == "checking.py"] == []
     names = {path.name for path in transitive(scale.RULES)}
     assert {"judge.py", "compare.py", "exercise.py", "sandbox.py", "wire.py", "running.py"} <= names
-    assert {"speed.py", "answers.py", "model.py", "replaying.py"} <= {p.name for p in transitive(scale.KERNEL_RULES)}
+    assert {"answers.py", "replaying.py", "hosting.py"} <= {path.name for path in transitive(scale.REPLAY_RULES)}
+    assert {"speed.py", "model.py", "cost_model.py"} <= {path.name for path in transitive(scale.SPEED_RULES)}
+
+
+@pytest.mark.parametrize("name", find_course().lesson_names())
+def test_what_reaches_an_answer_is_in_the_digest_of_a_lesson(name):
+    code = {path.name for path in transitive(scale._files(find_course(), name))}
+    assert ({"answers.py", "replaying.py"} <= code) == any(each.replayed for each in find_course().exercises(name))
+    assert ({"speed.py", "cost_model.py"} <= code) == any(each.speed for each in find_course().exercises(name))
 
 
 def test_grading_a_lesson_that_is_not_there_says_which_there_are(tiny, tmp_path):

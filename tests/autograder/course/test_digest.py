@@ -8,7 +8,7 @@ import pytest
 
 import mla_ref
 from autograder.classroom.grader import Grader
-from autograder.classroom.scale import KERNEL_RULES, RULES
+from autograder.classroom.scale import REPLAY_RULES, RULES, SPEED_RULES
 from autograder.classroom.restore import clean_cells, restore
 from autograder.course.course import Course
 from autograder.course.digest import OWN, digest, imported, transitive
@@ -134,6 +134,6 @@ def test_pictures_decide_no_verdict(name):
         for exercise in lesson.exercises:
             program = grader.reference_job(lesson, exercise.name).program
             used = [path for cell in program for path in imported(cell.source, ("mla_ref",))]
-            found = transitive([lesson.folder / "exercises.py", *RULES, *KERNEL_RULES, *used])
+            found = transitive([lesson.folder / "exercises.py", *RULES, *REPLAY_RULES, *SPEED_RULES, *used])
             assert lesson.folder / "exercises.py" in found
             assert [path for path in found if path.name in ("plots.py", "figures.py", "sample_class.py")] == []

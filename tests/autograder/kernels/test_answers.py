@@ -5,8 +5,10 @@ import dataclasses
 import pytest
 import torch
 
+from autograder.isolation.worker import wire
 from autograder.judging.exercise import Exercise, Part, randn
 from autograder.judging.verdict import Outcome
+from autograder.kernels.worker import tasks
 
 from ..kernel_course import KERNEL, RIGHT, ROW_SUM, verdict
 
@@ -284,11 +286,19 @@ def test_more_launches_than_asked_for_are_counted(workers):
 
 
 @pytest.mark.parametrize(
-    ("more", "says"), [("copy_kernel[(1,)](out, out, 1, BLOCK=64)", "launches 5001"), ("x.clone()", "has 500")]
+    ("more", "says"), [("copy_kernel[(1,)](out, out, 1, BLOCK=64)", "launches 5001"), ("x.clone()", "has 900")]
 )
 def test_more_of_them_than_are_graded_are_counted_too(workers, more, says):
     source = RIGHT.replace("    return out", f"    for _ in range(5000):\n        {more}\n    return out")
+    source = source.replace("5000", "9000") if "clone" in more else source
     assert f"one call {says}" in verdict(workers, source).reason
+
+
+def test_an_answer_of_many_small_operations_counts(workers):
+    plain = dataclasses.replace(ROW_SUM, kernel=False, forbidden=("softmax",))
+    loop = "def row_sum(x, alpha):\n    for _ in range({}):\n        x = x + 0.0\n    return alpha * x.sum(-1)"
+    found = verdict(workers, loop.format(800), exercise=plain)
+    assert found.outcome is Outcome.PASSED, found.reason
 
 
 @pytest.mark.parametrize(
@@ -406,3 +416,14 @@ def test_an_entry_taken_out_of_a_dict_is_missed_by_no_call_and_told(workers, tak
     found = verdict(workers, source, "", IN_A_DICT)
     assert found.score == 2 * right, found.reason
     assert right or "it changed its argument weights in place" in found.reason
+
+
+def test_how_many_operations_all_calls_of_an_exercise_may_have_is_told(monkeypatch):
+    monkeypatch.setattr(tasks, "MOST", 5)
+    request = {"driver": "call", "forbidden": [], "first": []}
+    told = [
+        wire.decode(tasks.record(request, {"event": "case", "index": n}, lambda x: x + 1 + 2, {"x": torch.ones(3)}))
+        for n in range(3)
+    ]
+    assert ["notes" in each for each in told] == [True, True, False]
+    assert told[2]["beyond"] == "the calls of an exercise have more than 5 operations and launches together"
