@@ -312,7 +312,7 @@ def launch_time(
             beyond += k.sector * missed["sectors"][level] + k.request * missed["requests"][level]
         if level != NEW and between > l1:
             lost = 1.0 - _held(between * used, k.keep * l2.size)
-            again += lost * fetched["sectors"][level] * SECTOR
+            again += lost * counts["again"][level]
     moved += again
     if counts.get("in_part"):
         moved += _in_part(counts, reads, writes, read, here * used, k.keep * l2.size)

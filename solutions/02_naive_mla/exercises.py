@@ -345,7 +345,7 @@ RMS = Exercise(
         ),
         Mistake(
             "float16 squares",
-            "the squares overflow float16 (beyond 256² = 65536): convert x to float32 before squaring",
+            "the squares overflow float16 (beyond 65504): convert x to float32 before squaring",
             _half_squares,
             at_times=True,
         ),

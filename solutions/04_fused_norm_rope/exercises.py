@@ -429,7 +429,7 @@ RMS = Exercise(
         ),
         Mistake(
             "float16 squares",
-            "the squares overflow float16 (beyond 256² = 65536): convert to tl.float32 right after the load",
+            "the squares overflow float16 (beyond 65504): convert to tl.float32 right after the load",
             _half_squares,
         ),
         Mistake(

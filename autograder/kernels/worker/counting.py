@@ -96,6 +96,7 @@ class Counter(Watch):
         self.totals = {kind: dict.fromkeys(unit, 0) for kind in ("load", "store", "atomic")}
         self.fetched = {"sectors": [0] * BINS, "requests": [0] * BINS}
         self.passing = {"sectors": [0] * BINS, "requests": [0] * BINS}  # of what was fetched before, past the L1 cache
+        self.again: dict[int, list[int]] = {}  # sectors fetched before by the same program, by storage
         self.rounds = [0] * BINS
         self.dots: dict[str, int] = {}
         self.in_tiles: dict[str, float] = {}  # what the matrix units do for these
@@ -367,7 +368,9 @@ class Counter(Watch):
                 distance = (self.memory.clock - before[old]) * SECTOR
                 bins = np.minimum(np.frexp(distance.astype(np.float64))[1], BINS - 2)
                 for each in np.unique(bins):
-                    self._fetch(where[old][bins == each], int(each), passes)
+                    again = where[old][bins == each]
+                    self._fetch(again, int(each), passes)
+                    self.again.setdefault(number, [0] * BINS)[each] += len(again) * self.weight
         self._mark(number, "write" if kind == "store" else "read", where, in_part)
         if kind == "atomic":
             self._mark(number, "write", where, in_part)
@@ -484,6 +487,10 @@ class Counter(Watch):
             distinct.setdefault(str(number), {})[mark] = min(sectors * SECTOR, self.memory.sizes[number])
             before = spans.get(str(number), (low, high))
             spans[str(number)] = [min(low, before[0]), max(high, before[1])]
+        again = [0.0] * BINS  # what several programs read again, one of them brings back for all
+        for number, levels in self.again.items():
+            alone = distinct[str(number)]["read"] / self.sums[number, "read"]
+            again = [all_of_it + n * alone for all_of_it, n in zip(again, levels, strict=True)]
         shares: dict[tuple, int] = {}
         for number, signature in self.signatures.items():
             shares[signature] = shares.get(signature, 0) + self.weights[number]
@@ -495,6 +502,7 @@ class Counter(Watch):
             "access": self.totals,
             "fetched": self.fetched,
             "passing": self.passing,
+            "again": again,
             "rounds": self.rounds,
             "dots": self.dots,
             "in_tiles": self.in_tiles,
