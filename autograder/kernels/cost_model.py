@@ -207,9 +207,9 @@ def resident_blocks(compiled: Mapping[str, Any], device: Device) -> int:
     return found
 
 
-Span = tuple[float, float]
-WHOLE: Span = (0.0, math.inf)
+Span = tuple[int, int]
 NEAR = 32  # of the L2's size: what was touched within such a part of it was touched together
+APART = 32  # places of a storage that are kept apart though they were touched together
 
 
 class L2:
@@ -217,6 +217,9 @@ class L2:
 
     The clock starts, as in `mla_ref.hardware.timing.bench`, with a cache full of lines that someone else wrote. They
     must go to DRAM before ours find room.
+
+    Of what a launch touches of a storage, the bytes are known and the first and the last sector. Launches that touch
+    parts of one stretch are taken to touch other parts, until there is no room for others in it.
     """
 
     def __init__(self, size: float, foreign: float):
@@ -224,18 +227,22 @@ class L2:
         self.clock = 0.0
         self.foreign = foreign
         self.touched: dict[int, list[tuple[float, Span, float]]] = {}  # when, where and how many bytes, latest last
+        self.reached: dict[int, list[Span]] = {}  # of a storage all that launches may have touched
+        self.brought: dict[int, float] = {}  # and the bytes of it that were found nowhere, in all
 
     def bytes_moved(
         self, reads: Mapping[int, float], writes: Mapping[int, float], spans: Mapping[int, Span] | None = None
     ) -> tuple[float, float]:
         """Return the bytes that one launch moves to or from DRAM, and those of them that it reads.
 
-        `spans` are the first and the last sector that it touches of a storage; by default it reaches all of it.
+        `spans` are the first and the last sector that it touches of a storage; by default it touches its first bytes.
         """
         read, spans = 0.0, spans or {}
         for number in sorted({**reads, **writes}):
-            size, reach = reads.get(number, 0.0), spans.get(number, WHOLE)
-            read += size * (1.0 - self._touch(number, max(size, writes.get(number, 0.0)), reach))
+            size = max(reads.get(number, 0.0), writes.get(number, 0.0))
+            first, last = spans.get(number, (0, 0))
+            reach = (first, max(last, first + math.ceil(size / SECTOR) - 1))
+            read += reads.get(number, 0.0) * (1.0 - self._touch(number, size, reach))
         written = sum(writes.values())
         room = read + written
         evicted = self.foreign * min(room, max(0.0, self.size - self.clock))
@@ -246,31 +253,52 @@ class L2:
     def _touch(self, number: int, size: float, span: Span) -> float:
         """Note that a launch touches so many bytes of a storage; return the share of them that the cache holds.
 
-        A byte counts as touched by the latest that may have. What lies further back than the cache reaches is let go.
+        A byte counts as touched by the latest that must have. What lies further back than the cache reaches is let go.
         """
-        started = self.clock  # a pass in the same order comes round to a byte when all else has been seen
-        left, hits, kept = size, 0.0, []
-        for before, seen, touched in reversed(self.touched.get(number, ())):
-            again = min(left, touched, size * _shared(span, seen))
-            held = _held(started - before, self.size)
+        started, before = self.clock, self.touched.get(number, [])
+        there = [touched * _shared(seen, span) for _, seen, touched in before]
+        self.reached[number] = _with(self.reached.get(number, []), span)
+        others = max(  # that the span, and all that launches may have touched, has room for
+            _room(span) - math.fsum(there),
+            math.fsum(map(_room, self.reached[number])) - self.brought.get(number, 0.0),
+        )
+        left, hits, kept = max(0.0, size - max(0.0, others)), 0.0, []
+        for (when, seen, touched), part in zip(reversed(before), reversed(there), strict=True):
+            again = min(left, part)
+            held = _held(started - when, self.size)
             left, hits = left - again, hits + again * held
             if held and touched > again:
-                kept.insert(0, (before, seen, touched - again))
+                kept.insert(0, (when, seen, touched - again))
         # What came hardly earlier is one with it: a call may launch thousands of times.
-        if kept and started - kept[-1][0] < self.size / NEAR:
-            before, seen, touched = kept.pop()
-            kept.append((before, (min(seen[0], span[0]), max(seen[1], span[1])), touched + size))
+        if kept and started - kept[-1][0] < self.size / NEAR and (_meet(kept[-1][1], span) or len(kept) > APART):
+            when, seen, touched = kept.pop()
+            kept.append((when, (min(seen[0], span[0]), max(seen[1], span[1])), touched + size))
         else:
             kept.append((started, span, size))
         self.touched[number] = kept
+        self.brought[number] = self.brought.get(number, 0.0) + size - hits
         return hits / size if size else 0.0
 
 
-def _shared(now: Span, seen: Span) -> float:
-    """Return the share of the sectors from `now[0]` to `now[1]` that lie among those seen."""
-    if now == WHOLE or (seen[0] <= now[0] and now[1] <= seen[1]):
-        return 1.0
-    return max(0.0, min(now[1], seen[1]) - max(now[0], seen[0]) + 1) / (now[1] - now[0] + 1)
+def _room(span: Span) -> float:
+    """Return the bytes from the first to the last sector."""
+    return float(SECTOR * (span[1] - span[0] + 1))
+
+
+def _meet(one: Span, other: Span) -> bool:
+    """Return whether there is nothing between two spans."""
+    return one[0] <= other[1] + 1 and other[0] <= one[1] + 1
+
+
+def _with(spans: Sequence[Span], span: Span) -> list[Span]:
+    """Return spans that are apart, and what one more adds to them."""
+    near = [span, *(each for each in spans if _meet(each, span))]
+    return [each for each in spans if not _meet(each, span)] + [(min(n for n, _ in near), max(n for _, n in near))]
+
+
+def _shared(one: Span, other: Span) -> float:
+    """Return the share of one span's sectors that lie in another."""
+    return max(0, min(one[1], other[1]) - max(one[0], other[0]) + 1) / (one[1] - one[0] + 1)
 
 
 def _held(between: float, size: float) -> float:
@@ -543,7 +571,7 @@ def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2, si
         for number, size in pairs:
             most = sizes[number] if 0 <= number < len(sizes) else math.inf
             target[number] = min(target.get(number, 0.0) + size, float(most))
-    moved, _ = l2.bytes_moved(reads, writes)
+    moved, _ = l2.bytes_moved(reads, writes, _spans(event))
     read, written = sum(reads.values()), sum(writes.values())
     if not read:  # a fill: what it leaves in the cache goes to memory while the next launch runs
         moved = max(moved, written)
@@ -560,6 +588,19 @@ def host_time(event: Mapping[str, Any], device: Device, k: Constants, l2: L2, si
     return LaunchTime(
         _name(event["op"]), seconds, parts, max(parts, key=parts.get), host=True, line=event.get("line", "")
     )
+
+
+def _spans(event: Mapping[str, Any]) -> dict[int, Span]:
+    """Return the first and the last sector that an operation of torch touches of each storage, as far as it says."""
+    found: dict[int, Span] = {}
+    for view in (*views_in(event.get("args") or ()), *(event.get("out") or ())):
+        if math.prod(view["shape"]):
+            size, number = NAMED[view["dtype"]].itemsize, view["storage"]
+            last = view["offset"] + sum((n - 1) * step for n, step in zip(view["shape"], view["strides"], strict=True))
+            span = (view["offset"] * size // SECTOR, ((last + 1) * size - 1) // SECTOR)
+            before = found.get(number, span)
+            found[number] = (min(before[0], span[0]), max(before[1], span[1]))
+    return found
 
 
 def _stacks(event: Mapping[str, Any]) -> bool:

@@ -55,7 +55,7 @@ def compile_launches(request: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for launch in request["launches"]:
         function = namespace[launch["kernel"]]
-        options = {k: v for k, v in launch["options"].items() if k != "debug"}  # assertions take a GPU hardly any time
+        options = {**launch["options"], "debug": launch["options"].get("debug", bool(function.debug))}
         try:
             signature, constants, attributes = specialise(function, launch["args"])
             key = repr((launch["kernel"], signature, constants, attributes, sorted(options.items())))

@@ -23,6 +23,7 @@ from mla_ref.hardware.emulator.ttir import Block, Op
 
 SECTOR = 32  # bytes that an L2 cache moves at least; four to a line
 LINE = 4 * SECTOR
+WIDE = 16  # bytes: an asynchronous copy of so many a thread passes by the L1 cache (LDGSTS.BYPASS)
 LEAST = 3  # sectors of a line that memory takes as long for as for fewer
 WORD = 4  # bytes: a sector of which more than two words are written in part is written in pieces
 BINS = 40  # powers of two of reuse distances in bytes; the last bin is for what a program had not touched before
@@ -68,7 +69,9 @@ class Pattern:
         self.offsets, self.mask, self.distinct = offsets, mask, distinct
         self.instructions, self.sectors, self.partial, self.lines, self.runs = self.figures = figures
         self.active = int(mask.sum())
-        self.in_part = bool((np.unique(distinct >> 2, return_counts=True)[1] < LEAST).any())
+        lines, sectors = np.unique(distinct >> 2, return_counts=True)
+        self.in_part = bool((sectors < LEAST).any())
+        self.repeats = self.sectors - len(distinct), self.lines - len(lines)  # that several instructions ask for
 
 
 class Counter(Watch):
@@ -321,8 +324,10 @@ class Counter(Watch):
             total["bytes"] += pattern.active * itemsize * weight
             for name in ("instructions", "sectors", "partial", "lines", "runs"):
                 total[name] += getattr(pattern, name) * weight
-            passes = kind == "load" and (op.attrs.get("isVolatile") or op.attrs.get("cache") in PASSING)
-            self._touch(kind, number, pattern.distinct + origin // SECTOR, bool(passes), pattern.in_part)
+            passes = kind == "load" and _passes(op, site)
+            self._touch(kind, number, pattern.distinct + origin // SECTOR, passes, pattern.in_part)
+            if passes and not _by_box(op, site):
+                self._count_fetched(*pattern.repeats, 0, passes)
         if kind != "load":
             self._close()
 
@@ -382,10 +387,13 @@ class Counter(Watch):
 
     def _fetch(self, where: np.ndarray, level: int, passes: bool = False) -> None:
         if len(where):
-            for counted in (self.fetched, self.passing) if passes else (self.fetched,):
-                counted["sectors"][level] += len(where) * self.weight
-                counted["requests"][level] += len(np.unique(where >> 2)) * self.weight
+            self._count_fetched(len(where), len(np.unique(where >> 2)), level, passes)
             self.level = max(self.level, level, FAR if passes else level)
+
+    def _count_fetched(self, sectors: int, requests: int, level: int, passes: bool) -> None:
+        for counted in (self.fetched, self.passing) if passes else (self.fetched,):
+            counted["sectors"][level] += sectors * self.weight
+            counted["requests"][level] += requests * self.weight
 
     def _mark(self, number: int, mark: str, where: np.ndarray, in_part: bool) -> None:
         key = (number, mark)
@@ -554,6 +562,17 @@ def _reach(op: Op) -> str | None:
     """Return for whom an atomic operation orders what its program did: the GPU's programs, or the machine's."""
     ordered = op.name.startswith("tt.atomic") and op.attrs.get("sem", ACQUIRE_RELEASE) != RELAXED
     return {CTA: None, SYSTEM: "system"}.get(op.attrs.get("scope"), "gpu") if ordered else None
+
+
+def _passes(op: Op, site: dict[str, Any] | None) -> bool:
+    """Return whether a load finds nothing in the L1 cache: as it asks, or as the compiler makes a copy of it."""
+    copied = site is not None and site["async"] and site["width"] >= WIDE
+    return bool(op.attrs.get("isVolatile")) or op.attrs.get("cache") in PASSING or copied or _by_box(op, site)
+
+
+def _by_box(op: Op, site: dict[str, Any] | None) -> bool:
+    """Return whether a load is one copy of a tensor descriptor's box, by TMA, and not one of each warp."""
+    return op.described and (site is None or site["bases"] is None)
 
 
 def _length(program: dict[str, Any]) -> float:
@@ -819,7 +838,7 @@ def _permutation(site: dict[str, Any] | None, kind: str, elements: int, itemsize
         )
     bases, shape = site["bases"], site["shape"]
     strides = [int(np.prod(shape[d + 1 :])) for d in range(len(shape))]
-    once = kind != "load"  # of threads that hold the same element only one writes it
+    once = kind != "load" or site["async"]  # of threads that hold the same element only one writes it
 
     def span(unit: str) -> np.ndarray:
         positions = np.zeros((1, len(shape)), np.int64)

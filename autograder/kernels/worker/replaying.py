@@ -271,7 +271,7 @@ class Compiled:
         try:
             check_option("num_warps", launch["warps"])
             signature, constants, _ = specialise(function, launch["args"])  # alignment decides nothing here
-            options = {"debug": bool(launch["options"].get("debug") or function.debug)}  # whether assertions are made
+            options = {"debug": bool(launch["options"].get("debug", function.debug))}  # whether assertions are made
             if function.is_gluon():  # whose layouts are of so many warps
                 options["num_warps"] = launch["warps"]
             key = repr((launch["kernel"], signature, constants, options))

@@ -30,11 +30,26 @@ def test_too_many_warps_do_not_fit():
 
 
 def test_the_cache_holds_what_was_touched_and_not_the_rest_of_its_storage():
-    l2 = L2(50e6, foreign=0.7)
-    assert l2.bytes_moved({0: 9e6}, {}, {0: (0, 99)})[1] == 9e6
-    assert l2.bytes_moved({0: 9e6}, {}, {0: (100, 199)})[1] == 9e6
-    assert l2.bytes_moved({0: 9e6}, {}, {0: (150, 249)})[1] == 4.5e6
-    assert l2.bytes_moved({0: 18e6}, {})[1] == 0
+    l2, size, count = L2(50e6, foreign=0.7), 9.6e6, 300_000
+    assert l2.bytes_moved({0: size}, {}, {0: (0, count - 1)})[1] == size
+    assert l2.bytes_moved({0: size}, {}, {0: (count, 2 * count - 1)})[1] == size
+    assert l2.bytes_moved({0: size}, {}, {0: (count * 3 // 2, count * 5 // 2 - 1)})[1] == size / 2
+    assert l2.bytes_moved({0: 2 * size}, {})[1] == 0
+
+
+def test_launches_that_touch_a_part_of_the_same_stretch_are_taken_to_touch_other_parts():
+    l2, size = L2(50e6, foreign=0.7), 8e6
+    every = {0: (0, 249_999)}
+    for _ in range(8):
+        assert l2.bytes_moved({0: size / 8}, {}, every)[1] == size / 8
+    assert l2.bytes_moved({0: size / 8}, {}, every)[1] == 0
+
+
+def test_no_more_is_found_in_the_cache_than_what_was_brought_there():
+    l2, size, half = L2(50e6, foreign=0.7), 4e6, 125_000
+    last = l2.bytes_moved({0: size + 32}, {}, {0: (0, 2 * half - 1)})[1]  # the second half, and the first sector
+    first = l2.bytes_moved({0: size}, {}, {0: (0, half - 1)})[1]
+    assert last + first >= 2 * size
 
 
 def test_a_touch_of_one_number_brings_no_more_than_that_into_the_cache():
@@ -48,13 +63,13 @@ def test_a_touch_of_one_number_brings_no_more_than_that_into_the_cache():
 def test_rows_that_were_touched_launch_by_launch_are_all_held():
     l2 = L2(50e6, foreign=0.7)
     for row in range(1000):
-        assert l2.bytes_moved({0: 9e3}, {}, {0: (row, row)})[1] == 9e3
-    assert l2.bytes_moved({0: 9e6}, {}, {0: (0, 999)})[1] == pytest.approx(0.0)
+        assert l2.bytes_moved({0: 9600.0}, {}, {0: (300 * row, 300 * row + 299)})[1] == 9600
+    assert l2.bytes_moved({0: 9.6e6}, {}, {0: (0, 299_999)})[1] == pytest.approx(0.0)
 
 
 def view(tensor, storage=0):
     layout = {"shape": list(tensor.shape), "strides": list(tensor.stride())}
-    return {"tensor": {"storage": storage, "dtype": "bf16", **layout}}
+    return {"tensor": {"storage": storage, "dtype": "bf16", "offset": 0, **layout}}
 
 
 def seconds(op, args, *shape):
