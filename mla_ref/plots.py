@@ -214,7 +214,9 @@ def squares(
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    signs = ("", ".", "x", "+", "s")[: len(labels)]
+    texts = texts or {}
+    signed = any(title not in texts for title in panels)
+    signs = ("", ".", "x", "+", "s")[: len(labels)] if signed else ("",) * len(labels)
     colors = ("white", PALETTE[5], PALETTE[1], PALETTE[2], PALETTE[4])[: len(labels)]
     tables = {title: np.asarray(table) for title, table in panels.items()}
     rows, columns = max(len(table) for table in tables.values()), sum(table.shape[1] for table in tables.values())
@@ -231,10 +233,10 @@ def squares(
             axes.grid(False)
             axes.grid(which="minor", color="#BBBBBB", linewidth=1)
             axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
-            for (row, column), text in np.ndenumerate(np.asarray((texts or {}).get(title, [[]]), dtype=object)):
+            for (row, column), text in np.ndenumerate(np.asarray(texts.get(title, [[]]), dtype=object)):
                 axes.text(column, row, str(text), ha="center", va="center", fontsize=9)
             for value, sign in enumerate(signs):
-                if sign and title not in (texts or {}):
+                if sign and title not in texts:
                     places = np.nonzero(table == value)[::-1]
                     axes.plot(*places, sign, color="black", markersize=min(5, 90 / columns))
         handles = [
@@ -437,7 +439,14 @@ def curves(
             known for known in dash if known.partition(",")[0] == label.partition(",")[0] and dash[known] in DASHES[:3]
         ]
         dash[label] = "" if label in points else ":" if label in dotted else DASHES[len(alike) % 3]
-    with _figure("", 3.6, 6.5 if len(panels) == 1 else 10, (1,) * len(panels)) as (figure, drawn):
+    width = 6.5 if len(panels) == 1 else 10
+    told = [*dash, *(verticals or {})]
+    beside = max(map(len, told)) <= 3 * width  # letters; longer labels leave the panels too little of the width
+    columns = max(1, int(12 * width / (max(map(len, told)) + 8)))
+    with _figure("", 3.6 + (not beside) * 0.25 * -(-len(told) // columns), width, (1,) * len(panels)) as (
+        figure,
+        drawn,
+    ):
         drawn = np.ravel(drawn)
         for axes, (title, lines) in zip(drawn, panels.items(), strict=True):
             if axes is not drawn[0]:
@@ -456,7 +465,10 @@ def curves(
                 axes.set_yscale("log")
             axes.set(title=title, xlabel=xlabel)
         drawn[0].set_ylabel(ylabel)
-        drawn[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        if beside:
+            drawn[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        else:
+            figure.legend(*drawn[-1].get_legend_handles_labels(), loc="outside lower center", ncols=columns)
         lines_told = (
             (title, (f"{label}: {_extent(x, y)}" for label, (x, y) in lines.items())) for title, lines in panels.items()
         )

@@ -226,14 +226,16 @@ TURN_MISTAKES = (
 # --- causal attention -------------------------------------------------------------------------------------------------
 
 
-def causal(scores: Tensor, shift: int | None = None, inverted: bool = False) -> Tensor:
+def causal(scores: Tensor, shift: int | None = None, inverted: bool = False, added: float | None = None) -> Tensor:
     """Return scores [B, S, H, T] with −inf where a query may not look; `inverted`, where it may.
 
-    Query s sees the positions up to s + `shift`. By default that is T − S: the queries are the last tokens.
+    `added`, if any, is added there in place of it. Query s sees the positions up to s + `shift`, by default T − S: the
+    queries are the last tokens.
     """
     S, T = scores.shape[1], scores.shape[-1]
     future = torch.arange(T) > torch.arange(S)[:, None] + (T - S if shift is None else shift)
-    return scores.masked_fill((future ^ inverted)[:, None, :], -INF)
+    hidden = (future ^ inverted)[:, None, :]
+    return scores.masked_fill(hidden, -INF) if added is None else scores + added * hidden
 
 
 WEIGHTS = "the weights of one query and head sum to 1"
@@ -377,7 +379,18 @@ FINITE = (
     "finite number"
 )
 ZERO_IS_SEEN = "hidden scores are set to 0, and exp(0) is 1, a weight like any other: set them to −inf"
-NOT_HIDDEN = "hidden scores are set to −10000, and the scores that are seen may be lower: set the hidden ones to −inf"
+
+
+def hidden_mistakes(filled: Oracle, added: Oracle) -> tuple[Mistake, ...]:
+    """Return the mistakes of a finite number for −∞: hidden scores set to it, or it added to them."""
+    set_to = "hidden scores are set to a finite number, and the scores that are seen may be lower"
+    lowered = "a finite number is added to hidden scores, which may stay above those that are seen"
+    return tuple(
+        Mistake(
+            "future not hidden", f"{message}: set the hidden ones to −inf", after(oracle, lambda out, lse: (out, None))
+        )
+        for message, oracle in ((set_to, filled), (lowered, added))
+    )
 
 
 def base_2_mistake(attention: Oracle) -> Mistake:

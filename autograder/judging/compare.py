@@ -406,12 +406,12 @@ def _number(result: Any, expected: float | bool, name: str, tolerance: float) ->
     if math.isclose(result, expected, rel_tol=tolerance, abs_tol=1e-12):
         return None
     error = abs(result - expected) / abs(expected) if expected else math.inf
-    reason = f"{name} is {_short(result)}, which is not the right number"
+    what = "not the right number"
     if factor := _thousands(result, expected, tolerance):
-        reason += f"; it is {factor} the right one: look at the unit"
+        what = f"{factor} the right one: look at the unit"
     elif _rounded(result, expected):
-        reason += "; it is the right one, rounded: leave it as it is"
-    return Difference(reason, error=error, where=name)
+        what = "the right one, rounded: leave it as it is"
+    return Difference(f"{name} is {_short(result)}, which is {what}", error=error, where=name)
 
 
 def _rounded(result: float, expected: float) -> bool:

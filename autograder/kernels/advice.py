@@ -51,12 +51,16 @@ def advice(speed: Mapping[str, Any]) -> str:
             f"at the limit: a copy of the {_mb(speed['bytes'])} that the work has to move takes "
             f"{speed['copy'] * 1e6:.3g} µs. Little more can be won here"
         )
+    launches = next((row for row in speed["steps"] if row["step"] == "launching"), {})
     hosts = [row for row in steps if row.get("host")]
-    if sum(row["us"] for row in hosts) > MUCH * total:
+    took = sum(row["us"] + launches.get("further", 0.0) for row in hosts)
+    if took > MUCH * total:
         row = max(hosts, key=lambda row: row["us"])
         where = f" in {one_line(row['line'], 150)}" if row.get("line") else ""
-        return f"torch's {row['step']}{where} takes {row['us']:.3g} of {total:.3g} µs: do it in the kernel"
-    launching = next((row["us"] for row in speed["steps"] if row["step"] == "launching"), 0.0)
+        more = f" and {len(hosts) - 1} more of its passes take" if len(hosts) > 1 else " takes"
+        launched = ", launching included" if launches else ""
+        return f"torch's {row['step']}{where}{more} {took:.3g} of {total:.3g} µs{launched}: do it in the kernel"
+    launching = launches.get("us", 0.0)
     if launching > sum(row["us"] for row in steps):
         if len(steps) > 1:
             return f"{len(steps)} launches and passes take more time than what they do: make them fewer"
@@ -109,10 +113,10 @@ def _of_launch(row: Mapping[str, Any], speed: Mapping[str, Any], moved: float) -
             f"fewer times{beside}"
         )
     if bound == "DRAM" and beside:
-        return f"the bytes are the floor's, {_mb(speed['bytes'])}{beside}"
+        return f"the bytes are about the floor's, {_mb(speed['bytes'])}{beside}"
     if bound == "DRAM":
         took = f"{row['bound_us']:.3g} of {us:.3g} µs"
-        return f"the bytes are the floor's, {_mb(speed['bytes'])}, and moving them takes {took}"
+        return f"the bytes are about the floor's, {_mb(speed['bytes'])}, and moving them takes {took}"
     return BY_BOUND.get(bound, "")
 
 

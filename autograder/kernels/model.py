@@ -227,6 +227,8 @@ def add_up(
     if hosts:
         passes = "pass" if len(hosts) == 1 else "passes"
         notes.append(f"{len(hosts)} {passes} on the host: {', '.join(hosts[:6])}")
+    if "_local_scalar_dense" in hosts:
+        notes.append("a number of a tensor is read in Python: the host waits for the GPU, which the time leaves out")
     for event, counts, report in zip(recording.launches, replayed.counts, compiled, strict=True):
         if not counts["exact"]:
             how = "alike" if counts["alike"] else "not alike, so the figures are estimates"

@@ -98,7 +98,7 @@ def roofline_picture(speed: Mapping[str, Any], width: int = 420, height: int = 2
         return y0 - (y0 - y1) * (math.log10(value) - low) / (high - low)
 
     bend = f"{x(10**left):.1f},{y(speed['bandwidth'] * 10**left):.1f} {x(ridge):.1f},{y(speed['rate']):.1f}"
-    at, floor, mine = x(intensity), y(top), y(here)
+    at, floor, mine, share = x(intensity), y(top), y(here), percent_below(here / top)
     key = x0 + 14, y1 + 4  # at the top left, above the roof
     text = "font-family='sans-serif' font-size='11' fill='currentColor'"
     line = "fill='none' stroke='currentColor'"
@@ -113,7 +113,7 @@ def roofline_picture(speed: Mapping[str, Any], width: int = 420, height: int = 2
         f"<line x1='{at:.1f}' x2='{at:.1f}' y1='{floor:.1f}' y2='{mine:.1f}' stroke='{RED}' stroke-dasharray='3 3'/>"
         f"{_square(at, mine)}{_circle(at, floor)}{_circle(*key)}{_square(key[0], key[1] + 18)}"
         f"<text x='{key[0] + 12}' y='{key[1] + 4}' {text}>floor: {_rate(top)}</text>"
-        f"<text x='{key[0] + 12}' y='{key[1] + 22}' {text}>this kernel: {_rate(here)}</text>"
+        f"<text x='{key[0] + 12}' y='{key[1] + 22}' {text}>this kernel: {_rate(here)}, {share} of it</text>"
         f"<text transform='translate(12 {(y0 + y1) / 2:.0f}) rotate(-90)' text-anchor='middle' {text}>FLOP/s</text>"
         f"<text x='{x1}' y='{height - 12}' text-anchor='end' {text}>FLOP per byte; the roof bends at {ridge:.0f} "
         f"(both axes logarithmic)</text></svg>"

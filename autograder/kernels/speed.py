@@ -367,6 +367,7 @@ def attained(exercise: Exercise, found: Modelled, slack: float = 0.0) -> Attaine
     floor = speed.floor(**speed.case)
     if found.seconds < found.floor:
         raise RuntimeError(f"the modelled {found.seconds:.3g} s are less than any kernel takes: {found.floor:.3g} s")
+    k = Constants.load(found.device)
     by_memory = floor.memory_time(device) >= floor.compute_time(device, found.dtype)
     return Attained(
         how="modelled",
@@ -378,9 +379,12 @@ def attained(exercise: Exercise, found: Modelled, slack: float = 0.0) -> Attaine
         flops=floor.flops,
         bandwidth=device.bandwidth(),
         rate=device.rate(found.dtype),
-        steps=(*found.table(), {"step": "launching", "us": round(found.overhead * 1e6, 3)}),
+        steps=(
+            *found.table(),
+            {"step": "launching", "us": round(found.overhead * 1e6, 3), "further": k.next_launch * 1e6},
+        ),
         notes=found.notes,
-        copy=cost_model.copy_time(floor.bytes, device, Constants.load(found.device)) if by_memory else 0.0,
+        copy=cost_model.copy_time(floor.bytes, device, k) if by_memory else 0.0,
         unequal_units=not device.sm.matrix_units and any(counts["dots"] for counts in found.counts),
         slack=slack,
     )
@@ -409,11 +413,11 @@ def verdict_on(exercise: Exercise, found: Attained) -> Verdict:
         needs_ratio = last and speed.ratio > 1 and not found.unequal_units
         name = f"{fraction:.0%} of the floor's speed" + (f", {speed.ratio:g}× the baseline's" if needs_ratio else "")
         points = speed.points * (share - before)
-        reached = found.fraction >= fraction * (1 - found.slack)
-        reached &= not needs_ratio or found.ratio >= speed.ratio * (1 - found.slack)
+        needs = [(found.fraction, fraction), *[(found.ratio, speed.ratio)] * needs_ratio]
+        reached = all(has >= bar * (1 - found.slack) for has, bar in needs)
         below = percent_below(found.fraction)
         reason = "" if reached else f"{below} of the floor's speed, {found.ratio:.2g}× the baseline's"
-        if not reached and found.slack < 0 and found.fraction >= fraction:
+        if not reached and all(has >= bar for has, bar in needs):
             reason += " (so near a bar that it hangs on which programs the grader counts)"
         parts.append(PartVerdict(name, points, points if reached else 0.0, reason))
         before = share

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -14,13 +15,13 @@ from mla_ref import Cost, sdpa
 from ..drawing import as_given, sink
 from ..oracles import (
     HIDDEN,
-    NOT_HIDDEN,
     ZERO_IS_SEEN,
     after,
     axis_mistakes,
     base_2_mistake,
     causal,
     constants,
+    hidden_mistakes,
     mask_mistakes,
     other_scales,
     slips,
@@ -186,7 +187,7 @@ ATTENTION = Exercise(
             visible=[
                 dict(B=1, S=2, T=19, H=3, Dh=8, scale=15.0),
                 dict(B=1, S=8, T=8, H=4, Dh=8, scale=15.0),
-                dict(B=1, S=3, T=5, H=2, Dh=8, depth=1e5),
+                dict(B=1, S=3, T=5, H=2, Dh=8, depth=1e10),
             ],
             hidden=lambda r: [_shape(r, S=r.randint(1, 4)) | dict(scale=round(r.uniform(12, 20), 1))],
         ),
@@ -212,7 +213,7 @@ ATTENTION = Exercise(
             ZERO_IS_SEEN,
             lambda **a: _future_at(**a, score=0.0),
         ),
-        Mistake("future scored −10000", NOT_HIDDEN, lambda **a: _future_at(**a, score=HIDDEN)),
+        *hidden_mistakes(partial(_future_at, score=HIDDEN), partial(_attention, added=HIDDEN)),
         base_2_mistake(_attention),
         Mistake(
             "lse not scaled",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -19,13 +20,13 @@ from ..oracles import (
     CROSSED,
     HIDDEN,
     MLA_SCALES,
-    NOT_HIDDEN,
     TURN_MISTAKES,
     ZERO_IS_SEEN,
     altered,
     axis_mistakes,
     base_2_mistake,
     causal,
+    hidden_mistakes,
     mask_mistakes,
     norm_mistakes,
     other_defaults,
@@ -673,7 +674,7 @@ ATTENTION = Exercise(
             visible=[
                 dict(B=8, S=1, T=97, H=3, Dn=8, Dr=4, Dv=8, R=13, scale=35.0),
                 dict(B=1, S=1, T=1, H=2, Dn=8, Dr=4, Dv=8, R=13, scale=100.0),
-                dict(B=1, S=3, T=5, H=2, Dn=8, Dr=4, Dv=8, R=13, depth=1e5),
+                dict(B=1, S=3, T=5, H=2, Dn=8, Dr=4, Dv=8, R=13, depth=1e10),
             ],
             hidden=lambda r: [_mla_shape(r, S=1) | dict(T=40, scale=r.uniform(100, 200))],
         ),
@@ -730,7 +731,7 @@ ATTENTION = Exercise(
         *mask_mistakes(_expanded, "q_nope", "c_kv"),
         *axis_mistakes(_expanded),
         _attention_slip("future scored 0", ZERO_IS_SEEN, hidden=0.0),
-        _attention_slip("future scored −10000", NOT_HIDDEN, hidden=HIDDEN),
+        *hidden_mistakes(partial(_expanded, hidden=HIDDEN), partial(_expanded, added=HIDDEN)),
         *sum_mistakes(_expanded),
         base_2_mistake(_expanded),
         Mistake(

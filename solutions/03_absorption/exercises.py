@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import torch
@@ -26,11 +27,11 @@ from ..oracles import (
     CROSSED,
     HIDDEN,
     MLA_SCALES,
-    NOT_HIDDEN,
     ZERO_IS_SEEN,
     axis_mistakes,
     base_2_mistake,
     causal,
+    hidden_mistakes,
     mask_mistakes,
     other_scales,
     slips,
@@ -181,6 +182,17 @@ def _reshaped(batch_first: bool) -> Callable[[Tensor], Tensor]:
     return lambda x: x.permute(order).reshape(x.shape)
 
 
+def _misread(x, w, back: bool):
+    """Read x [B, S, H, in] as [H, B·S, in], as it lies; bring the heads of the result back where `back`."""
+    B, S, H, _ = x.shape
+    found = x.reshape(H, B * S, -1) @ w
+    return found.view(H, B, S, -1).permute(1, 2, 0, 3) if back else found.reshape(B, S, H, -1)
+
+
+MISREAD = (
+    "{x} is reshaped to [H, B·S, …], which moves no axis: a head's weight meets rows of other heads. Permute the heads "
+    "to the front first"
+)
 HEADS_FIRST = (
     "the heads stand before the positions where the result is reshaped, which mixes the two: bring the axes into the "
     "order [B, S, H, …] first"
@@ -254,6 +266,14 @@ ABSORB_QUERY = Exercise(
             )
             for change in (_reshaped(False), _reshaped(True))
         ),
+        *(
+            Mistake(
+                "heads misread",
+                MISREAD.format(x="q_nope"),
+                lambda q_nope, w_uk, back=back: _misread(q_nope, w_uk, back),
+            )
+            for back in (False, True)
+        ),
         Mistake(
             "all heads' weights",
             "every head is multiplied by the weights of all heads, added up: h is one index of q_nope and of w_uk",
@@ -299,6 +319,14 @@ ABSORB_OUTPUT = Exercise(
                 lambda out_latent, w_uv, change=change: change(_per_head(out_latent, w_uv.mT)),
             )
             for change in (_reshaped(False), _reshaped(True))
+        ),
+        *(
+            Mistake(
+                "heads misread",
+                MISREAD.format(x="out_latent"),
+                lambda out_latent, w_uv, back=back: _misread(out_latent, w_uv.mT, back),
+            )
+            for back in (False, True)
         ),
         Mistake(
             "one head's weight",
@@ -439,7 +467,7 @@ LATENT_ATTENTION = Exercise(
             1,
             visible=[
                 dict(B=2, S=8, T=12, H=3, Dr=4, R=32, scale=100.0),
-                dict(B=1, S=3, T=5, H=2, Dr=4, R=8, depth=1e5),
+                dict(B=1, S=3, T=5, H=2, Dr=4, R=8, depth=1e10),
             ],
             hidden=lambda r: [_latent_shape(r, S=r.randint(4, 7)) | dict(R=32, scale=r.uniform(100, 200))],
         ),
@@ -524,7 +552,7 @@ LATENT_ATTENTION = Exercise(
         *mask_mistakes(_latent, "q_latent", "c_kv"),
         *axis_mistakes(_latent),
         _latent_slip("future scored 0", ZERO_IS_SEEN, hidden=0.0),
-        _latent_slip("future scored −10000", NOT_HIDDEN, hidden=HIDDEN),
+        *hidden_mistakes(partial(_latent, hidden=HIDDEN), partial(_latent, added=HIDDEN)),
         *sum_mistakes(_latent),
         base_2_mistake(_latent),
         Mistake(
@@ -633,9 +661,14 @@ ABSORBED_MLA_ATTENTION = Exercise(
             1,
             visible=[
                 dict(B=1, S=1, T=600, H=4, Dn=16, Dr=4, Dv=6, R=8),
-                dict(B=1, S=1, T=2000, H=32, Dn=8, Dr=8, Dv=6, R=64),
+                dict(
+                    B=2, S=1, T=2000, H=32, Dn=8, Dr=8, Dv=6, R=64
+                ),  # torch copies for products of several sequences alone
             ],
-            hidden=lambda r: [dict(B=1, S=1, T=r.randint(4300, 4600), H=64, Dn=256, Dr=4, Dv=8, R=8)],
+            hidden=lambda r: [
+                dict(B=1, S=1, T=r.randint(4300, 4600), H=64, Dn=256, Dr=4, Dv=8, R=8),
+                dict(B=2, S=1, T=r.randint(1500, 2500), H=32, Dn=8, Dr=8, Dv=6, R=64),
+            ],
         ),
     ),
     inputs=mla_operands,

@@ -112,7 +112,8 @@ plots.flow(
 # over all heads. Per **context token**, count the words that the cache holds and attention reads.
 #
 # - `naive_macs`, `naive_words`: keys and values are stored expanded, for every head, as attention reads them. So
-#   each head has a whole key of its own, Dn + Dr wide. This is the cache that multi-head attention would have.
+#   each head has a whole key of its own, Dn + Dr wide. This is the cache that multi-head attention would have, not what
+#   lesson 02 stored.
 # - `absorb_macs`, `absorb_words`: attention over the latent cache.
 #
 # Leave out the projections (they come later in this lesson), the softmax, and the mask. A **MAC**, a
@@ -228,7 +229,8 @@ def absorb_query(q_nope, w_uk):
     q_nope: [B, S, H, Dn] float32; w_uk: [H, Dn, R] float32.
     Returns q_latent: [B, S, H, R] float32.
 
-    Trap: `q_nope @ w_uk` runs where S equals H or is 1, and multiplies query s by the weight of head s, or by all.
+    Traps: `q_nope @ w_uk` runs where S equals H or is 1, and multiplies query s by the weight of head s, or by all.
+    An `@` that broadcasts w_uk over the tokens copies it for each of them; einsum does not.
     """
     ### BEGIN SOLUTION
     return torch.einsum("bshd,hdr->bshr", q_nope, w_uk)
@@ -620,10 +622,10 @@ for T in (512, 4096, 32768, 10**9):
 
 # %% [markdown]
 # For DeepSeek-V3 and a long context, in FLOPs: **absorb up to 170 new tokens per sequence, naive beyond.** Neither the
-# batch nor the number of heads matters. At the break-even 1/S is 1/T plus something, so S is below T: a prefill of an
-# empty cache, with S = T, is always beyond it. A decode step has S = 1, below the break-even for any context of two
-# tokens or more. Serving engines use naive kernels for prefill and absorbed ones for decode (the TyphoonMLA paper,
-# section 1).
+# batch nor the number of heads matters. At the break-even 1/S = 1/T + (2R − Dn − Dv) / (R(Dn + Dv)), so S is below T: a
+# prefill of an empty cache, with S = T, is always beyond it. A decode step has S = 1, below the break-even for any
+# context of two tokens or more. Serving engines use naive kernels for prefill and absorbed ones for decode (the
+# TyphoonMLA paper, section 1).
 
 # %% [markdown]
 # ## Measure: both forms on this machine
@@ -661,13 +663,15 @@ plots.curves(
     {"T = 512, 8 heads, float32, one CPU thread": times},
     xlabel="new tokens S",
     ylabel="milliseconds",
+    log="xy",
     dotted=("naive, predicted", "absorb, predicted"),
     verticals={"break-even in FLOPs": break_even_queries(T, **widths)},
 )
 
 # %% [markdown]
 # Where the measured lines cross depends on your machine and on what else it does. With many queries both forms take
-# longer than predicted: the count leaves the softmax out, and PyTorch makes several passes over the scores for it. At
+# longer than predicted: the count leaves the softmax out, and PyTorch makes several passes over the scores for it. If
+# absorb takes ten times as long as predicted, `absorb_query` or `absorb_output` copies its weight for every token. At
 # S = 1 the absorbed form can be *faster* than predicted, as its few MiB stay in the processor's own cache between the
 # timed calls.
 

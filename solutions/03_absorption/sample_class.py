@@ -669,7 +669,46 @@ def break_even_queries(T, Dn, Dr, Dv, R):
         "xaver",
         "a finite number for −inf",
         patches=(replace("latent_attention", "-math.inf", "-1e4"),),
-        expect={"latent_attention": Expected(4, Outcome.PARTIAL, "set to −10000")},
+        expect={"latent_attention": Expected(4, Outcome.PARTIAL, "set to a finite number")},
+    ),
+    slip(
+        "yann",
+        "heads to the front by a reshape",
+        "absorb_query",
+        {
+            'torch.einsum("bshd,hdr->bshr", q_nope, w_uk)': "torch.bmm(q_nope.reshape(w_uk.shape[0], -1, "
+            "w_uk.shape[1]), w_uk).reshape(*q_nope.shape[:3], -1)"
+        },
+        "which moves no axis",
+    ),
+    slip(
+        "ysa",
+        "a product that copies the latent for every head",
+        "absorbed_mla_attention",
+        {
+            "    out_latent, lse = latent_attention(q_latent, q_rope, c_kv, k_rope, scale)\n": (
+                "    key = torch.cat((c_kv, k_rope), -1)[:, None]\n"
+                "    scores = torch.cat((q_latent, q_rope), -1).transpose(1, 2) @ key.mT * scale\n"
+                "    S, T = scores.shape[2:]\n"
+                "    scores = scores.masked_fill(torch.ones(S, T, dtype=torch.bool).triu(T - S + 1), -math.inf)\n"
+                "    lse = scores.logsumexp(-1).transpose(1, 2)\n"
+                "    out_latent = (scores.softmax(-1) @ c_kv[:, None]).transpose(1, 2)\n"
+            )
+        },
+        "bytes",
+        2,
+    ),
+    Submission(
+        "zelda",
+        "a finite number is added",
+        patches=(
+            replace(
+                "latent_attention",
+                "(scores * scale).masked_fill(future[:, None, :], -math.inf)",
+                "scores * scale - 1e9 * future[:, None, :]",
+            ),
+        ),
+        expect={"latent_attention": Expected(4, Outcome.PARTIAL, "a finite number is added")},
     ),
     slip(
         "knut",

@@ -327,7 +327,8 @@ for n in (8, 22):
             print(f"{n} numbers:", fault)
 
 # %% [markdown]
-# One program loads its whole block before it stores. But programs have no order. Program 0 needs element 8, and
+# Here one program loads all 8 numbers before it stores any. With a block over several warps even that is not
+# promised (see below). And programs have no order. Program 0 needs element 8, and
 # program 1 overwrites it: the result depends on which of them comes first. This is called a **race**. On a GPU the
 # result may be right in one run and wrong in the next. The remedy here is a second tensor for the result.
 #
@@ -447,9 +448,9 @@ check("scale_add")
 # 4. **replays** some of the programs in the emulator, counts every access to memory, and compares what they write;
 # 5. puts what steps 3 and 4 found into a **model** of the GPU, with constants fitted to kernels measured on an H100.
 #
-# On the same data the same kernel always gets the same modelled time. It is compared with the **floor**: the bytes
-# that any kernel has to move, divided by the 3.35 TB/s of the data sheet. No kernel is faster. A plain copy, measured
-# on an H100, moves its bytes at {{copy_share}} % of that, and has to be launched. Little can be won beyond its speed.
+# On the same data the same kernel always gets the same modelled time. It is compared with the **floor**: the bytes that
+# any kernel has to move, divided by the 3.35 TB/s of the data sheet. No kernel is faster. A plain copy, measured on an
+# H100, moves its bytes at about {{copy_share}} % of that, and has to be launched. Little can be won beyond its speed.
 #
 # Work out the floor before you run the cell: x and y are read, the result is written, 2 bytes a number.
 #
@@ -468,7 +469,7 @@ check_speed("scale_add")
 # | step | a kernel, or an operation of PyTorch in your launcher |
 # | launching | what launches cost beside that: {{launch_us}} µs for the first, {{next_us}} µs for each further one |
 # | bound by | what takes longest in this step; the sentence under the table says what to do about it |
-# | distinct MB | different bytes touched: these come from memory (DRAM), or go there, at least once |
+# | distinct MB | bytes touched, each counted once, however often it is read; an estimate, from some of the programs |
 # | issued MB | all bytes asked for. More than the distinct ones: something is read again |
 # | bytes a load | that a thread loads with one instruction, 16 at most; several numbers if the loads differ |
 # | matrix instr. | instructions of the tensor cores in the machine code; from lesson 05 on |
@@ -918,8 +919,8 @@ bars(
 #
 # Loading every other number takes {{every_other}} times as long as loading rows as they lie, for the same result. That
 # is Triton 3.6{{!by_triton_3_6}}, which puts the threads of a warp on different rows. The second way does not depend on
-# how Triton places the threads. The model makes too little of the first way: by `check_speed` it takes 5 to 7 times as
-# long, not {{every_other}}.
+# how Triton places the threads. The model underestimates how slow the first way is: by `check_speed` it takes 5 to 7
+# times as long, not {{every_other}}.
 #
 # ## Query and key in one launch
 #
@@ -954,7 +955,8 @@ print(f"read and write query and key of a decode step: {decode.bytes / 1e6:.1f} 
 # | returns | rotated query, rotated key; shapes as given | that of `q_rope` |
 #
 # A kernel may call another function that is decorated with `@triton.jit`; it is inlined, at no cost. An `if` on
-# `tl.program_id` is decided once for the whole program, so it works, and costs next to nothing. Without it every
+# `tl.program_id` is decided once for the whole program, so it works, and costs next to nothing. A name that both of its
+# branches set needs the same shape and dtype in both. Without the `if` every
 # program of a token would turn the key. The result is right, as all of them store the same numbers, and the key is
 # loaded, turned and stored once for each block of heads. At the size that is timed here, the difference is too small to
 # be seen.
@@ -1144,12 +1146,12 @@ print(f"\nattention scores: {scores / 1e9:.2f} G numbers; "
 #
 # <details><summary><b>Appendix: what the model cannot see, and what was seen in the field</b></summary>
 #
-# **How good is the model?** With constants fitted to half{{!half_of_them}} of {{cases}} measurements of fast and slow
-# kernels on an H100, the modelled time is off by {{median_error}} % in the median on the other half, and the order of
-# the variants of one kernel has a rank correlation of {{spearman}} (1 would be the same order). Pairs of variants that
-# are measured a factor of two apart and modelled in the wrong order: none in that half{{!none_inverted}}. With the
-# grader's constants, fitted to both halves, there are {{inverted}} in all {{cases}}, and times on an H200, to which
-# nothing is fitted, are off by {{other_error}} % (`benchmarks/model_validation.json`). The model knows nothing of
+# **How good is the model?** {{cases}} measurements of fast and slow kernels on an H100 were halved at random,
+# {{splits}} times. With constants fitted to one half, the modelled time is off by {{median_error}} % in the median on
+# the other, and the order of the variants of one kernel has a rank correlation of {{spearman}} (1 would be the same
+# order). Both are the median of the {{splits}}. With the grader's constants, fitted to both halves, no pair of
+# variants{{!none_inverted}} is measured a factor of two apart and modelled in the wrong order, and times on an H200, to
+# which nothing is fitted, are off by {{other_error}} % (`benchmarks/model_validation.json`). The model knows nothing of
 #
 # - **bank conflicts**: shared memory has 32 banks, and threads that want the same bank wait for each other;
 # - **crowds**: many atomic additions to the same address wait for each other;

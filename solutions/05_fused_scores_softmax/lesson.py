@@ -256,9 +256,9 @@ else:
 # The accumulator is float32, whatever the operands are. That costs nothing: the matrix units add in float32
 # anyway. A float16 ends at 65504, and a sum of 576 products may be larger before the scale makes it small.
 #
-# **float32 operands.** A GPU multiplies them in TF32, which has 10 bits of mantissa, unless it is told
-# `tl.dot(x, y, acc, input_precision="ieee")`. The other bits are cut off, and an operand is off by up to 1/1024 of
-# itself. The emulator does the same. For operands of 16 bits the option changes nothing. So write it. (Triton makes a
+# **float32 operands.** A GPU multiplies them in TF32, which has 10 bits of mantissa, unless it is told `tl.dot(x, y,
+# acc, input_precision="ieee")`. The other bits are cut off, and an operand is off by up to 1/1024 of itself. The
+# emulator does the same. For operands of 16 bits the option changes nothing. So always write it. (Triton makes a
 # `tl.dot` in TF32 of the `tl.sum` of a product of two blocks, too.)
 #
 # **Loading ahead.** While the matrix units compute one turn, the next turns can be on their way. With `num_stages=3` at

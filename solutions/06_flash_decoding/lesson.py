@@ -66,8 +66,8 @@ plots.processors({f"B = {B}, H = {H}": B * -(-H // 16) for B, H in ((1, 16), (1,
 # - An SM is busy if it has a program; there are 132.
 # - R = 512, Dr = 64. The cache has 2 bytes a word and is read once: programs that share it meet it in the L2.
 # - A partial result is, for each head, R numbers and its lse, in float32. One kernel writes it, the next one
-#   reads it. So it is for a split that gets no token, too. With one split there are none: the kernel writes the
-#   result itself.
+#   reads it. A split without tokens writes and reads one all the same. With one split there are none: the kernel
+#   writes the result itself.
 #
 # The last number asked for is the point where a split no longer pays in bytes: at how many tokens per split do
 # the partial results move as many bytes as the cache?
@@ -529,8 +529,8 @@ draw_measured(128, 16, 4096)
 draw_measured(128, 128, 4096)
 
 # %% [markdown]
-# With 16 heads all take {{above_the_floor}} longer than the floor. With 128 heads the block decides. A block of 16
-# heads reads the cache 8 times for 128 heads, from the L2 at best: vLLM's kernel does. The reference has 32 heads in a
+# With 16 heads all take {{above_the_floor}} longer than the floor. With 128 heads the block decides. With 16 heads in a
+# block, as in vLLM's kernel, 128 heads read the cache 8 times, from the L2 at best. The reference has 32 heads in a
 # block without descriptors, and 64 with them. The floor is still the cache, but barely: 128 heads on one token
 # are 278,528 FLOPs for 1152 bytes, 242 FLOPs a byte, and from 295 on the arithmetic takes longer.
 #
@@ -797,9 +797,9 @@ for num_splits in (1, 2, 7, 64):
 #
 # More splits shorten the chain of blocks that each program works through, until the SMs are full or memory is.
 # And every split costs a partial result, and the combine its launch. A rough model, with constants measured on an
-# H100: a program of 16 heads needs {{block_us}} µs for a block of 64 tokens; an SM holds two such programs;
+# H100: a program of 16 heads needs {{block_us}} µs for a block of 64 tokens, and 1 µs besides; an SM holds two of them;
 # memory gives {{copy_tb_per_s}} TB/s; a launch takes {{launch_us}} µs and a further one {{next_launch_us}} µs
-# (the grader's constants).
+# (the grader's constants); a combine takes 2 µs beside its bytes.
 
 # %%
 def step_time(B, H, T, num_splits):
@@ -840,8 +840,8 @@ rows = {f"{n} splits": step_time(4, 16, 8192, n) for n in (4, 8, 16, 32, 64, 128
 plots.stacked(rows, unit="µs by the rough model", title="B = 4, H = 16, T = 8192")
 
 # %% [markdown]
-# So a launcher chooses: as many splits as there are SMs for, and at most one for each 128 tokens of T, rounded up. It
-# can use shapes only. With B sequences and ⌈H/BLOCK_H⌉ blocks of heads,
+# So a launcher chooses: as many splits as give each SM one program, and at most one for each 128 tokens of T, rounded
+# up. It can use shapes only. With B sequences and ⌈H/BLOCK_H⌉ blocks of heads,
 #
 # $$\text{num\_splits} = \max\Big(1,\ \min\big(\lfloor 132 / (B \cdot \lceil H / \text{BLOCK\_H}\rceil) \rfloor,\
 # \lceil T / 128 \rceil\big)\Big).$$
@@ -939,10 +939,10 @@ plots.matrix(seen, title="Bright: what row m = s·H + h sees (token m // H)", xl
 #
 # ## Exercise: folded_decode
 #
-# Everything together: fold, split, combine. You choose the number of splits. Shapes are enough for that, and to read
-# the lengths would have the host wait for the GPU. `combine_splits` may be called; the grader supplies a right one, and
-# that takes any number of splits. Make `out` [B, S, H, R] and pass `out.view(B, S * H, R)`. Partial results are
-# [num_splits, B, S · H, R] and [num_splits, B, S · H], float32.
+# Everything together: fold, split, combine. You choose the number of splits. Shapes are enough for that. To read the
+# lengths would have the host wait for the GPU, which no modelled time shows. `combine_splits` may be called; the grader
+# supplies a right one, and that takes any number of splits. Make `out` [B, S, H, R] and pass `out.view(B, S * H, R)`.
+# Partial results are [num_splits, B, S · H, R] and [num_splits, B, S · H], float32.
 #
 # | | shape | dtype |
 # |---|---|---|
@@ -956,7 +956,7 @@ plots.matrix(seen, title="Bright: what row m = s·H + h sees (token m // H)", xl
 #
 # **Points for speed.** The case is B = 4, S = 4, H = 16, T = 16384; TokenSpeed's benchmark has these B, S and H.
 # Half of the points: 0.15 of the floor's speed. All: 0.19 of it, and 2.3 times the speed of eager PyTorch. Blocks
-# of 16 rows read the cache 4 times and do not reach the second bar.
+# of 16 rows read the cache 4 times: with the splits of the formula they do not reach the second bar.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -173,8 +173,8 @@ for (B, L), printed in PRINTED.items():
     print(f"{B:2} {L:5} {p['pages']:7} {100 * p['saving']:15.2f} % {against_pool:16.2f} % {printed:7.2f} %")
 
 # %% [markdown]
-# Every printed number is there{{!every_digit}}, in the column before the last, and none in the column that the
-# equations give. The report's public code makes a pool of 564 pages, 512 × 1.1 rounded up. Its saving is the
+# The printed numbers are those of the column "against its pool"{{!every_digit}}; none is in the column of the
+# equations. The report's public code makes a pool of 564 pages, 512 × 1.1 rounded up. Its saving is the
 # share of *that pool* which is not in use.
 #
 # But that pool exists whole from the start. These are the bytes that CUDA's allocator has given out for each kind
@@ -925,8 +925,8 @@ from mla_ref import playground
 playground.write("class Cache:\n    ", paged_decode=paged_decode, new=40, device=device)
 
 # %% [markdown]
-# By the model, looking ahead hardly matters: `check_speed` finds nearly the same for a look-up for each block, a block
-# ahead or not. In the model the look-up and the loads that need it run at the same
+# By the model, looking ahead hardly matters: `check_speed` finds nearly the same for one look-up a block, in time
+# or a block ahead. In the model the look-up and the loads that need it run at the same
 # time. On a GPU they cannot, and so a look-up for every token costs more there than the model says.
 #
 # ## Measure: what a table costs

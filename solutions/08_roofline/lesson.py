@@ -500,7 +500,7 @@ PRECISIONS = {"16 bits": (2, False), "8-bit cache, 16-bit arithmetic": (1, False
 
 
 def ceilings(device, precision):
-    """Return itemsize, rate and bandwidth by data sheet, or None where a device has no rate in 8 bits."""
+    """Return itemsize, rate and bandwidth by data sheet, or None where a device has no rate in float8."""
     itemsize, narrow = PRECISIONS[precision]
     dtypes = [name for name in device.flops if name.startswith("float8")] if narrow else [device.half_dtype]
     return dict(itemsize=itemsize, rate=device.rate(dtypes[0]), bandwidth=device.bandwidth()) if dtypes else None
@@ -510,7 +510,7 @@ def explorer(device="h100", precision="16 bits", B=128, S=1, H=128, L=4096, own=
     """Show throughput over the batch, and times at one batch, for heads as wide as DeepSeek-V3's."""
     limits, layer, line = ceilings(DEVICES[device], precision), sizes | dict(H=H), [2**n for n in range(11)]
     if limits is None:
-        print(f"{DEVICES[device].name} has no rate in 8 bits")
+        print(f"{DEVICES[device].name} has no rate in float8")
         return
     step = lambda form, n, tokens, prefix: step_time(form, n, S, tokens, prefix, layer, **limits)
     rates = {form: (line, [step(form, n, L, L)["tokens_per_s"] for n in line]) for form in FORMS}
@@ -809,14 +809,13 @@ title = "DeepSeek-V3, prefix of 4096 tokens"
 plots.curves({title: lines}, xlabel="batch B", ylabel="microseconds", dotted=["absorb, roofline"], verticals=limits)
 
 # %% [markdown]
-# The kernel splits the context where more programs fill rounds of 132 better; each split costs a merge. With
-# 32 sequences 64 programs become 128 in two splits: one round, over half of the context. With 48 two splits
-# would be 192 programs, one round and a part of another. The kernel takes four, 384 programs: three rounds over a
-# quarter{{!rounds}}. That is nearly as long as 64 sequences take, 128 programs over all of
-# it{{!nearly_as_64}}. With 80 there are 160 programs, more than fit at once. The crossing falls onto the rise
-# from 32 to 48, where the rate drops from {{rate_32}} to {{rate_48}} TFLOP/s. Far out it is {{reached}}.
-# Naive has tiles too: any batch up to 128 takes about the same time{{!same_time}}, and a larger one more, where the
-# roofline is still flat.
+# The kernel splits the context where more programs fill rounds of 132 better; each split costs a merge. The programs
+# are then 2·B·splits. With 32 sequences 64 programs become 128 in two splits: one round, over half of the context. With
+# 48 two splits would be 192 programs, one round and a part of another. The kernel takes four, 384 programs: three
+# rounds over a quarter{{!rounds}}. That is nearly as long as 64 sequences take, 128 programs over all of
+# it{{!nearly_as_64}}. With 80 there are 160 programs, more than fit at once. The crossing falls onto the rise from 32
+# to 48, where the rate drops from {{rate_32}} to {{rate_48}} TFLOP/s. Far out it is {{reached}}. Naive has tiles too:
+# any batch up to 128 takes about the same time{{!same_time}}, and a larger one more, where the roofline is still flat.
 #
 # **3. Starting costs time.** At B = 1 absorb takes {{absorb_1_us}} µs where the model says less than
 # 2{{!less_than_2}}: many short programs, then a second launch that merges them. The two lines cannot cross down

@@ -448,7 +448,7 @@ UNNAMED = {  # answers that no mistake has a name for, and what is told of their
         "01_mha",
         "predict_cache_bytes",
         one_entry("mha", lambda right, given: right / 1024),
-        "it is 1/1024 of the right one: look at the unit",
+        "which is 1/1024 of the right one: look at the unit",
     ),
 }
 

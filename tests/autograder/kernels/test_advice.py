@@ -39,11 +39,11 @@ TABLE = {
     ),
     "read twice, from the L2": (
         dict(bound="DRAM", again_bytes=1e6, bound_us=90.0, **{**ONCE, "loaded_bytes": FLOOR}),
-        "the bytes are the floor's",
+        "the bytes are about the floor's",
     ),
     "tiles, from the L2": (
         dict(bound="DRAM", again_bytes=0, bound_us=90.0, tensor_instructions=8, **{**ONCE, "loaded_bytes": FLOOR}),
-        "the bytes are the floor's",
+        "the bytes are about the floor's",
     ),
     "read by two launches": (
         dict(bound="DRAM", **{**ONCE, "loaded_bytes": FLOOR, "distinct_bytes": 1.5 * FLOOR}),
@@ -67,6 +67,16 @@ def test_a_pass_of_torch_is_named_with_its_line():
     host = {"step": "to_copy", "us": 60.0, "bound": "DRAM", "host": True, "line": "line 12 (`x = x.float()`)"}
     text = said([host, {"step": "kernel", "us": 30.0, "bound": "DRAM"}])
     assert text == "torch's to_copy in line 12 (`x = x.float()`) takes 60 of 100 µs: do it in the kernel"
+
+
+def test_passes_of_torch_count_with_their_launches():
+    filled = [
+        {"step": name, "us": us, "bound": "waiting", "host": True} for name, us in (("zeros", 1.0), ("full", 0.9))
+    ]
+    steps = [*filled, {"step": "kernel", "us": 9.7, "bound": "waiting", "spill_bytes": 96}]
+    launching = {"step": "launching", "us": 8.0, "further": 1.7}
+    text = said([*steps, launching], of={"seconds": 19.6e-6, "copy": 0})
+    assert text == "torch's zeros and 1 more of its passes take 5.3 of 19.6 µs, launching included: do it in the kernel"
 
 
 def test_more_warps_are_no_advice_where_there_are_none():

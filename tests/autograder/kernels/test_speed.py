@@ -103,6 +103,13 @@ def test_what_a_check_finds_fast_enough_a_grader_does_whatever_programs_its_seed
     assert "so near a bar" in found[0.999, ""].reason and "so near a bar" not in found[1.01, ""].reason
 
 
+def test_a_bar_is_near_only_where_nothing_of_it_is_missed_by_much():
+    near = [
+        took(seconds, slack=-0.05, baseline=baseline).reason for seconds, baseline in ((1.64e-4, 4e-4), (1.2e-4, 1e-4))
+    ]
+    assert ["so near a bar" in reason for reason in near] == [True, False]
+
+
 def test_no_bar_is_out_of_reach_where_the_baseline_has_units_that_triton_does_not_use():
     found = took(1.1e-4, baseline=0.5e-4, device="Tesla T4", unequal_units=True)
     assert found.score == 4 and "it is no bar" in found.notes[-1]
