@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from autograder.classroom.grader import Job
 from autograder.classroom.history import Attempt, History, digest_of, now
 from autograder.classroom.restore import REMARKS, code_cells
 from autograder.course.course import Course
-from autograder.course.lesson import Lesson
+from autograder.course.lesson import Lesson, verdict_name
 from autograder.files import require_space, write_whole
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.text import one_line
@@ -83,6 +84,19 @@ class Recorded:
     digest: str = ""
     attempt: int = 0
     attempts: int = 0
+
+
+@dataclass(frozen=True)
+class Held:
+    """What nbgrader's gradebook holds of a submission: its time, and the judge's score and the points by verdict."""
+
+    time: str | None
+    scores: dict[str, tuple[float | None, float]] = field(default_factory=dict)
+
+    def agrees(self, verdicts: Sequence[Verdict]) -> bool:
+        """Return whether these verdicts were entered: not in an older backup that was put back."""
+        own = {verdict.exercise: (verdict.score, verdict.points) for verdict in verdicts}
+        return self.scores.keys() == own.keys() and all(map(_same, self.scores.values(), map(own.get, self.scores)))
 
 
 @dataclass(frozen=True)
@@ -167,6 +181,29 @@ class Records:
             for lesson in gradebook.assignments:
                 found[lesson.name, ""] = str(lesson.duedate)
                 found |= {(lesson.name, each.student_id): str(each.duedate) for each in lesson.submissions}
+        return found
+
+    def held(self, lessons: Collection[str]) -> dict[tuple[str, str], Held]:
+        """Return what the gradebook holds of the submissions of these lessons, by student and lesson, in one query."""
+        from nbgrader.api import Assignment, Grade, GradeCell, SubmittedAssignment, SubmittedNotebook
+
+        found: dict[tuple[str, str], Held] = {}
+        with self.gradebook() as gradebook:
+            query = gradebook.db.query(
+                SubmittedAssignment.student_id,
+                Assignment.name,
+                SubmittedAssignment.timestamp,
+                GradeCell.name,
+                Grade.auto_score,
+                GradeCell.max_score,
+            )
+            query = query.join(Assignment, SubmittedAssignment.assignment_id == Assignment.id)
+            query = query.join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+            query = query.join(Grade, Grade.notebook_id == SubmittedNotebook.id)
+            query = query.join(GradeCell, GradeCell.id == Grade.cell_id).filter(Assignment.name.in_(lessons))
+            for student, lesson, time, cell, score, top in query:
+                held = found.setdefault((student, lesson), Held(f"{time} UTC" if time else None))
+                held.scores[sys.intern(verdict_name(cell))] = score, top
         return found
 
     def penalty(self) -> str:
@@ -311,8 +348,8 @@ class Records:
         plain = {**vars(record), "verdicts": [v.to_json() for v in record.verdicts]}
         write_whole(self._record_path(student, lesson), json.dumps(plain, indent=1) + "\n")
 
-    def entered(self, entries: Sequence[Entry]) -> Graded | None:
-        """Return the result of an earlier run, which the gradebook has, if it still holds.
+    def entered(self, entries: Sequence[Entry], held: Held | None) -> Graded | None:
+        """Return the result of an earlier run, if it still holds and is what the gradebook holds.
 
         `entries` are the attempts to choose from, the submission that is there first.
         """
@@ -323,6 +360,8 @@ class Records:
         if faults or found.fingerprint != fingerprint_of(entries) or not is_whole(notebook):
             return None
         if self.attempts.last(entry.student, name) != entry.digest():
+            return None
+        if held is None or held.time not in {each.timestamp for each in entries} or not held.agrees(found.verdicts):
             return None
         return Graded(entry.student, name, list(found.verdicts), attempt=found.attempt, attempts=found.attempts)
 
@@ -368,6 +407,13 @@ class Records:
             }
         for result in results:
             result.counts = found.get((result.student, result.lesson))
+
+
+def _same(one: tuple[float | None, float], other: tuple[float | None, float]) -> bool:
+    """Return whether two scores with their points are the same; an open one is None."""
+    return all(
+        a == b or (None not in (a, b) and math.isclose(a, b, abs_tol=1e-6)) for a, b in zip(one, other, strict=True)
+    )
 
 
 def is_whole(notebook: Path) -> bool:

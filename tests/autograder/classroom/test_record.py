@@ -88,11 +88,11 @@ def test_what_is_interrupted_is_not_recorded(records, entry, monkeypatch):
     verdicts = [job.settled for job in ada.jobs]
     with records.staged(times([ada])) as recorder:
         records.enter(recorder, ada, verdicts)
-        assert records.entered([ada])
+        assert records.entered([ada], records.held([LESSON]).get(("ada", LESSON)))
         monkeypatch.setattr(recorder, "convert_notebooks", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             records.enter(recorder, ada, verdicts)
-    assert records.entered([ada]) is None
+    assert records.entered([ada], records.held([LESSON]).get(("ada", LESSON))) is None
 
 
 def test_a_submission_that_nbgrader_cannot_record_does_not_stop_the_next(records, entry, monkeypatch):
