@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from traitlets.config import Config
@@ -15,6 +17,7 @@ from autograder.classroom.config import configure
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
 from autograder.files import require_space, write_whole
+from autograder.text import one_line
 
 
 class BuildError(RuntimeError):
@@ -67,7 +70,7 @@ def release(course: Course, name: str, scratch: Path) -> Path:
 def register(lesson: Lesson, config: Config) -> None:
     """Write a lesson's source notebook and have nbgrader release it and enter it in the gradebook.
 
-    Raises BuildError with nbgrader's log if that fails, OSError if the disk is at fault.
+    Raises BuildError with the error in nbgrader's log if that fails, OSError if the disk is at fault.
     """
     from nbgrader.apps import NbGraderAPI
     from nbgrader.coursedir import CourseDirectory
@@ -81,7 +84,14 @@ def register(lesson: Lesson, config: Config) -> None:
     result = api.generate_assignment(name, force=True)
     if not result["success"]:
         require_space(source.parent)
-        raise BuildError(f"nbgrader could not release {name}:\n{result.get('log', '')}{result.get('error', '')}")
+        raise BuildError(f"nbgrader could not release {name}: {_reason(result)}")
+
+
+def _reason(result: dict[str, Any]) -> str:
+    """Return the error that nbgrader's log holds: the line that ends its traceback, else its last line."""
+    lines = [line for line in f"{result.get('log') or ''}\n{result.get('error') or ''}".splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[A-Za-z_][\w.]*(Error|Exception|Entry)\b", line)]
+    return one_line((errors or lines or ["no message"])[0 if errors else -1])
 
 
 def quieten_nbgrader() -> None:

@@ -19,12 +19,13 @@ from nbformat import NotebookNode
 from traitlets.config import Config
 
 from autograder.classroom import extension
-from autograder.classroom.build import register
+from autograder.classroom.build import BuildError, register
 from autograder.classroom.config import configure, own_settings
 from autograder.classroom.extension import Extensions
 from autograder.classroom.grader import Job
 from autograder.classroom.history import Attempt, History, digest_of, now
 from autograder.classroom.restore import REMARKS, code_cells
+from autograder.classroom.revision import RevisionError, revise
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson, verdict_name
 from autograder.files import require_space, write_whole
@@ -233,7 +234,8 @@ class Records:
     def staged(self, todo: Mapping[tuple[str, str], str | None]) -> Iterator[Any]:
         """Make a folder where nbgrader will find restored notebooks, and have it know their lessons.
 
-        `todo` has the time of each submission, None without one, by student and lesson.
+        `todo` has the time of each submission, None without one, by student and lesson. The recorder's `refused` says
+        by lesson why nothing can be recorded of it.
         """
         from autograder.classroom.converters import Recorder, shared_connections
         from autograder.classroom.guard import REGISTERING, alone
@@ -241,16 +243,23 @@ class Records:
         with tempfile.TemporaryDirectory(prefix=".staging-", dir=self.folder) as stage:
             config = self.config(Path(stage))
             config.CourseDirectory.release_directory = str(Path(stage) / ".release")
+            refused: dict[str, str] = {}
             with alone(config.CourseDirectory.db_url, REGISTERING):
                 for name in sorted({lesson for _, lesson in todo}):
-                    register(self.course.lesson(name), config)
+                    lesson = self.course.lesson(name)
+                    try:
+                        with self.gradebook() as gradebook:
+                            revise(gradebook, lesson, {student for student, n in todo if n == name})
+                        register(lesson, config)
+                    except (BuildError, RevisionError) as error:  # one lesson stops no other
+                        refused[name] = str(error)
                 try:
-                    self._prepare(todo)
+                    self._prepare({pair: time for pair, time in todo.items() if pair[1] not in refused})
                 except Exception:  # of nbgrader's, for a full disk too
                     require_space(self.folder, *self._database())
                     raise
             with shared_connections():
-                yield Recorder(config)
+                yield Recorder(config, refused)
 
     def _prepare(self, todo: Mapping[tuple[str, str], str | None]) -> None:
         """Enter a first submission a lesson, grant extensions, and drop the times of submissions that have none.
@@ -284,7 +293,9 @@ class Records:
         `attempts` are all that were judged to choose this one, the submission that is there first.
         """
         name, attempts = entry.lesson.name, attempts or [(entry, verdicts)]
-        result = Graded(entry.student, name, verdicts, fresh=True)
+        result = Graded(entry.student, name, verdicts, fresh=True, problem=recorder.refused.get(name))
+        if result.problem:
+            return result
         self._record_path(entry.student, name).unlink(missing_ok=True)
         named = {job.name: verdict for job, verdict in zip(entry.jobs, verdicts, strict=True)}
         folder = Path(recorder.coursedir.submitted_directory) / entry.student / name
