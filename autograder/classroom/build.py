@@ -14,6 +14,7 @@ import nbformat
 from traitlets.config import Config
 
 from autograder.classroom.config import configure
+from autograder.classroom.database import sqlite_url
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
 from autograder.files import require_space, write_whole
@@ -59,7 +60,7 @@ def release(course: Course, name: str, scratch: Path) -> Path:
     """Release one lesson with a database of its own under `scratch`; return the notebook's path there."""
     config = configure(Config(), course, classroom=scratch, release=scratch / "release")
     config.CourseDirectory.root = str(scratch)
-    config.CourseDirectory.db_url = f"sqlite:///{scratch / 'scratch.db'}"
+    config.CourseDirectory.db_url = sqlite_url(scratch / "scratch.db")
     lesson = course.lesson(name)
     register(lesson, config)
     notebook = scratch / "release" / name / f"{name}.ipynb"

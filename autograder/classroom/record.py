@@ -21,6 +21,7 @@ from traitlets.config import Config
 from autograder.classroom import extension
 from autograder.classroom.build import BuildError, register
 from autograder.classroom.config import configure, own_settings
+from autograder.classroom.database import gradebook_file
 from autograder.classroom.extension import Extensions
 from autograder.classroom.grader import Job
 from autograder.classroom.history import Attempt, History, digest_of, now
@@ -351,8 +352,8 @@ class Records:
 
     def _database(self) -> list[Path]:
         """Return the folder of the gradebook, if it is a file."""
-        scheme, _, path = self.config().CourseDirectory.db_url.partition(":///")
-        return [Path(path).parent] if scheme.startswith("sqlite") and path else []
+        file = gradebook_file(self.folder)
+        return [file.absolute().parent] if file else []
 
     def note(self, student: str, lesson: str, record: Recorded) -> None:
         """Write a submission's record. Without a fingerprint, as when nbgrader grades, the next run enters it again."""

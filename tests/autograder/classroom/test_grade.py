@@ -20,6 +20,7 @@ from autograder.classroom.grade import MARK, SEED, Classroom, read_time
 from autograder.cli import app
 from autograder.course.course import Course
 from autograder.course.sample import render, submissions
+from autograder.dashboard import snapshot
 from autograder.isolation import sandbox
 from autograder.isolation.sandbox import SandboxError
 from autograder.judging import judge
@@ -392,3 +393,16 @@ def test_the_button_in_formgrader_follows_the_same_rule(bare, tmp_path):
     config.Judge.isolation = "process"
     answer = NbGraderAPI(CourseDirectory(config=config), config=config).autograde(NAME, "ada", force=True)
     assert answer["success"], answer
+
+
+@pytest.mark.parametrize("name", ["Kurs (WS26), c++", "a%20b?q=1", "[abc*^$|\\"])
+def test_a_class_lies_in_a_folder_of_any_name(tiny_room, tmp_path, name):
+    room = Classroom(tiny_room.course, tiny_room.folder.rename(tmp_path / name))
+    hand_in(room.folder, ada=notebook(**RIGHT), ben=notebook(**WRONG))
+    found = room.grade()
+    assert {each.student: (each.counts, each.problem) for each in found} == {"ada": (5, None), "ben": (2, None)}
+    pages, problems = write_feedback(room)
+    assert (len(pages), problems) == (2, [])
+    assert room.records._database() == [room.folder]
+    assert {path.name for path in tmp_path.iterdir()} == {name}, "the gradebook lies in the folder"
+    assert snapshot.read(room.folder).problems == []
