@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+import re
 import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from traitlets.config import Config
 
 from autograder.classroom.config import configure
+from autograder.classroom.database import sqlite_url
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
 from autograder.files import require_space, write_whole
+from autograder.text import one_line
 
 
 class BuildError(RuntimeError):
@@ -56,7 +60,7 @@ def release(course: Course, name: str, scratch: Path) -> Path:
     """Release one lesson with a database of its own under `scratch`; return the notebook's path there."""
     config = configure(Config(), course, classroom=scratch, release=scratch / "release")
     config.CourseDirectory.root = str(scratch)
-    config.CourseDirectory.db_url = f"sqlite:///{scratch / 'scratch.db'}"
+    config.CourseDirectory.db_url = sqlite_url(scratch / "scratch.db")
     lesson = course.lesson(name)
     register(lesson, config)
     notebook = scratch / "release" / name / f"{name}.ipynb"
@@ -67,7 +71,7 @@ def release(course: Course, name: str, scratch: Path) -> Path:
 def register(lesson: Lesson, config: Config) -> None:
     """Write a lesson's source notebook and have nbgrader release it and enter it in the gradebook.
 
-    Raises BuildError with nbgrader's log if that fails, OSError if the disk is at fault.
+    Raises BuildError with the error in nbgrader's log if that fails, OSError if the disk is at fault.
     """
     from nbgrader.apps import NbGraderAPI
     from nbgrader.coursedir import CourseDirectory
@@ -81,7 +85,14 @@ def register(lesson: Lesson, config: Config) -> None:
     result = api.generate_assignment(name, force=True)
     if not result["success"]:
         require_space(source.parent)
-        raise BuildError(f"nbgrader could not release {name}:\n{result.get('log', '')}{result.get('error', '')}")
+        raise BuildError(f"nbgrader could not release {name}: {_reason(result)}")
+
+
+def _reason(result: dict[str, Any]) -> str:
+    """Return the error that nbgrader's log holds: the line that ends its traceback, else its last line."""
+    lines = [line for line in f"{result.get('log') or ''}\n{result.get('error') or ''}".splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[A-Za-z_][\w.]*(Error|Exception|Entry)\b", line)]
+    return one_line((errors or lines or ["no message"])[0 if errors else -1])
 
 
 def quieten_nbgrader() -> None:

@@ -75,10 +75,11 @@ class Kept(BaseConverter):
 
 
 class Recorder(Kept, Autograde):
-    """`nbgrader autograde` with verdicts that are known."""
+    """`nbgrader autograde` with verdicts that are known. `refused` are lessons that cannot be recorded, and why."""
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, refused: Mapping[str, str] | None = None):
         super().__init__(config)
+        self.refused = refused or {}
         self.verdicts: dict[str, Verdict] = {}
         self.stages: dict[bool, list[Any]] = {}
 

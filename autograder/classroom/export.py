@@ -12,7 +12,7 @@ from typing import Any
 
 from autograder.classroom.grade import Classroom
 from autograder.classroom.grader import PENDING
-from autograder.classroom.record import grades_of, score_of, submissions_of
+from autograder.classroom.record import Held, grades_of, score_of, submissions_of
 from autograder.course.lesson import verdict_name
 from autograder.files import write_whole
 from autograder.judging.verdict import Outcome, Verdict
@@ -101,14 +101,28 @@ def remarks(found: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def unentered(room: Classroom, found: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a sentence for each lesson of whose graded submissions these rows, the gradebook's, lack some."""
+    """Return a sentence for each lesson of whose results the gradebook lacks some: of these rows, or of the scores."""
     there, told = {(row["lesson"], row["student"]) for row in found}, []
     for lesson in room.course.lesson_names():
         graded = sorted(path.stem for path in (room.folder / "graded" / lesson).glob("*.json"))
+        held = room.records.held([lesson]) if graded else {}
         if lost := [student for student in graded if (lesson, student) not in there]:
             line = f"{lesson} {listed(lost)}: graded, and not in the gradebook any more, so no row"
             told.append(f"{line}; `mla-course grade` enters what is there")
+        if other := [student for student in graded if _outdated(room, student, lesson, held)]:
+            line = (
+                f"{lesson} {listed(other)}: the gradebook has other scores than the judge gave, as an older backup has"
+            )
+            told.append(f"{line}; `mla-course grade` enters them again")
     return told
+
+
+def _outdated(room: Classroom, student: str, lesson: str, held: dict[tuple[str, str], Held]) -> bool:
+    """Return whether the gradebook has another score than was recorded of a submission that is still there."""
+    if (student, lesson) not in held or not (room.submitted / student / lesson).is_dir():
+        return False
+    verdicts = room.records.recorded(student, lesson).verdicts
+    return bool(verdicts) and not held[student, lesson].agrees(verdicts)
 
 
 def unnumbered(room: Classroom) -> list[str]:

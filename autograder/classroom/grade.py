@@ -151,6 +151,7 @@ class Classroom:
                 for s, n in wanted
             }
             plans = {name: self.course.lesson(name) for name in {name for _, name in wanted}}
+            held = records.held(plans)
             total = sum(len(plans[name].graded) for _, name in wanted)
             results: dict[tuple[str, str], Graded | None] = {}
             todo: dict[tuple[str, str], str | None] = {}
@@ -174,7 +175,7 @@ class Classroom:
                     if not self._there(student, name):
                         total -= len(plans[name].graded)
                         continue
-                    known = records.entered(found) if not again and (name, student) in deadlines else None
+                    known = None if again else records.entered(found, held.get((student, name)))
                     results[student, name] = known
                     total += len(plans[name].graded) * (-1 if known else len(found) - 1)
                     if not known:

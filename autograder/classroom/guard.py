@@ -3,13 +3,16 @@
 nbgrader opens notebooks and times as they are, and copies all that lies beside them, from where links lead to. It has a
 setting for its exporter alone, so that the rest is replaced in its classes. So is how it opens a gradebook: it makes
 the tables of an empty database, which two that come at once would both do, and starts a process to learn their version.
+So is how it looks for files: the path of a class, such as "c++" or "Kurs (WS26)", means itself in a pattern.
 """
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 import pwd
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,10 +20,14 @@ from datetime import datetime
 from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
 import nbgrader.api
+import nbgrader.apps.api
+import nbgrader.converters.base
+import nbgrader.utils
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from nbconvert.exporters import NotebookExporter
@@ -32,7 +39,7 @@ from nbgrader.converters import Autograde, GenerateFeedback
 from nbgrader.converters.base import BaseConverter
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.dbutil import ALEMBIC_DIR
-from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
+from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback, release_feedback
 from nbgrader.utils import parse_utc
 from sqlalchemy import create_engine, make_url, text
 
@@ -46,6 +53,8 @@ _copy_all = BaseConverter.init_assignment
 _release_all = ExchangeReleaseFeedback.copy_files
 _record_of = ExchangeCollect._path_to_record
 _open = Gradebook.__init__
+_path_of = CourseDirectory.format_path
+LOOKING = (nbgrader.utils, nbgrader.apps.api, nbgrader.converters.base, release_feedback)  # by patterns, for files
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # no link is followed, no pipe waited for
 MOST_NAMED = 5  # files left out of a submission
 OPENING, REGISTERING = 0x6D6C61, 0x6D6C62  # of a gradebook, of lessons in one; who holds the second may take the first
@@ -61,6 +70,9 @@ def guard() -> None:
     ExchangeCollect._path_to_record, ExchangeCollect.copy_files = _record, _copy_collected
     ExchangeReleaseFeedback.copy_files = _release
     CourseDirectory.get_existing_timestamp = _time
+    CourseDirectory.format_path = _path
+    for module in LOOKING:
+        module.glob = SimpleNamespace(glob=_found)
     NbGraderAPI.get_submitted_timestamp = _time_submitted
 
 
@@ -106,6 +118,19 @@ def alone(db_url: str, purpose: int) -> Iterator[None]:
             connection = stack.enter_context(engine.connect())  # the lock goes with it
             connection.execute(text(f"SELECT pg_advisory_lock({purpose})"))
         yield
+
+
+def _path(self: CourseDirectory, nbgrader_step: str, student_id: str, assignment_id: str, escape: bool = False) -> str:
+    """In place of `CourseDirectory.format_path`: in a regular expression the folder of a step means itself."""
+    return _path_of(self, re.escape(nbgrader_step) if escape else nbgrader_step, student_id, assignment_id, escape)
+
+
+def _found(pattern: str) -> list[str]:
+    """In place of `glob.glob`, where nbgrader looks for files: what is there means itself, and no pattern."""
+    there = os.path.dirname(pattern)
+    while there and not os.path.isdir(there):
+        there = os.path.dirname(there)
+    return glob.glob(glob.escape(there) + pattern.removeprefix(there))
 
 
 def _copy_notes(self: BaseConverter, assignment_id: str, student_id: str) -> None:

@@ -140,6 +140,16 @@ class GetVerdicts(OfCourse, GetGrades):
         nb.cells.insert(0, first)
         return nb, resources
 
+    def preprocess_cell(
+        self, cell: NotebookNode, resources: ResourcesDict, cell_index: int
+    ) -> tuple[NotebookNode, ResourcesDict]:
+        marks = cell.metadata.get("nbgrader", {})
+        if (marks.get("grade") or marks.get("solution")) and not any(
+            marks["grade_id"] in rows for rows in self._read()
+        ):
+            del cell.metadata["nbgrader"]  # of an exercise that was taken out of the lesson since
+        return super().preprocess_cell(cell, resources, cell_index)
+
     def _get_comment(self, cell: NotebookNode, resources: ResourcesDict) -> None:
         marks = cell.metadata["nbgrader"]
         marks["comment"] = self._read()[1][marks["grade_id"]].comment

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,14 +19,16 @@ from nbformat import NotebookNode
 from traitlets.config import Config
 
 from autograder.classroom import extension
-from autograder.classroom.build import register
+from autograder.classroom.build import BuildError, register
 from autograder.classroom.config import configure, own_settings
+from autograder.classroom.database import gradebook_file
 from autograder.classroom.extension import Extensions
 from autograder.classroom.grader import Job
 from autograder.classroom.history import Attempt, History, digest_of, now
 from autograder.classroom.restore import REMARKS, code_cells
+from autograder.classroom.revision import RevisionError, revise
 from autograder.course.course import Course
-from autograder.course.lesson import Lesson
+from autograder.course.lesson import Lesson, verdict_name
 from autograder.files import require_space, write_whole
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.text import one_line
@@ -83,6 +86,19 @@ class Recorded:
     digest: str = ""
     attempt: int = 0
     attempts: int = 0
+
+
+@dataclass(frozen=True)
+class Held:
+    """What nbgrader's gradebook holds of a submission: its time, and the judge's score and the points by verdict."""
+
+    time: str | None
+    scores: dict[str, tuple[float | None, float]] = field(default_factory=dict)
+
+    def agrees(self, verdicts: Sequence[Verdict]) -> bool:
+        """Return whether these verdicts were entered: not in an older backup that was put back."""
+        own = {verdict.exercise: (verdict.score, verdict.points) for verdict in verdicts}
+        return self.scores.keys() == own.keys() and all(map(_same, self.scores.values(), map(own.get, self.scores)))
 
 
 @dataclass(frozen=True)
@@ -169,6 +185,29 @@ class Records:
                 found |= {(lesson.name, each.student_id): str(each.duedate) for each in lesson.submissions}
         return found
 
+    def held(self, lessons: Collection[str]) -> dict[tuple[str, str], Held]:
+        """Return what the gradebook holds of the submissions of these lessons, by student and lesson, in one query."""
+        from nbgrader.api import Assignment, Grade, GradeCell, SubmittedAssignment, SubmittedNotebook
+
+        found: dict[tuple[str, str], Held] = {}
+        with self.gradebook() as gradebook:
+            query = gradebook.db.query(
+                SubmittedAssignment.student_id,
+                Assignment.name,
+                SubmittedAssignment.timestamp,
+                GradeCell.name,
+                Grade.auto_score,
+                GradeCell.max_score,
+            )
+            query = query.join(Assignment, SubmittedAssignment.assignment_id == Assignment.id)
+            query = query.join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+            query = query.join(Grade, Grade.notebook_id == SubmittedNotebook.id)
+            query = query.join(GradeCell, GradeCell.id == Grade.cell_id).filter(Assignment.name.in_(lessons))
+            for student, lesson, time, cell, score, top in query:
+                held = found.setdefault((student, lesson), Held(f"{time} UTC" if time else None))
+                held.scores[sys.intern(verdict_name(cell))] = score, top
+        return found
+
     def penalty(self) -> str:
         """Return how the instructor has nbgrader take points off for lateness."""
         config = self.config()
@@ -196,7 +235,8 @@ class Records:
     def staged(self, todo: Mapping[tuple[str, str], str | None]) -> Iterator[Any]:
         """Make a folder where nbgrader will find restored notebooks, and have it know their lessons.
 
-        `todo` has the time of each submission, None without one, by student and lesson.
+        `todo` has the time of each submission, None without one, by student and lesson. The recorder's `refused` says
+        by lesson why nothing can be recorded of it.
         """
         from autograder.classroom.converters import Recorder, shared_connections
         from autograder.classroom.guard import REGISTERING, alone
@@ -204,16 +244,23 @@ class Records:
         with tempfile.TemporaryDirectory(prefix=".staging-", dir=self.folder) as stage:
             config = self.config(Path(stage))
             config.CourseDirectory.release_directory = str(Path(stage) / ".release")
+            refused: dict[str, str] = {}
             with alone(config.CourseDirectory.db_url, REGISTERING):
                 for name in sorted({lesson for _, lesson in todo}):
-                    register(self.course.lesson(name), config)
+                    lesson = self.course.lesson(name)
+                    try:
+                        with self.gradebook() as gradebook:
+                            revise(gradebook, lesson, {student for student, n in todo if n == name})
+                        register(lesson, config)
+                    except (BuildError, RevisionError) as error:  # one lesson stops no other
+                        refused[name] = str(error)
                 try:
-                    self._prepare(todo)
+                    self._prepare({pair: time for pair, time in todo.items() if pair[1] not in refused})
                 except Exception:  # of nbgrader's, for a full disk too
                     require_space(self.folder, *self._database())
                     raise
             with shared_connections():
-                yield Recorder(config)
+                yield Recorder(config, refused)
 
     def _prepare(self, todo: Mapping[tuple[str, str], str | None]) -> None:
         """Enter a first submission a lesson, grant extensions, and drop the times of submissions that have none.
@@ -247,7 +294,9 @@ class Records:
         `attempts` are all that were judged to choose this one, the submission that is there first.
         """
         name, attempts = entry.lesson.name, attempts or [(entry, verdicts)]
-        result = Graded(entry.student, name, verdicts, fresh=True)
+        result = Graded(entry.student, name, verdicts, fresh=True, problem=recorder.refused.get(name))
+        if result.problem:
+            return result
         self._record_path(entry.student, name).unlink(missing_ok=True)
         named = {job.name: verdict for job, verdict in zip(entry.jobs, verdicts, strict=True)}
         folder = Path(recorder.coursedir.submitted_directory) / entry.student / name
@@ -303,16 +352,16 @@ class Records:
 
     def _database(self) -> list[Path]:
         """Return the folder of the gradebook, if it is a file."""
-        scheme, _, path = self.config().CourseDirectory.db_url.partition(":///")
-        return [Path(path).parent] if scheme.startswith("sqlite") and path else []
+        file = gradebook_file(self.folder)
+        return [file.absolute().parent] if file else []
 
     def note(self, student: str, lesson: str, record: Recorded) -> None:
         """Write a submission's record. Without a fingerprint, as when nbgrader grades, the next run enters it again."""
         plain = {**vars(record), "verdicts": [v.to_json() for v in record.verdicts]}
         write_whole(self._record_path(student, lesson), json.dumps(plain, indent=1) + "\n")
 
-    def entered(self, entries: Sequence[Entry]) -> Graded | None:
-        """Return the result of an earlier run, which the gradebook has, if it still holds.
+    def entered(self, entries: Sequence[Entry], held: Held | None) -> Graded | None:
+        """Return the result of an earlier run, if it still holds and is what the gradebook holds.
 
         `entries` are the attempts to choose from, the submission that is there first.
         """
@@ -323,6 +372,8 @@ class Records:
         if faults or found.fingerprint != fingerprint_of(entries) or not is_whole(notebook):
             return None
         if self.attempts.last(entry.student, name) != entry.digest():
+            return None
+        if held is None or held.time not in {each.timestamp for each in entries} or not held.agrees(found.verdicts):
             return None
         return Graded(entry.student, name, list(found.verdicts), attempt=found.attempt, attempts=found.attempts)
 
@@ -368,6 +419,13 @@ class Records:
             }
         for result in results:
             result.counts = found.get((result.student, result.lesson))
+
+
+def _same(one: tuple[float | None, float], other: tuple[float | None, float]) -> bool:
+    """Return whether two scores with their points are the same; an open one is None."""
+    return all(
+        a == b or (None not in (a, b) and math.isclose(a, b, abs_tol=1e-6)) for a, b in zip(one, other, strict=True)
+    )
 
 
 def is_whole(notebook: Path) -> bool:

@@ -43,11 +43,12 @@ def print_scoreboard(console: Console, results: Sequence[Graded], everything: bo
     if not results:
         return
     told = [result for result in results if (everything or result.fresh) and not result.withdrawn]
-    reasons = [
-        f"{result.lesson} {result.student}: {line}"
-        for result in sorted(told, key=lambda r: (r.lesson, r.student))
-        for line in _reasons(result)
-    ]
+    alike: dict[tuple[str, str, str | None], list[str]] = {}
+    for result in sorted(told, key=lambda r: (r.lesson, r.student)):
+        for line in _reasons(result):
+            key = result.lesson, line, None if result.problem else result.student
+            alike.setdefault(key, []).append(result.student)
+    reasons = [f"{lesson} {listed(students)}: {line}" for (lesson, line, _), students in alike.items()]
     if reasons:
         console.print("Why points are missing", style="bold")
     for line in reasons:
@@ -69,6 +70,8 @@ def print_scoreboard(console: Console, results: Sequence[Graded], everything: bo
         console.print("* what counts: set by hand, with extra credit, or late", markup=False, highlight=False)
     if any(result.withdrawn for result in results):
         console.print("† withdrawn since it was graded", markup=False, highlight=False)
+    if any(result.problem for result in results):
+        console.print("‡ as it was: the new result could not be recorded", markup=False, highlight=False)
 
 
 def remarks(results: Sequence[Graded]) -> list[str]:
@@ -92,6 +95,8 @@ def remarks(results: Sequence[Graded]) -> list[str]:
 
 def _shown(result: Graded) -> str:
     """Return the score that counts, with a mark where it is not the judge's, and where nothing is there any more."""
+    if result.problem:
+        return f"{number(result.counts)}‡"
     score = result.counts if result.withdrawn else result.score  # none where the gradebook has lost it
     shown = f"{number(result.counts)}*" if result.changed else number(score)
     return f"{shown}†" if result.withdrawn else shown

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autograder.classroom.database import gradebook_url
+from autograder.classroom.database import gradebook_file, gradebook_url
 from autograder.files import write_whole
 from autograder.judging.verdict import Outcome
 from autograder.kernels.advice import advice
@@ -359,14 +359,12 @@ def read_book(folder: Path) -> Book:
 
 
 def _query(folder: Path, questions: Sequence[str]) -> list[list[tuple[Any, ...]]]:
-    url = gradebook_url(folder)
-    if url.startswith("sqlite:///"):
-        file = Path(url.removeprefix("sqlite:///"))
+    if file := gradebook_file(folder):
         with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as book:
             return [book.execute(question).fetchall() for question in questions]
     from sqlalchemy import create_engine, text
 
-    engine = create_engine(url)
+    engine = create_engine(gradebook_url(folder))
     try:
         with engine.connect().execution_options(postgresql_readonly=True) as connection:
             return [[tuple(row) for row in connection.execute(text(question))] for question in questions]

@@ -20,10 +20,14 @@ from autograder.classroom.grade import MARK, SEED, Classroom, read_time
 from autograder.cli import app
 from autograder.course.course import Course
 from autograder.course.sample import render, submissions
+from autograder.dashboard import snapshot
 from autograder.isolation import sandbox
 from autograder.isolation.sandbox import SandboxError
 from autograder.judging import judge
 from autograder.judging.verdict import Outcome
+
+from ..tiny_course import NAME as TINY
+from ..tiny_course import RIGHT, WRONG, hand_in, notebook
 
 pytestmark = pytest.mark.xdist_group("graded class")  # which is graded once
 
@@ -92,6 +96,31 @@ def test_a_lost_gradebook_is_filled_again_from_the_verdicts(room, monkeypatch):
     monkeypatch.setattr(judge, "judge", lambda *args: pytest.fail("a verdict was reached again"))
     assert all(result.fresh for result in room.grade())
     assert _gradebook(room) == before
+
+
+def test_an_older_gradebook_put_back_is_brought_up_to_date_and_keeps_scores_by_hand(tiny_room, tmp_path):
+    from autograder.classroom.export import rows, unentered
+    from autograder.classroom.record import grades_of
+
+    right, wrong = notebook(**RIGHT), notebook(**WRONG)
+    hand_in(tiny_room.folder, ada=right, ben=wrong, cid=wrong)
+    tiny_room.grade()
+    with tiny_room.records.gradebook() as gradebook:
+        by_hand = grades_of(gradebook.find_submission(TINY, "ben"))[0]
+        by_hand.manual_score = 1.5
+        others = sum(grade.auto_score for grade in grades_of(gradebook.find_submission(TINY, "ben"))[1:])
+        gradebook.db.commit()
+    shutil.copy(tiny_room.folder / "gradebook.db", tmp_path / "backup.db")
+    hand_in(tiny_room.folder, ada=wrong)
+    (tiny_room.submitted / "cid" / TINY / "timestamp.txt").write_text("2026-12-25 10:00:00 UTC")
+    tiny_room.grade()
+    assert not unentered(tiny_room, rows(tiny_room))
+    shutil.copy(tmp_path / "backup.db", tiny_room.folder / "gradebook.db")
+    (said,) = unentered(tiny_room, rows(tiny_room))
+    assert said.startswith(f"{TINY} ada: the gradebook has other scores")
+    assert {each.student: each.counts for each in tiny_room.grade() if each.fresh} == {"ada": 2.0, "cid": 2.0}
+    assert {row["student"]: row["score"] for row in rows(tiny_room)} == {"ada": 2.0, "ben": 1.5 + others, "cid": 2.0}
+    assert not any(each.fresh for each in tiny_room.grade())
 
 
 def test_again_judges_anew(room, monkeypatch):
@@ -364,3 +393,16 @@ def test_the_button_in_formgrader_follows_the_same_rule(bare, tmp_path):
     config.Judge.isolation = "process"
     answer = NbGraderAPI(CourseDirectory(config=config), config=config).autograde(NAME, "ada", force=True)
     assert answer["success"], answer
+
+
+@pytest.mark.parametrize("name", ["Kurs (WS26), c++", "a%20b?q=1", "[abc*^$|\\"])
+def test_a_class_lies_in_a_folder_of_any_name(tiny_room, tmp_path, name):
+    room = Classroom(tiny_room.course, tiny_room.folder.rename(tmp_path / name))
+    hand_in(room.folder, ada=notebook(**RIGHT), ben=notebook(**WRONG))
+    found = room.grade()
+    assert {each.student: (each.counts, each.problem) for each in found} == {"ada": (5, None), "ben": (2, None)}
+    pages, problems = write_feedback(room)
+    assert (len(pages), problems) == (2, [])
+    assert room.records._database() == [room.folder]
+    assert {path.name for path in tmp_path.iterdir()} == {name}, "the gradebook lies in the folder"
+    assert snapshot.read(room.folder).problems == []

@@ -15,8 +15,15 @@ from nbgrader.api import Gradebook
 from nbgrader.dbutil import _temp_alembic_ini
 
 from autograder.classroom import converters, grader
+from autograder.classroom.export import rows
+from autograder.classroom.feedback import write_feedback
+from autograder.classroom.grade import Classroom
 from autograder.classroom.guard import guard
-from autograder.classroom.record import Records, grades_of, submissions_of
+from autograder.classroom.record import Graded, Records, grades_of, submissions_of
+from autograder.classroom.scoreboard import print_scoreboard
+
+from .. import tiny_course
+from ..tiny_course import NAME as TINY
 
 LESSON = "00_start_here"
 LATE = """
@@ -88,11 +95,11 @@ def test_what_is_interrupted_is_not_recorded(records, entry, monkeypatch):
     verdicts = [job.settled for job in ada.jobs]
     with records.staged(times([ada])) as recorder:
         records.enter(recorder, ada, verdicts)
-        assert records.entered([ada])
+        assert records.entered([ada], records.held([LESSON]).get(("ada", LESSON)))
         monkeypatch.setattr(recorder, "convert_notebooks", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             records.enter(recorder, ada, verdicts)
-    assert records.entered([ada]) is None
+    assert records.entered([ada], records.held([LESSON]).get(("ada", LESSON))) is None
 
 
 def test_a_submission_that_nbgrader_cannot_record_does_not_stop_the_next(records, entry, monkeypatch):
@@ -125,3 +132,93 @@ def test_a_new_gradebook_has_the_version_that_nbgrader_gives_it(tmp_path):
         alembic = Path(sys.executable).with_name("alembic")
         said = subprocess.run([alembic, "-c", settings, "heads"], capture_output=True, text=True, check=True).stdout
     assert said.split()[0] == version
+
+
+TRI = 'Exercise("tri", "three times", (Part("all", 2, [dict(n=5)]),), _inputs, lambda x: 3 * x)'
+TRI_CELLS = """
+
+# %% solution="tri"
+def tri(x):
+    ### BEGIN SOLUTION
+    return 3 * x
+    ### END SOLUTION
+
+# %% check="tri"
+check("tri")
+"""
+
+
+def _course(folder, exercises, old="", new="", more=""):
+    """Write the tiny course with its exercises and its lesson changed."""
+    course = tiny_course.write(folder, changes=exercises)
+    script = course.folder(TINY) / "lesson.py"
+    script.write_text(script.read_text().replace(old, new) + more)
+    return course
+
+
+def _held(room):
+    return {student: sorted(held.scores.items()) for (student, _), held in room.records.held([TINY]).items()}
+
+
+@pytest.fixture
+def changed(tiny_room):
+    """The tiny class graded, ben with 1.5 points by hand for quad; cid has withdrawn."""
+    right, wrong = (tiny_course.notebook(**each) for each in (tiny_course.RIGHT, tiny_course.WRONG))
+    tiny_course.hand_in(tiny_room.folder, ada=right, ben=wrong, cid=right)
+    tiny_room.grade()
+    _by_hand(tiny_room, "double", 1.5)
+    shutil.rmtree(tiny_room.submitted / "cid")
+    return tiny_room
+
+
+def _by_hand(room, exercise, score):
+    with room.records.gradebook() as gradebook:
+        gradebook.find_grade(f"check-{exercise}", TINY, TINY, "ben").manual_score = score
+        gradebook.db.commit()
+
+
+def test_an_exercise_added_to_a_lesson_that_was_handed_in_is_graded_and_scores_by_hand_stay(changed, tmp_path):
+    room = Classroom(_course(tmp_path, {"(DOUBLE, QUAD)": f"(DOUBLE, QUAD, {TRI})"}, more=TRI_CELLS), changed.folder)
+    found = {each.student: each for each in room.grade()}
+    assert [each.problem for each in found.values()] == [None] * 3
+    assert {student: each.counts for student, each in found.items()} == {"ada": 5, "ben": 3.5, "cid": 5}
+    assert [name for name, _ in _held(room)["ada"]] == ["double", "quad", "tri"]
+    assert {row["student"]: row["max_score"] for row in rows(room)} == dict.fromkeys(found, 7)
+    assert not any(each.fresh for each in room.grade())
+
+
+def test_an_exercise_renamed_or_removed_is_so_in_the_gradebook(changed, tmp_path):
+    room = Classroom(_course(tmp_path / "renamed", {'"quad"': '"fourfold"'}, "quad", "fourfold"), changed.folder)
+    assert {each.student: each.counts for each in room.grade()} == {"ada": 3, "ben": 1.5, "cid": 3}
+    assert _held(room)["ada"] == [("double", (3, 3)), ("fourfold", (0, 2))]
+    _, problems = write_feedback(room)
+    assert problems == [], "cid's page too, whose copy still has the exercise"
+    back = Classroom(changed.course, changed.folder)
+    assert {each.student: each.counts for each in back.grade()} == {"ada": 5, "ben": 3.5, "cid": 3}
+
+
+def test_a_removed_exercise_with_a_score_by_hand_is_a_sentence_and_stops_no_other_lesson(changed, tmp_path):
+    course = _course(tmp_path, {'"double"': '"twice"'}, '"double"', '"twice"')
+    script = course.folder(TINY) / "lesson.py"
+    script.write_text(script.read_text().replace("def double", "def twice").replace("double(double(x))", "4 * x"))
+    shutil.copytree(changed.course.folder(TINY), course.root / "solutions" / "91_other")
+    other = changed.submitted / "ada" / "91_other"
+    shutil.copytree(changed.submitted / "ada" / TINY, other)
+    (other / f"{TINY}.ipynb").rename(other / "91_other.ipynb")
+    room, before = Classroom(course, changed.folder), _held(changed)
+    found = {(each.student, each.lesson): each for each in room.grade()}
+    assert found["ada", "91_other"].problem is None
+    assert found["ada", TINY].problem.startswith("double is in the lesson no more, and ben had a score or a comment")
+    assert _held(room) == before
+    _by_hand(room, "double", None)
+    assert {each.problem for each in room.grade()} == {None}
+
+
+def test_the_same_problem_of_many_students_is_one_line(capsys):
+    from rich.console import Console
+
+    results = [Graded(student, TINY, problem="it cannot be", fresh=True, counts=2.0) for student in ("ada", "ben")]
+    print_scoreboard(Console(), results)
+    said = capsys.readouterr().out
+    assert f"{TINY} ada, ben: it cannot be" in said
+    assert said.count("2‡") == 2
