@@ -142,10 +142,8 @@ def model(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, s
         here, there = (
             ", ".join(f"{name}={sizes[name]}" for name in speed.small) for sizes in (speed.case, speed.small)
         )
-        raise Unchecked(
-            f"{error}. Here {here}; compared were {there} and the exercise's cases: one of these has to do what is done "
-            "here, with smaller tiles, say"
-        ) from None
+        said = f"Here {here}; compared were {there} and the exercise's cases"
+        raise Unchecked(f"{error}. {said}: one of these has to do what is done here, with smaller tiles, say") from None
 
 
 @dataclass(frozen=True)
