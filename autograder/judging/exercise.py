@@ -99,7 +99,7 @@ class Speed:
     small : mapping or None
         What to change of `case` for a call of which the answer can be compared: a small one with the same widths and
         alignment. Where the time is modelled, operations that run at full size must have run there, or in the cases of
-        the parts.
+        the parts: what is cut into tiles is a multiple of usual ones, as at full size. The cases have the tails.
     data : callable or None
         `data(generator)` returns, of arguments by name, what they are like at full size, where the small call's own
         numbers do not tell: as many as there are, or some of which each number is one by chance. So for angles, and

@@ -84,6 +84,8 @@ class Answers:
                 self.recordings[n] = recording = record.checked(message["notes"])
                 program = self._explained(recording, cases[n])
                 if self.exercise.kernel and (said := _unlike(record.checked(message.get("first")), recording)):
+                    if not program.reason:  # what refuses the kernels may tell why, as @triton.autotune
+                        record.kernels_of(self.program, recording)
                     raise KernelFailure(program.reason or said)
                 programs[n] = program
             except (KernelFailure, LimitReached, Forbidden) as error:

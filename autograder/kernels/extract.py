@@ -40,7 +40,9 @@ from autograder.kernels.language import (
     FRONT_END,
     GLUON_MODULES,
     GLUON_REFUSED,
+    LANGUAGE_MATH,
     LANGUAGE_REFUSED,
+    LIBDEVICE,
     MESSAGES,
     MODULES,
     OPTIONS,
@@ -56,8 +58,10 @@ from triton.experimental.gluon.language.nvidia import hopper
 MAX_SOURCE = 2 * MAX_CODE  # characters of all cells
 MAX_NODES = 20_000  # of all functions
 HEURISTICS = "triton.heuristics"
+FOR_PROFILERS = ("launch_metadata", "repr")  # options that name launches, and change nothing else
 NOINLINE = "has noinline: what a kernel calls is graded as a part of it, and Triton gives no block to such a helper"
 Import = ast.Import | ast.ImportFrom
+BRANCHES = ast.If | ast.Try | ast.For | ast.While | ast.With | ast.Match
 TYPE = re.compile(r"[\w.* ]{1,40}")  # an annotation that may name a type
 MAX_HELPERS = 30  # that call one another in a chain
 
@@ -222,6 +226,8 @@ def _cut(cells: tuple[Cell, ...], kernels: tuple[str, ...]) -> Kernels:
     parts: dict[str, ast.stmt] = {}
     left = MAX_NODES
     for name in kernels:
+        if name not in bindings and (inside := _inside(name, cells)):
+            raise NotAKernel(f"{name} was launched, which is defined inside of {inside}: write its def outside")
         before = len(parts)
         _visit(name, bindings, parts, ())
         left -= sum(1 for part in itertools.islice(parts.values(), before, None) for _ in ast.walk(part))
@@ -241,6 +247,15 @@ def _cut(cells: tuple[Cell, ...], kernels: tuple[str, ...]) -> Kernels:
         text.append(f"{gap}{written}\n")
         above += text[-1].count("\n")
     return Kernels("".join(text), lines)
+
+
+def _inside(name: str, cells: Sequence[Cell]) -> str | None:
+    """Return the class or function of the top level in which a kernel is defined."""
+    for node in (each for cell in cells for each in getattr(parsed(cell.source), "body", ())):
+        kind = {ast.ClassDef: "class", ast.FunctionDef: "function"}.get(type(node))
+        if kind and any(isinstance(each, ast.FunctionDef) and each.name == name for each in ast.walk(node)):
+            return f"the {kind} {node.name}"
+    return None
 
 
 def _written(node: ast.stmt, name: str) -> str:
@@ -292,20 +307,24 @@ def _visit(name: str, bindings: Bindings, parts: dict[str, ast.stmt], above: tup
             f"the kernel {name} is what `{_text(binding.value)}` gives: write its def in a cell of its own"
         )
     if isinstance(binding.value, ast.AST):
-        raise NotAKernel(f"the constant {name} holds `{_text(binding.value)}`: write it as a number")
+        raise NotAKernel(f"the constant {name} holds `{_text(binding.value)}`: write out its value, as 64 or True")
     if binding.kind in ("other", "path"):
         if isinstance(binding.node, ast.Global):
             raise NotAKernel(f"{user}, which a function binds by `global`: bind it once, outside of functions")
         if isinstance(binding.node, ast.FunctionDef) and binding.node.name == name:
             for path in (path_of(called(each), bindings) for each in binding.node.decorator_list):
                 if path is not None:
-                    raise NotAKernel(f"{user}, a function with @{path}: the grader replays @triton.jit functions alone")
+                    said = "the grader replays @triton.jit functions alone"
+                    said += ": write what it gives in the kernel" * (path == "triton.constexpr_function")
+                    raise NotAKernel(f"{user}, a function with @{path}: {said}")
             raise NotAKernel(f"{user}, a function without @triton.jit: write @triton.jit above its def")
         said = f"{user}, which is neither a @triton.jit function nor a constant nor an import of Triton"
         if isinstance(binding.node, ast.Import | ast.ImportFrom):
             said += BLOCKS
         elif isinstance(binding.node, ast.stmt):
             said += f": line {binding.node.lineno} binds or changes it"
+            if isinstance(binding.node, BRANCHES):
+                said += f", inside of `{type(binding.node).__name__.lower()}`: bind it once, outside"
         raise NotAKernel(said)
     if name.startswith("__") or name in MODULES:
         raise NotAKernel(f"{user}: give it another name")
@@ -358,19 +377,25 @@ class _Writer:
     def decorator(self, node: ast.FunctionDef) -> ast.expr:
         paths = {each: path_of(called(each), self.head) for each in node.decorator_list}
         name = "gluon.jit" if "gluon.jit" in paths.values() else "triton.jit"
-        if [path for path in paths.values() if path != HEURISTICS] != [name]:  # what they gave, launches have
-            if "triton.autotune" in paths.values():
-                raise self.refuse("is decorated with @triton.autotune: settle on one configuration, and launch that")
-            raise self.refuse(f"is decorated with something else than @{name}")
-        decorator = next(each for each, path in paths.items() if path == name)
+        if "triton.autotune" in paths.values():
+            how = "leave that out, and pass the values of one configuration at the launch"
+            raise self.refuse(f"is decorated with @triton.autotune: {how}")
+        others = [each for each, path in paths.items() if path not in (name, HEURISTICS)]  # of these launches have all
+        if others:
+            raise self.refuse(f"is decorated with `@{_text(others[0])}` besides @{name}: leave that out")
+        decorators = [each for each, path in paths.items() if path == name]
+        if len(decorators) != 1:
+            raise self.refuse(f"has not one @{name} above its def")
+        decorator = decorators[0]
         jit = _expression(name, decorator)
         if not isinstance(decorator, ast.Call):
             return jit
         if any(each.arg == "noinline" for each in decorator.keywords):
             raise self.refuse(NOINLINE)
-        options = [self.option(each) for each in decorator.keywords]
+        options = [self.option(each) for each in decorator.keywords if each.arg not in FOR_PROFILERS]
         if decorator.args or None in options:
-            raise self.refuse(f"has the decorator `{_text(decorator)}`: @triton.jit takes literal options only")
+            taken = f"of its options {', '.join(sorted(OPTIONS))} are taken, each with a literal"
+            raise self.refuse(f"has the decorator `{_text(decorator)}`: {taken}")
         return _copy(decorator, func=jit, args=[], keywords=options)
 
     def option(self, node: ast.keyword) -> ast.keyword | None:
@@ -551,6 +576,7 @@ class _Writer:
             raise self.refuse(f"asks for .{node.attr}")
         base = node.value
         if isinstance(base, ast.Name) and base.id not in self.local:
+            self.no_class(base)
             binding = self.bindings.get(base.id)
             if binding is not None and binding.kind == "function":
                 raise self.refuse(f"asks the kernel {base.id} for .{node.attr}: kernels are called, and nothing else")
@@ -566,6 +592,9 @@ class _Writer:
         base, _, name = path.rpartition(".")
         if base.partition(".")[2] in DTYPES and base.startswith(("tl.", "gl.")) and name in VALUE_ATTRIBUTES:
             return _expression(path, node)
+        if re.fullmatch(r"(tl|gl)\.extra\.(\w+\.)?libdevice", base):
+            twin = LIBDEVICE.get(name) or (f"tl.{name}" if name in LANGUAGE_MATH else "")
+            raise self.refuse(f"uses libdevice's {name}, which is not emulated" + (f": write {twin}" if twin else ""))
         refused = {"tl": LANGUAGE_REFUSED, "gl": GLUON_REFUSED}.get(path.split(".")[0], {})
         why = refused.get(path.split(".")[1]) if "." in path else None
         if refused and base in ("tl", "gl") and not why:
@@ -573,10 +602,16 @@ class _Writer:
             raise self.refuse(f"uses {path}, which Triton does not have{mean}")
         raise self.refuse(f"uses {path}, which the grader does not replay" + (f": it is {why}" if why else ""))
 
+    def no_class(self, node: ast.Name) -> None:
+        found = None if node.id in self.local else self.bindings.get(node.id)
+        if found is not None and isinstance(found.node, ast.ClassDef) and found.node.name == node.id:
+            raise self.refuse(f"uses the class {node.id}, and classes are not graded: pass what it holds one by one")
+
     def own_name(self, node: ast.Name) -> ast.Name:
         name = node.id
         if name.startswith("__"):
             raise self.refuse(f"uses {name}")
+        self.no_class(node)
         if name not in self.local and (name in self.bindings or name not in BUILTINS):
             self.needs.add(name)
         return _copy(node)

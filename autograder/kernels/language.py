@@ -37,7 +37,8 @@ LANGUAGE = DTYPES | _words(
 # What it holds besides. A name on neither list is refused too; the lists are compared with the Triton that is there.
 LANGUAGE_REFUSED = {
     **dict.fromkeys(_words("core semantic standard random target_info experimental math"), "a module"),
-    **dict.fromkeys(_words("extra inline_asm_elementwise"), "code of one GPU that the model does not see"),
+    "extra": "a module, and what it holds is not emulated",
+    "inline_asm_elementwise": "code of one GPU that the model does not see",
     **dict.fromkeys(_words("builtin ir str_to_ty"), "the compiler's own"),
     **dict.fromkeys(
         _words(
@@ -48,6 +49,17 @@ LANGUAGE_REFUSED = {
     ),
 }
 LANGUAGE_MATH = _words("abs ceil cos div_rn erf exp exp2 fdiv floor fma log log2 rsqrt sin sqrt sqrt_rn umulhi")
+# Of libdevice, for which Triton has no function of that name in its own language: what to write.
+LIBDEVICE = {
+    **{f"fast_{name}f": f"tl.{name}" for name in _words("exp log log2 sin cos")},
+    "fast_dividef": "x / y",
+    "fma_rn": "tl.fma",
+    "rsqrt_rn": "tl.rsqrt",
+    "mulhi": "tl.umulhi",
+    "isnan": "x != x",
+    **dict.fromkeys(("tanh", "fast_tanhf"), "2 * tl.sigmoid(2 * x) - 1"),
+    **dict.fromkeys(("pow", "fast_powf"), "tl.exp2(y * tl.log2(x))"),
+}
 MATH_VALUES = _words("pi e tau inf nan")
 MATH_CALLS = _words("ceil exp floor log log10 log2 sqrt")
 # What Gluon offers to kernels besides, and for Hopper.

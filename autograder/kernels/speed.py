@@ -135,7 +135,15 @@ def model(exercise: Exercise, program: Sequence[Cell], workers: KernelWorkers, s
     try:
         return attained(exercise, timed(known), slack)
     except Unchecked:  # unless the cases of the parts go where the small call does not
-        return attained(exercise, timed(known | _known(_compared(exercise, program, workers, seed))), slack)
+        known |= _known(_compared(exercise, program, workers, seed))
+    try:
+        return attained(exercise, timed(known), slack)
+    except Unchecked as error:
+        here, there = (
+            ", ".join(f"{name}={sizes[name]}" for name in speed.small) for sizes in (speed.case, speed.small)
+        )
+        said = f"Here {here}; compared were {there} and the exercise's cases"
+        raise Unchecked(f"{error}. {said}: one of these has to do what is done here, with smaller tiles, say") from None
 
 
 @dataclass(frozen=True)

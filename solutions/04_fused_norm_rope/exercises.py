@@ -182,7 +182,7 @@ SCALE_ADD = Exercise(
     speed=Speed(
         points=1,
         case=dict(n=1 << 26, dtype=BF16),
-        small=dict(n=1 << 14),
+        small=dict(n=1 << 16),
         axes=dict(x="n", y="n", out="n"),
         floor=lambda n, dtype: Cost(bytes=3 * n * dtype.itemsize, flops=2 * n),
         bars=((0.4, 0.5), (0.7, 1.0)),
@@ -442,7 +442,7 @@ RMS = Exercise(
     speed=Speed(
         points=3,
         case=dict(rows=16384, width=7168, beside=512, dtype=BF16),
-        small=dict(rows=8),
+        small=dict(rows=64),
         axes=dict(x="n", out="n"),
         floor=lambda rows, width, beside, dtype: Cost(
             bytes=(2 * rows + 1) * width * dtype.itemsize, flops=4 * rows * width
@@ -584,7 +584,7 @@ ROPE = Exercise(
     speed=Speed(
         points=3,
         case=dict(B=4, S=4096, H=128, Dr=64, dtype=BF16),
-        small=dict(B=2, S=4),
+        small=dict(B=2, S=64),
         data=lambda g: _somewhere(g, 4096, 64),
         axes=dict(x="bsh", cos="s", sin="s", out="bsh"),
         floor=lambda B, S, H, Dr, dtype: Cost(
@@ -701,7 +701,7 @@ QUERY_KEY = Exercise(
     speed=Speed(
         points=2,
         case=dict(B=128, S=1, H=128, Dr=64, dtype=BF16),
-        small=dict(B=4),
+        small=dict(B=32),
         data=lambda g: _somewhere(g, 1, 64),
         axes=dict(q_rope="bsh", k_rope="bs", cos="s", sin="s"),
         floor=lambda B, S, H, Dr, dtype: Cost(

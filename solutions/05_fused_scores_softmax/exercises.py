@@ -378,7 +378,7 @@ MATMUL = Exercise(
     speed=Speed(
         points=1,
         case=dict(M=128, N=65536, K=512, dtype=BF16),
-        small=dict(M=64, N=128),
+        small=dict(M=128, N=256),
         axes=dict(x="m", y="n", out="mn"),
         floor=lambda M, N, K, dtype: Cost(bytes=(M * K + N * K + M * N) * dtype.itemsize, flops=2 * M * N * K),
         bars=((0.25, 0.5), (0.45, 1.0)),
@@ -947,7 +947,7 @@ SOFTMAX = Exercise(
     speed=Speed(
         points=3,
         case=dict(lens=(2500, 4096), S=1024, H=16, T=4096, dtype=BF16),
-        small=dict(S=4, H=2),
+        small=dict(S=16, H=16),
         data=lambda g: {"scores": randn(g, 1 << 16, scale=2.0, dtype=BF16)},
         axes=dict(scores="b_h", seq_lens="b", weights="b_h"),
         floor=_softmax_floor,
@@ -1175,7 +1175,7 @@ LONG = Exercise(
     speed=Speed(
         points=2,
         case=dict(lens=(98304, 49152, 86016, 97000), S=1, H=128, T=98304, dtype=FLOAT),
-        small=dict(lens=(16384, 9000), H=2, T=16384),
+        small=dict(lens=(32768, 9000), H=4, T=32768),
         data=lambda g: {"scores": randn(g, 1 << 16, scale=2.0)},
         axes=dict(scores="b_h", seq_lens="b", weights="b_h"),
         floor=_softmax_floor,

@@ -905,7 +905,7 @@ COMBINE = Exercise(
     speed=Speed(
         points=2,
         case=dict(P=8, B=32, H=128, R=512, dtype=BF16),
-        small=dict(B=1, H=16),
+        small=dict(B=2, H=64),
         axes=dict(partial_out="_bh", partial_lse="_bh", out="bh", lse="bh"),
         floor=lambda P, B, H, R, dtype: Cost(
             bytes=B * H * (P * (R + 1) * 4 + R * dtype.itemsize + 4), flops=2 * P * B * H * R

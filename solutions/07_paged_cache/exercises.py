@@ -1099,7 +1099,7 @@ UPDATE = Exercise(
     speed=Speed(
         points=2,
         case=dict(B=16, S=4096, page_size=64, starts=0, lengths=4096, max_pages=64, R=512, Dr=64, dtype=BF16),
-        small=dict(B=2, S=64, lengths=64, max_pages=1),
+        small=dict(B=2, S=128, lengths=128, max_pages=2),
         axes=dict(
             c_kv="b", k_rope="b", c_kv_pages="@block_table", k_rope_pages="@block_table", starts="b", lengths="b"
         ),
@@ -1272,7 +1272,7 @@ GATHER = Exercise(
     speed=Speed(
         points=2,
         case=dict(B=16, lengths=4096, T=4096, page_size=64, max_pages=64, R=512, Dr=64, dtype=BF16),
-        small=dict(B=2, T=64, lengths=64, max_pages=1),
+        small=dict(B=2, T=128, lengths=128, max_pages=2),
         axes=dict(c_kv_pages="@block_table", k_rope_pages="@block_table", lengths="b", c_kv="b", k_rope="b"),
         floor=lambda B, T, R, Dr, dtype, **_: _copy_floor(B * T, R, Dr, dtype),
         bars=((0.4, 0.5), (0.65, 1.0)),

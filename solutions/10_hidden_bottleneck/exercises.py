@@ -658,7 +658,7 @@ ABSORB = Exercise(
     speed=Speed(
         points=3,
         case=dict(B=16, H=128, Dn=128, R=512, group=128, dtype=BF16),
-        small=dict(H=2),
+        small=dict(H=8),
         axes=dict(q_nope="bh", packed="hr", scales="hr", q_latent="bhr"),
         floor=_absorbed_floor,
         bars=((0.1, 0.5), (0.12, 1.0)),

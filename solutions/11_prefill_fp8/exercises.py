@@ -555,7 +555,7 @@ RAGGED = Exercise(
             scale=192**-0.5,
             dtype=BF16,
         ),
-        small=dict(lengths=[(128, 192)] * 2, H=1),
+        small=dict(lengths=[(128, 256)] * 2, H=1),
         axes=dict(q_nope="_h", q_rope="_h", k_nope="_h", v="_h", out="_h", lse="_h"),
         floor=_prefill_floor,
         bars=((0.13, 0.5), (0.24, 1.0)),
@@ -1118,7 +1118,7 @@ PACK = Exercise(
     speed=Speed(
         points=3,
         case=dict(N=8192, H=128, Dn=128, Dr=64, Dv=128, R=512, k_scale=0.5, v_scale=0.25, dtype=BF16),
-        small=dict(N=4),
+        small=dict(N=64),
         axes=dict(kv="nh", cache="n", k="nh", v="nh"),
         floor=_pack_floor,
         bars=((0.5, 0.5), (0.7, 1.0)),

@@ -685,7 +685,7 @@ DECODE = Exercise(
     speed=Speed(
         points=3,
         case=RANKED[1],
-        small=dict(B=1, H=16, length=130),
+        small=dict(B=1, H=128, length=130),
         data=_like_a_context,
         axes=dict(q_latent="bh", q_rope="bh", cache="b", cos="_", sin="_", out="bh"),
         floor=_decode_floor,

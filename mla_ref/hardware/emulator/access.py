@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -133,6 +134,11 @@ def _outside(
     who = spot[0]
     if address.shape[0] == 1 and machine.active is not None:
         who = int(machine.active.to(torch.uint8).argmax())
+    if op.roots is None and (load := _load_of_an_address(machine)):
+        table = f"what is loaded in line {load.line}{machine.source(load)} is taken for addresses"
+        why = f"{table}, and those that the host put into a tensor mean nothing here: pass the tensors themselves"
+        said = f"{_named(op)} {VERBS[op.name]} an address that belongs to no argument"
+        machine.fail(faults.OutOfBounds, op, f"{said}: {why}")
     if not regions:
         machine.fail(faults.OutOfBounds, op, f"{_named(op)} {VERBS[op.name]} an address that belongs to no argument; "
                   f"program {machine.program(who)}{_perhaps(machine, op)}")  # fmt: skip
@@ -161,17 +167,28 @@ def _perhaps(machine: Machine, op: Op) -> str:
 def _load_of_the_mask(machine: Machine, op: Op) -> Op | None:
     """Return a load with a mask and `other` on whose result the mask of an access depends, if there is one."""
     place = {"tt.load": 1, "tt.store": 2}.get(op.name)
+    loads = _loads_of(machine, op.operands[place : place + 1] if place else ())
+    return next((each for each in loads if all(each.attrs["operandSegmentSizes"])), None)
+
+
+def _load_of_an_address(machine: Machine) -> Op | None:
+    """Return a load of integers that the kernel takes for addresses, if there is one."""
+    casts = (each for each in machine.kernel.module.ops if each.name == "tt.int_to_ptr")
+    return next((load for each in casts for load in _loads_of(machine, each.operands)), None)
+
+
+def _loads_of(machine: Machine, names: Sequence[str]) -> Iterator[Op]:
+    """Yield the loads on whose results values depend, unless by the address of an argument."""
     makers = {name: each for each in machine.kernel.module.ops for name in each.results}
-    waiting, seen = list(op.operands[place : place + 1]) if place else [], set()
+    waiting, seen = list(names), set()
     while waiting:
         maker = makers.get(waiting.pop())
-        if maker is None or id(maker) in seen:
+        if maker is None or id(maker) in seen or maker.name == "tt.ptr_to_int":
             continue
         seen.add(id(maker))
-        if maker.name == "tt.load" and all(maker.attrs["operandSegmentSizes"]):
-            return maker
+        if maker.name == "tt.load":
+            yield maker
         waiting += maker.operands
-    return None
 
 
 def _load(

@@ -29,9 +29,9 @@ PLAIN = frozenset(
     )
 )
 UNKNOWN = {
-    "tt.elementwise_inline_asm": "inline assembly",
-    "tt.extern_elementwise": "a function of libdevice",
-    "tt.dot_scaled": "tl.dot_scaled",
+    "tt.elementwise_inline_asm": "inline assembly runs on a GPU only",
+    "tt.extern_elementwise": "a function of libdevice runs on a GPU only",
+    "tt.dot_scaled": "tl.dot_scaled is not emulated: use tl.dot",
 }
 
 
@@ -446,7 +446,7 @@ def fail_undefined(machine: Machine, op: Op, programs: torch.Tensor) -> None:
 
 
 def unknown(machine: Machine, op: Op, args: Any, env: Any) -> None:
-    machine.fail(faults.Unsupported, op, f"{UNKNOWN.get(op.name, op.name)} runs on a GPU only{machine.source(op)}")
+    machine.fail(faults.Unsupported, op, UNKNOWN.get(op.name, f"{op.name} is not emulated"))
 
 
 # Blocks out of nothing, and out of others

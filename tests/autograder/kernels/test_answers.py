@@ -195,6 +195,10 @@ def test_what_beginners_write_in_kernels_is_answered_in_words_that_help(workers,
 REFUSED = {
     "state": (_before_the_store("tl.kept = 7"), "tl.kept"),
     "torch": (KERNEL.replace("tl.sum(x.to(tl.float32))", "tl.sum(torch.exp(x))"), "torch's functions take no blocks"),
+    "autotune": (  # which times several launches in one call, and makes one in another
+        KERNEL.replace("@", "@triton.autotune([triton.Config({}, num_warps=w) for w in (4, 8)], key=['D'])\n@", 1),
+        "pass the values of one configuration at the launch",
+    ),
     "numpy": (KERNEL.replace("tl.sum(x.to(tl.float32))", "numpy.sum(x)"), "nor do NumPy's"),
 }
 
@@ -305,6 +309,7 @@ def test_an_answer_of_many_small_operations_counts(workers):
     ("old", "new", "says"),
     [
         ("torch.empty(len(x))", "torch.empty(len(x), device='cuda')", "use the device of the arguments"),
+        ("BLOCK=64", "BLOCK=64, launch_cooperative_grid=True", "so make two launches of it"),
         (
             "return out",
             "return out / 1",

@@ -282,7 +282,11 @@ def test_refuses_constants_that_are_no_small_values(value, before):
         ("tl.core", "tl.core"),
         ("tl.semantic.ir", "tl.semantic"),
         ("tl.standard.core", "tl.standard.core"),
-        ("tl.extra.cuda.libdevice.pow(x, x)", "tl.extra"),
+        ("tl.extra.cuda.libdevice.pow(x, x)", r"libdevice's pow, .*: write tl.exp2\(y \* tl.log2\(x\)\)$"),
+        ("tl.extra.libdevice.rsqrt(x)", "libdevice's rsqrt, which is not emulated: write tl.rsqrt$"),
+        ("tl.extra.libdevice.fast_expf(x)", "write tl.exp$"),
+        ("tl.extra.libdevice.j0(x)", "libdevice's j0, which is not emulated$"),
+        ("tl.extra.cuda", "uses tl.extra"),
         ("tl.inline_asm_elementwise('', '', [x], tl.int32, True, 1)", "inline_asm"),
         ("tl.str_to_ty('i32', None)", "str_to_ty"),
         ("tl.no_such_name", "tl.no_such_name"),
@@ -392,7 +396,7 @@ def test_a_name_of_a_module_that_means_something_else_leads_nowhere(before):
         "@triton.jit\n@trick\ndef k(x):",
         "@triton.jit(noinline=open('f'))\ndef k(x):",
         "@triton.jit(open('f'))\ndef k(x):",
-        "@triton.jit(repr='x')\ndef k(x):",
+        "@triton.jit(version='x')\ndef k(x):",
         "@triton.jit(**{})\ndef k(x):",
         f"@({EXEC} or triton.jit)\ndef k(x):",
         "@triton.runtime.jit\ndef k(x):",
@@ -463,6 +467,55 @@ def test_a_default_is_the_value_of_its_name_at_the_def():
     assert "def k(x, s=tl.constexpr(5.0)):" in source
 
 
+def test_options_that_name_launches_are_left_out():
+    head = "@triton.jit(launch_metadata=named, repr=lambda _: open('f'), do_not_specialize=['n'])"
+    source = cut([IMPORTS, f"def named(*x):\n    return {{}}\n{head}\ndef k(x, n):\n    tl.store(x, n)\n"], ["k"])
+    assert "@triton.jit(do_not_specialize=('n',))\ndef k(x, n):" in source
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("@triton.autotune([], key=[])\n@triton.jit\ndef k(x):", "leave that out, and pass the values of one"),
+        ("@named\n@triton.jit\ndef k(x):", "decorated with `@named` besides @triton.jit: leave that out"),
+        ("@triton.jit(version=1)\ndef k(x):", "of its options debug, do_not_specialize, do_not_.* are taken"),
+        (
+            "class Ops:\n  @triton.jit\n  def k(x):",
+            "k was launched, which is defined inside of the class Ops: write its",
+        ),
+        ("def made():\n  @triton.jit\n  def k(x):", "inside of the function made: write its def outside"),
+    ],
+)
+def test_what_is_wrong_with_a_head_is_told(source, says):
+    with pytest.raises(NotAKernel, match=says):
+        cut([IMPORTS, f"def named(f):\n    return f\n{source}\n    pass\n"], ["k"])
+
+
+@pytest.mark.parametrize(
+    ("before", "says"),
+    [
+        (
+            "if math.pi > 3:\n    C = 1\nelse:\n    C = 2",
+            "line 5 binds or changes it, inside of `if`: bind it once, outside",
+        ),
+        ("try:\n    C = 1\nfinally:\n    pass", "inside of `try`: bind it once, outside"),
+        (
+            "class C:\n    shape: tl.tensor",
+            "k uses the class C, and classes are not graded: pass what it holds one by one",
+        ),
+        ("D = math.pi > 3\nC = tl.constexpr(D)", "the constant C holds `D`: write out its value, as 64 or True"),
+    ],
+)
+def test_what_a_name_of_a_kernel_stands_for_is_told(before, says):
+    with pytest.raises(NotAKernel, match=says):
+        cut(with_body("t = C\ntl.store(x, t)", before), ["k"])
+
+
+def test_a_class_is_told_before_what_a_value_of_it_has():
+    with pytest.raises(NotAKernel, match="k uses the class Tile, and classes are not graded"):
+        cut(with_body("t = Tile(n)\ntl.store(x, t.mask)", "class Tile:\n    mask: tl.tensor"), ["k"])
+
+
 def test_a_constant_that_a_function_changes_is_refused():
     cells = ["S = tl.constexpr(5.0)\n", *with_body("tl.store(x, S)"), "def launch(x):\n    global S\n    S = 1\n"]
     with pytest.raises(NotAKernel, match="uses S, which a function binds by `global`"):
@@ -470,7 +523,7 @@ def test_a_constant_that_a_function_changes_is_refused():
 
 
 def test_what_another_decorator_of_triton_made_is_told():
-    with pytest.raises(NotAKernel, match=r"uses one, a function with @triton\.constexpr_function"):
+    with pytest.raises(NotAKernel, match=r"with @triton\.constexpr_function: .*: write what it gives in the kernel"):
         cut([IMPORTS, "@triton.constexpr_function\ndef one(b):\n    return 1\n", *with_body("x + one(1)")], ["k"])
 
 

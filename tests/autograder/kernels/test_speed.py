@@ -209,6 +209,7 @@ def test_what_was_never_compared_is_not_timed(workers, old, new):
     found = at_full_size(workers, old, new)
     assert (found.score, found.outcome) == (0, Outcome.ERROR)
     assert "in no call whose answer was compared" in found.reason
+    assert "Here rows=16384; compared were rows=16 and the exercise's cases" in found.reason
 
 
 @pytest.mark.parametrize(

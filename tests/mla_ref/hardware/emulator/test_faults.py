@@ -835,6 +835,31 @@ def test_what_only_a_gpu_has_is_refused_with_its_line():
 
 
 @triton.jit
+def scaled(x_ptr):
+    at = tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)
+    x = tl.load(x_ptr + at)
+    tl.store(x_ptr + at, tl.dot_scaled(x, None, "bf16", x, None, "bf16"))  #!
+
+
+def test_a_product_that_is_not_emulated_is_told_with_one_that_is():
+    said = fault(emulator.Unsupported, scaled, torch.ones(32, 32, dtype=torch.bfloat16))
+    assert said == "tl.dot_scaled is not emulated: use tl.dot"
+
+
+@triton.jit
+def of_a_table(table_ptr, out_ptr):
+    x_ptr = tl.load(table_ptr).to(tl.pointer_type(tl.float32))
+    for n in range(2):
+        tl.store(out_ptr + n, tl.load(x_ptr))  #!
+        x_ptr += 1
+
+
+def test_addresses_in_a_tensor_are_told_from_a_wrong_mask():
+    said = fault(emulator.OutOfBounds, of_a_table, torch.tensor([4096]), torch.zeros(2))
+    assert "what is loaded in line" in said and said.endswith("pass the tensors themselves")
+
+
+@triton.jit
 def prints(x_ptr):
     p = tl.program_id(0)
     x = tl.load(x_ptr + p * 2 + tl.arange(0, 2))
