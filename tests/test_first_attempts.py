@@ -235,7 +235,17 @@ ATTEMPTS = {
                 "tl.sum(q_latent[:, :, None] * tl.trans(c_kv)[None], axis=1).to(tl.float32)",
             )
         ],
-        "tl.sum over a product of two blocks of 16 bits: take tl.dot",
+        r"tl.sum over a product of two blocks of 16 bits \(take tl.dot\)",
+    ),
+    "letters that Triton does not take": (
+        "scale_add",
+        [("scale_add_kernel", "núcleo")],
+        "letters of English, digits and _ in a kernel's name",
+    ),
+    "a buffer of many axes": (
+        "scale_add",
+        [("out = torch.empty_like(x)", "out = torch.empty([1] * 20 + [*x.shape], dtype=x.dtype, device=x.device)")],
+        "a tensor has 21 axes; at most 16",
     ),
     "no decorator": ("scale_add", [("@triton.jit\n", "")], "is @triton.jit missing"),
     "a mean": ("rms_norm", [("tl.sum(x * x) / D", "tl.mean(x * x)")], r"'mean': tl.sum\(x\) / n is the mean"),

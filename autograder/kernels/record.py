@@ -18,7 +18,7 @@ from autograder.isolation.worker.trees import mapped, tensors_in
 from autograder.judging.program import MAX_CODE, Cell
 from autograder.kernels.extract import Kernels, NotAKernel, check_definitions, check_uses, cut_kernels
 from autograder.kernels.worker import hosting, uses
-from autograder.kernels.worker.recording import MAX_LAUNCHES, MOST, NAMED
+from autograder.kernels.worker.recording import MAX_AXES, MAX_LAUNCHES, MOST, NAMED
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, ended, sentence
 
 MAX_BYTES = 4 << 30  # of what a call makes
@@ -144,8 +144,8 @@ class View(TypedDict):
     __pydantic_config__ = STRICT
     storage: Index
     offset: Size
-    shape: Annotated[list[Size], Field(max_length=16)]
-    strides: Annotated[list[Size], Field(max_length=16)]
+    shape: Annotated[list[Size], Field(max_length=MAX_AXES)]
+    strides: Annotated[list[Size], Field(max_length=MAX_AXES)]
     dtype: Literal[*NAMED]
 
 

@@ -384,6 +384,7 @@ OF_KERNELS = (
     ),
     (r"^RuntimeError: Not implemented .*_ptr\.dtype", "this is the type of a pointer: x_ptr.dtype.element_ty is x's"),
     (r"got multiple values for argument '_semantic'", "this call has more arguments than the function takes"),
+    (r"invalid function identifier", "Triton takes letters of English, digits and _ in a kernel's name: name it so"),
     (r"^\w+:  ", "Triton does not take this with these types and shapes"),
 )
 # What to do about errors of Triton's compiler that speak of its insides, by what they and their line say.
@@ -399,7 +400,8 @@ HINTS = (
     ),
     (
         r"PassManager::run failed",
-        "Triton gives up on this kernel, as it does on tl.sum over a product of two blocks of 16 bits: take tl.dot",
+        "Triton gives up on this kernel, as it does on tl.sum over a product of two blocks of 16 bits (take tl.dot) "
+        "and on loads and stores in a function of tl.map_elementwise (do them outside)",
     ),
     (
         r"simultaneous multiple comparison",
@@ -527,7 +529,7 @@ def _compilation_error(error: BaseException) -> tuple[str, str, dict[str, Any] |
     while error is not None:
         if hasattr(error, "node"):
             where = _line_of(error.src, getattr(error.node, "lineno", 0)) or where
-            message = error.error_message or message
+            message = error.error_message or message or (error.src if isinstance(error.node, str) else "")
         else:
             kind, message = type(error).__name__, str(error)
         error = error.__cause__

@@ -28,6 +28,7 @@ from mla_ref.hardware.emulator.memory import Blanks, Fills
 MAX_LAUNCHES = 256
 MOST = 8192  # storages and events in the notes of a call
 LARGEST_CONSTANT = 1 << 20  # bytes of a tensor that was there before the call
+MAX_AXES = 16  # of a tensor
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "debug", "enable_fp_fusion")
 OWN = ("aten", "prim", "prims", "profiler")  # the namespaces of operators that torch brings along
 # What changes how a tensor looks at its memory, and nothing else; torch's product of a vector and a matrix ends so
@@ -192,6 +193,8 @@ class Recorder:
     def _view(self, tensor: torch.Tensor, made: bool = False) -> dict[str, Any]:
         if tensor.dtype not in DTYPES or tensor.layout is not torch.strided:
             raise CannotRecord(f"tensors of {tensor.dtype} are not carried to another process")
+        if tensor.dim() > MAX_AXES:
+            raise CannotRecord(f"a tensor has {tensor.dim()} axes; at most {MAX_AXES} are graded")
         return {
             "storage": self._number(tensor, made),
             "offset": tensor.storage_offset(),
