@@ -15,7 +15,7 @@ from nbgrader.api import Gradebook
 from nbgrader.dbutil import _temp_alembic_ini
 from sqlalchemy.exc import OperationalError
 
-from autograder.classroom import converters, grader
+from autograder.classroom import converters, extension, grader
 from autograder.classroom.export import rows
 from autograder.classroom.feedback import write_feedback
 from autograder.classroom.grade import Classroom
@@ -248,3 +248,11 @@ def test_a_gradebook_that_is_taken_while_a_class_is_judged_loses_no_record(chang
         with pytest.raises(OperationalError, match="database is locked"):
             changed.grade()
     assert changed.records.recorded("ada", TINY).fingerprint
+
+
+def test_an_extension_is_not_granted_by_half(changed):
+    with closing(sqlite3.connect(changed.folder / "gradebook.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(OperationalError, match="database is locked"):
+            extension.grant(changed, "ada", TINY, 2)
+    assert changed.records.extensions.read() == {}
