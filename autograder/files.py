@@ -38,17 +38,23 @@ def write_whole(path: Path, content: str | bytes, public: bool = False) -> None:
         raise
 
 
-def require_space(*folders: Path) -> None:
-    """Raise OSError, as writing does, unless these folders take a file of some size.
+def require_space(*folders: Path, room: int = ROOM) -> None:
+    """Raise OSError, as writing does, unless these folders, or what will hold them, take a file of so many bytes.
 
     To ask once something has failed: nbgrader tells the failures of a disk and of a notebook apart by their text alone,
     which may quote a student.
     """
     for folder in folders:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(ROOM))
-            file.flush()
-            os.fsync(file.fileno())
+        there = next(each for each in (folder, *folder.absolute().parents) if each.is_dir())
+        try:
+            with tempfile.TemporaryFile(dir=there) as file:
+                if room:
+                    file.write(bytes(room))
+                    file.flush()
+                    os.fsync(file.fileno())
+        except OSError as error:
+            error.filename = str(there)  # and not a file that nobody knows
+            raise
 
 
 def disk_trouble(error: OSError) -> str | None:

@@ -9,7 +9,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -97,7 +97,13 @@ def files(source: Path) -> Iterator[File]:
                 raise OSError(f"{source} holds more than {MAX_OUTER} files: give its parts one at a time")
             yield from _members(archive, (), 0)
     else:
-        raise OSError(f"{source} is no folder, no .zip archive and no notebook")
+        raise OSError(f"{source} is no folder, no .zip archive and no notebook{repack([source.name])}")
+
+
+def repack(names: Sequence[str]) -> str:
+    """Return what to do with files of which some are archives of another kind; "" where none is."""
+    packed = any(name.lower().endswith((".gz", ".tar", ".tgz", ".7z", ".rar", ".xz", ".bz2")) for name in names)
+    return ": unpack it, or pack it as .zip" if packed else ""
 
 
 def _opened(source: Path) -> zipfile.ZipFile:

@@ -76,13 +76,15 @@ def register(lesson: Lesson, config: Config) -> None:
     from nbgrader.apps import NbGraderAPI
     from nbgrader.coursedir import CourseDirectory
 
+    from autograder.classroom.converters import uninterrupted
+
     name = lesson.name
     source = Path(config.CourseDirectory.source_directory) / name / f"{name}.ipynb"
     source.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(lesson.notebook, source)
     quieten_nbgrader()
     api = NbGraderAPI(CourseDirectory(config=config), config=config)
-    result = api.generate_assignment(name, force=True)
+    result = uninterrupted(api.generate_assignment(name, force=True))
     if not result["success"]:
         require_space(source.parent)
         raise BuildError(f"nbgrader could not release {name}: {_reason(result)}")

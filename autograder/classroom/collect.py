@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from autograder.classroom.archives import HIDDEN, File, files, is_litter, of_system
+from autograder.classroom.archives import HIDDEN, File, files, is_litter, of_system, repack
 from autograder.classroom.grade import SECRET, Classroom, read_time
 from autograder.classroom.restore import (
     MAX_BYTES,
@@ -284,6 +284,8 @@ def _read(
             path = stage / f"{number}.ipynb"
             path.write_bytes(file.content)
             found.append(Candidate(file.shown, file.parts, file.parts[-1], path, file.time))
+    if not found and not left:
+        return [Taken(one_line(source.name, 300), "refused", why="it holds no files")]
     names, paths = course.lesson_names(), [each.parts for each in found]
     level, shift = _platform(paths, students), _wrappers(paths, names, students)
     depth = shift if level is None else level
@@ -310,8 +312,7 @@ def _rename(names: Sequence[str]) -> str:
     """Return what to do with files that may be notebooks under another name, or may hold some."""
     if any(name.lower().endswith((".ipynb.txt", ".ipynb.json", ".json")) for name in names):
         return ": if one is, give it a name that ends in .ipynb"
-    packed = any(name.lower().endswith((".gz", ".tar", ".tgz", ".7z", ".rar", ".xz", ".bz2")) for name in names)
-    return ": unpack it, or pack it as .zip" if packed else ""
+    return repack(names)
 
 
 def _left(left: dict[tuple[str, tuple[str, ...]], list[str]], places: set[tuple[str, ...]]) -> list[Taken]:

@@ -139,6 +139,7 @@ def grant(
             f"{one_line(student, 100)} cannot be a student's name: letters, digits and _ @ + - . alone"
         )
     with room.locked():
+        records.require_writable()  # else it would be granted by half
         had = records.extensions.set(student, lesson, days)
         with records.gradebook() as gradebook:
             had = had or any(each[:2] == (student, lesson) for each in map(astuple, listed(gradebook, {})))

@@ -33,6 +33,7 @@ def write_feedback(
     quieten_nbgrader()
     converter = Pages(room.records.config())
     pages, problems = [], []
+    written = room.folder / "feedback", room.folder / "graded"
     with room.locked(), shared_connections():  # `grade` replaces what is read here
         graded = _graded(room, lessons)
         with room.records.gradebook() as gradebook:
@@ -46,9 +47,10 @@ def write_feedback(
             page = room.folder / "feedback" / student / lesson / f"{lesson}.html"
             stamp = room.folder / "graded" / lesson / f"{student}.feedback"
             if not page.exists() or not stamp.exists() or stamp.read_bytes() != digests[path].encode():
+                require_space(*written, room=0)
                 answer = converter.convert(lesson, student)
                 if not answer["success"]:
-                    require_space(room.folder)
+                    require_space(*written)
                     log = str(answer.get("error") or answer.get("log", "")).strip()
                     why = one_line(log.splitlines()[-1]) if log else "no message"
                     why = why if is_whole(path) else f"{path.relative_to(room.folder)} is damaged: grade it again"

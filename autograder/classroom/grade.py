@@ -144,6 +144,7 @@ class Classroom:
         self._refuse_public_seed(wanted)
         with self.locked(), self._grader(wanted) as grader, grader.anew() if again else nullcontext():
             records = self.records
+            records.require_writable()  # before hours of judging
             deadlines, penalty = records.deadlines(), records.penalty()
             times = records.extensions.read()
             terms = {

@@ -29,9 +29,11 @@ from autograder.classroom.restore import REMARKS, code_cells
 from autograder.classroom.revision import RevisionError, revise
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson, verdict_name
-from autograder.files import require_space, write_whole
+from autograder.files import ROOM, require_space, write_whole
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.text import one_line
+
+WRITTEN = ("autograded", "graded", "history", "source")  # in a classroom: what entering a verdict writes to
 
 
 @dataclass
@@ -253,11 +255,12 @@ class Records:
                             revise(gradebook, lesson, {student for student, n in todo if n == name})
                         register(lesson, config)
                     except (BuildError, RevisionError) as error:  # one lesson stops no other
+                        self.require_writable(ROOM)
                         refused[name] = str(error)
                 try:
                     self._prepare({pair: time for pair, time in todo.items() if pair[1] not in refused})
                 except Exception:  # of nbgrader's, for a full disk too
-                    require_space(self.folder, *self._database())
+                    self.require_writable(ROOM)
                     raise
             with shared_connections():
                 yield Recorder(config, refused)
@@ -297,6 +300,7 @@ class Records:
         result = Graded(entry.student, name, verdicts, fresh=True, problem=recorder.refused.get(name))
         if result.problem:
             return result
+        self.require_writable()  # else the old score would stand there without its record
         self._record_path(entry.student, name).unlink(missing_ok=True)
         named = {job.name: verdict for job, verdict in zip(entry.jobs, verdicts, strict=True)}
         folder = Path(recorder.coursedir.submitted_directory) / entry.student / name
@@ -308,7 +312,7 @@ class Records:
         answer = recorder.record(name, entry.student, named)
         shutil.rmtree(folder)
         if not answer["success"]:
-            require_space(self.folder, *self._database())
+            self.require_writable(ROOM)
             log = str(answer.get("error") or answer.get("log", "")).strip()
             result.problem = f"nbgrader could not record it: {one_line(log.splitlines()[-1]) if log else 'no message'}"
             return result
@@ -350,10 +354,19 @@ class Records:
         kept = [(a, self.attempts.notebook(entry.student, entry.lesson, a.digest)) for a in earlier]
         return [(found[0], attempt.submitted, found[1]) for attempt, found in kept if found]
 
-    def _database(self) -> list[Path]:
-        """Return the folder of the gradebook, if it is a file."""
+    def require_writable(self, room: int = 0) -> None:
+        """Raise, as writing does, unless the gradebook can be written, and all folders that a record goes to.
+
+        `room` are bytes that each of these has to take.
+        """
+        from sqlalchemy import text
+
         file = gradebook_file(self.folder)
-        return [file.absolute().parent] if file else []
+        places = [self.folder, *(self.folder / name for name in WRITTEN)]
+        require_space(*places, *([file.parent] if file else []), room=room)
+        with self.gradebook() as gradebook:
+            gradebook.db.execute(text("UPDATE course SET id = id"))  # nothing changes; a lock, or a right, is asked for
+            gradebook.db.rollback()
 
     def note(self, student: str, lesson: str, record: Recorded) -> None:
         """Write a submission's record. Without a fingerprint, as when nbgrader grades, the next run enters it again."""

@@ -1,4 +1,4 @@
-"""The command line `mla-course`. Exit status: 0 fine, 1 problems were found, 2 the command could not run."""
+"""The command line `mla-course`. Exit status: 0 fine, 1 problems were found, 2 it could not run, 130 after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ EXTRAS = {
 )
 EXTRAS |= dict.fromkeys(("sphinx", "myst_nb", "pydata_sphinx_theme", "jupyter_server_mathjax", "nbclient"), "site")
 
+STOPPED = 130  # the exit status after Ctrl-C, of which typer says nothing
+
 
 def main() -> None:
     """Run the command line; turn the errors that a user can act on into a sentence and exit status 2."""
@@ -37,6 +39,10 @@ def main() -> None:
 
     try:
         app()
+    except SystemExit as end:
+        if end.code == STOPPED:
+            err.print("mla-course: stopped", style="red", highlight=False)
+        raise
     except OSError as error:
         _stop(disk_trouble(error) or str(error))
     except (

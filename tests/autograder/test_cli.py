@@ -19,6 +19,8 @@ from autograder.cli import terminal
 from autograder.course.course import Course
 from autograder.course.sample import render, submissions
 
+from . import tiny_course
+
 COURSE = Course.at(Path(__file__).parents[2])
 NAME = "00_start_here"
 COMMANDS = (
@@ -174,6 +176,21 @@ with stoppable():
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 130
+    assert "Traceback" not in result.stderr
+
+
+def test_ctrl_c_in_a_build_is_a_word_and_no_traceback(tmp_path):
+    code = f"""
+import os, signal, sys
+from nbgrader.converters import GenerateAssignment
+from autograder.cli import main
+GenerateAssignment.convert_single_notebook = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+sys.argv = ["mla-course", "--course", {str(tiny_course.FOLDER)!r}, "build", "--to", {str(tmp_path)!r}]
+main()
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 130
+    assert result.stderr.splitlines()[-1] == "mla-course: stopped"
     assert "Traceback" not in result.stderr
 
 

@@ -648,9 +648,21 @@ def test_what_is_no_notebook_goes_to_the_student_who_shall_hear_of_it(tiny_room,
 
 def test_a_source_that_is_none_is_an_error(tiny_room, tmp_path):
     (tmp_path / "x.zip").write_bytes(b"PK")
-    for path, says in ((tmp_path / "none.zip", "there is no"), (tmp_path / "x.zip", "no .zip archive")):
+    (tmp_path / "x.tar.gz").write_bytes(b"x")
+    for path, says in (
+        (tmp_path / "none.zip", "there is no"),
+        (tmp_path / "x.zip", "no .zip archive and no notebook$"),
+        (tmp_path / "x.tar.gz", "no .zip archive and no notebook: unpack it, or pack it as .zip"),
+    ):
         with pytest.raises(OSError, match=says):
             collect(tiny_room, [path])
+
+
+def test_an_empty_source_is_said(tiny_room, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for path in (_zip(tmp_path / "in.zip", {}), tmp_path / "empty"):
+        (said,) = collect(tiny_room, [path])
+        assert (said.file, said.what, said.why, said.good) == (path.name, "refused", "it holds no files", False)
 
 
 @pytest.fixture

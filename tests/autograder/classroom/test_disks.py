@@ -156,3 +156,22 @@ def test_a_read_only_disk_is_a_sentence_and_status_2(course, tmp_path):
     for each in told:
         assert (each["status"], len(each["sentences"])) == (2, 1), each
     assert {path: path.is_file() and path.read_bytes() for path in room.rglob("*")} == before
+
+
+def test_a_folder_of_the_class_that_is_read_only_is_named_and_no_record_is_lost(tiny_room):
+    room, course = tiny_room.folder, tiny_room.course
+    hand_in(room, ada=notebook(**RIGHT))
+    tiny_room.grade()
+    (room / "feedback").mkdir()
+    hand_in(room, ada=notebook(**WRONG))
+    mounts = [part for name in ("autograded", "feedback") for part in ("--ro-bind", room / name, room / name)]
+    script = """
+for command in ("grade", "feedback"):
+    run("read-only", command, "--classroom", disk)
+print(json.dumps(told))
+"""
+    graded, written = inside(mounts, script, room, course.root, room)
+    for each, folder in ((graded, "autograded"), (written, "feedback")):
+        assert (each["status"], len(each["sentences"])) == (2, 1), each
+        assert f"at {room / folder} (Read-only file system)" in each["said"], each
+    assert (room / "graded" / NAME / "ada.json").exists()

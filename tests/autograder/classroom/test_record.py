@@ -4,7 +4,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +13,9 @@ import nbformat
 import pytest
 from nbgrader.api import Gradebook
 from nbgrader.dbutil import _temp_alembic_ini
+from sqlalchemy.exc import OperationalError
 
-from autograder.classroom import converters, grader
+from autograder.classroom import converters, extension, grader
 from autograder.classroom.export import rows
 from autograder.classroom.feedback import write_feedback
 from autograder.classroom.grade import Classroom
@@ -222,3 +223,36 @@ def test_the_same_problem_of_many_students_is_one_line(capsys):
     said = capsys.readouterr().out
     assert f"{TINY} ada, ben: it cannot be" in said
     assert said.count("2‡") == 2
+
+
+def test_a_gradebook_that_another_program_holds_stops_the_run_and_loses_no_record(changed):
+    tiny_course.hand_in(changed.folder, ada=tiny_course.notebook(**tiny_course.WRONG))
+    with closing(sqlite3.connect(changed.folder / "gradebook.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(OperationalError, match="database is locked"):
+            changed.grade()
+    assert changed.records.recorded("ada", TINY).fingerprint
+    assert {each.student: each.counts for each in changed.grade() if each.fresh} == {"ada": 2}
+
+
+def test_a_gradebook_that_is_taken_while_a_class_is_judged_loses_no_record(changed, monkeypatch):
+    tiny_course.hand_in(changed.folder, ada=tiny_course.notebook(**tiny_course.WRONG))
+    with closing(sqlite3.connect(changed.folder / "gradebook.db", isolation_level=None)) as other:
+        enter = Records.enter
+
+        def taken(*args):
+            other.execute("BEGIN IMMEDIATE")
+            return enter(*args)
+
+        monkeypatch.setattr(Records, "enter", taken)
+        with pytest.raises(OperationalError, match="database is locked"):
+            changed.grade()
+    assert changed.records.recorded("ada", TINY).fingerprint
+
+
+def test_an_extension_is_not_granted_by_half(changed):
+    with closing(sqlite3.connect(changed.folder / "gradebook.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(OperationalError, match="database is locked"):
+            extension.grant(changed, "ada", TINY, 2)
+    assert changed.records.extensions.read() == {}
