@@ -947,7 +947,7 @@ SOFTMAX = Exercise(
     speed=Speed(
         points=3,
         case=dict(lens=(2500, 4096), S=1024, H=16, T=4096, dtype=BF16),
-        small=dict(S=16, H=16),
+        small=dict(S=8, H=16),
         data=lambda g: {"scores": randn(g, 1 << 16, scale=2.0, dtype=BF16)},
         axes=dict(scores="b_h", seq_lens="b", weights="b_h"),
         floor=_softmax_floor,
