@@ -681,6 +681,16 @@ def break_even_queries(T, Dn, Dr, Dv, R):
         },
         "which moves no axis",
     ),
+    slip(
+        "yrsa",
+        "heads of the outputs to the front by a reshape",
+        "absorb_output",
+        {
+            'torch.einsum("bshr,hvr->bshv", out_latent, w_uv)': "torch.bmm(out_latent.reshape(len(w_uv), -1, "
+            "w_uv.shape[2]), w_uv.mT).reshape(*out_latent.shape[:3], -1)"
+        },
+        "which moves no axis",
+    ),
     Submission(
         "zelda",
         "a finite number is added",

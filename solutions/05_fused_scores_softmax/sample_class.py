@@ -605,7 +605,7 @@ def masked_softmax(scores, seq_lens):
                 '        acc = tl.dot(q, k, acc, input_precision="ieee")',
                 '        acc += tl.dot(q, k, input_precision="ieee").to(acc.dtype)',
             ),
-            replace("masked_softmax", 'other=float("-inf")', "other=-1e9"),
+            replace("masked_softmax", 'other=float("-inf")', "other=-1e30"),
         ),
         expect={
             **says("predict_score_bytes", "the mask is counted"),
@@ -748,6 +748,13 @@ def masked_softmax(scores, seq_lens):
         "predict_ablation",
         {"total / (total - each) - 1 for": "100 * (total / (total - each) - 1) for"},
         "gains are in per cent",
+    ),
+    slip(
+        "tyra",
+        "per cent of a ratio, less 1",
+        "predict_ablation",
+        {"total / (total - each) - 1 for": "100 * total / (total - each) - 1 for"},
+        "1 is subtracted from 100 times the ratio",
     ),
     slip(
         "ugo",
