@@ -682,21 +682,14 @@ def break_even_queries(T, Dn, Dr, Dv, R):
         "which moves no axis",
     ),
     slip(
-        "ysa",
-        "a product that copies the latent for every head",
-        "absorbed_mla_attention",
+        "yrsa",
+        "heads of the outputs to the front by a reshape",
+        "absorb_output",
         {
-            "    out_latent, lse = latent_attention(q_latent, q_rope, c_kv, k_rope, scale)\n": (
-                "    key = torch.cat((c_kv, k_rope), -1)[:, None]\n"
-                "    scores = torch.cat((q_latent, q_rope), -1).transpose(1, 2) @ key.mT * scale\n"
-                "    S, T = scores.shape[2:]\n"
-                "    scores = scores.masked_fill(torch.ones(S, T, dtype=torch.bool).triu(T - S + 1), -math.inf)\n"
-                "    lse = scores.logsumexp(-1).transpose(1, 2)\n"
-                "    out_latent = (scores.softmax(-1) @ c_kv[:, None]).transpose(1, 2)\n"
-            )
+            'torch.einsum("bshr,hvr->bshv", out_latent, w_uv)': "torch.bmm(out_latent.reshape(len(w_uv), -1, "
+            "w_uv.shape[2]), w_uv.mT).reshape(*out_latent.shape[:3], -1)"
         },
-        "bytes",
-        2,
+        "which moves no axis",
     ),
     Submission(
         "zelda",

@@ -942,6 +942,13 @@ def rms_norm(x, weight, eps=1e-6):
         )
     ),
     slip(
+        "odd",
+        "16 bits between float() and to()",
+        "predict_norm_bytes",
+        {"+ (4 + 4) + 4 + (4 + 4) + (4 + 4) +": "+ 7 * itemsize +"},
+        "every pass but those of float() and to() at itemsize",
+    ),
+    slip(
         "nele",
         "takes the width of a slice for the distance of its rows",
         "rms_norm",

@@ -13,7 +13,7 @@ from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, Spee
 from mla_ref.hardware.cost import Cost
 
 from ..drawing import BF16, FLOAT, HALF, as_given, latent_operands
-from ..oracles import altered
+from ..oracles import altered, causal
 
 LONG_BLOCK = 4096  # as the lesson sets it
 
@@ -438,6 +438,15 @@ def _none(Dn: int, R: int, Dr: int) -> float:
 _right_scores = _scores()
 
 
+def _masked_scores(**given: Any) -> Tensor:
+    return causal(_right_scores(**given))
+
+
+def _masked_by_row(**given: Any) -> Tensor:
+    scores = _right_scores(**given)
+    return causal(scores.flatten(1, 2)[:, :, None]).view_as(scores)
+
+
 def _first_cache(*names: str) -> Callable[..., Tensor]:
     """Return an oracle in which every sequence meets these tensors of sequence 0."""
     return lambda **given: _right_scores(**given | {name: given[name][:1].expand_as(given[name]) for name in names})
@@ -572,6 +581,14 @@ SCORE = Exercise(
         ),
         *_twice(_scores_added_twice),
         *_one_turn(_first_turns),
+        *(
+            Mistake(
+                "masked",
+                "places that a query does not see are masked: scores stay as they are here, the softmax masks",
+                oracle,
+            )
+            for oracle in (_masked_scores, _masked_by_row)
+        ),
         Mistake("latents Dr wide", "the first product takes rows Dr wide: latents have R columns", _narrow),
         Mistake(
             "rows by head",
@@ -861,7 +878,7 @@ SOFTMAX = Exercise(
                 dict(lens=(50,), S=1, H=2, T=50, dtype=HALF),
                 dict(lens=(50,), S=1, H=2, T=50, dtype=BF16),
                 dict(lens=(9000,), S=1, H=1, T=9000),
-                dict(lens=(300,), S=1, H=1, T=300, scale=0.0, level=-1e5),
+                dict(lens=(300,), S=1, H=1, T=300, scale=0.0, level=-1e9),
                 dict(lens=(1,), S=1, H=1, T=1),
             ],
             hidden=lambda r: (
@@ -871,7 +888,7 @@ SOFTMAX = Exercise(
                     for n, level in ((1, 0.0), (r.randint(500, 1100), -150.0))
                 ]
                 + [dict(lens=(n,), S=1, H=1, T=n) for n in (r.randint(8193, 16384),)]
-                + [dict(lens=(n,), S=1, H=2, T=n, scale=0.0, level=-r.uniform(1e5, 1e6)) for n in (r.randint(20, 90),)]
+                + [dict(lens=(n,), S=1, H=2, T=n, scale=0.0, level=-r.uniform(1e8, 1e9)) for n in (r.randint(20, 90),)]
             ),
         ),
         Part(
@@ -1081,7 +1098,7 @@ LONG = Exercise(
                 dict(lens=(0, 5000), S=1, H=1, T=5000, dtype=HALF),
                 dict(lens=(4100,), S=1, H=1, T=5000, dtype=BF16),
                 dict(lens=(4100,), S=1, H=1, T=4100, level=-150.0),
-                dict(lens=(4100,), S=1, H=1, T=4100, scale=0.0, level=-1e5),
+                dict(lens=(4100,), S=1, H=1, T=4100, scale=0.0, level=-1e9),
                 dict(lens=(5000, 40), S=2, H=2, T=5000, poison=math.nan),
                 dict(lens=(13000,), S=1, H=1, T=13000),
                 dict(lens=(70000,), S=1, H=1, T=70000),
@@ -1093,7 +1110,7 @@ LONG = Exercise(
                 dict(lens=(r.randint(4097, 8000),), S=2, H=3, T=8001),
                 dict(lens=(1, 2), S=1, H=2, T=4097, level=-300.0),
                 dict(lens=(1, 2), S=1, H=2, T=4097, level=300.0),
-                dict(lens=(4097,), S=1, H=1, T=4097, scale=0.0, level=-1e5),  # alike: exp2(x · log2 e) is exact, too
+                dict(lens=(4097,), S=1, H=1, T=4097, scale=0.0, level=-1e9),  # alike: exp2(x · log2 e) is exact, too
             ],
         ),
         Part(
@@ -1227,6 +1244,12 @@ def _per_cent(total: float, before: list[float], after: list[float]) -> dict[str
     }
 
 
+def _less_1_of_100(total: float, before: list[float], after: list[float]) -> dict[str, Any]:
+    right = _ablation(total, before, after)
+    gains = [100 * (1 + gain) - 1 for gain in right["gains"]]
+    return {**right, "gains": gains, "sum_of_gains": math.fsum(gains)}
+
+
 PREDICT_ABLATION = Exercise(
     name="predict_ablation",
     title="prediction: what each fusion gains, and all of them",
@@ -1274,6 +1297,16 @@ PREDICT_ABLATION = Exercise(
             lambda total, before, after: _ablation(total, before, [0.0] * len(before)),
         ),
         Mistake("per cent", "these are per cent: expected fractions, 0.1 for 10 %", _per_cent),
+        Mistake(
+            "gains in per cent",
+            "gains are in per cent: expected fractions, 0.1 for 10 %",
+            lambda **given: _per_cent(**given) | {"combined_gain": _ablation(**given)["combined_gain"]},
+        ),
+        Mistake(
+            "per cent of ratios",
+            "1 is subtracted from 100 times the ratio: the gain is the ratio less 1, a fraction",
+            _less_1_of_100,
+        ),
         Mistake("ratios", "these are ratios of throughput: the gain is the ratio less 1", _ratios),
     ),
 )

@@ -605,7 +605,7 @@ def masked_softmax(scores, seq_lens):
                 '        acc = tl.dot(q, k, acc, input_precision="ieee")',
                 '        acc += tl.dot(q, k, input_precision="ieee").to(acc.dtype)',
             ),
-            replace("masked_softmax", 'other=float("-inf")', "other=-1e9"),
+            replace("masked_softmax", 'other=float("-inf")', "other=-1e30"),
         ),
         expect={
             **says("predict_score_bytes", "the mask is counted"),
@@ -724,6 +724,37 @@ def masked_softmax(scores, seq_lens):
                 ),
             )
         )
+    ),
+    slip(
+        "tom",
+        "a finite number in masked places",
+        "long_softmax",
+        {'other=float("-inf")).to(tl.float32)  #': "other=-1e6).to(tl.float32)  #"},
+        "or of another number: load them as -inf",
+        2,
+        not_right,
+    ),
+    slip(
+        "toni",
+        "scores that are masked already, row by row",
+        "attention_score",
+        {"acc * scale, mask": 'tl.where(offs_n[None, :] <= T - M + offs_m[:, None], acc * scale, float("-inf")), mask'},
+        "scores stay as they are here",
+        told=not_right,
+    ),
+    slip(
+        "tuva",
+        "gains in per cent",
+        "predict_ablation",
+        {"total / (total - each) - 1 for": "100 * (total / (total - each) - 1) for"},
+        "gains are in per cent",
+    ),
+    slip(
+        "tyra",
+        "per cent of a ratio, less 1",
+        "predict_ablation",
+        {"total / (total - each) - 1 for": "100 * total / (total - each) - 1 for"},
+        "1 is subtracted from 100 times the ratio",
     ),
     slip(
         "ugo",
