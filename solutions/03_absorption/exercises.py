@@ -659,7 +659,10 @@ ABSORBED_MLA_ATTENTION = Exercise(
         Part(
             "long context, not expanded",
             1,
-            visible=[dict(B=1, S=1, T=600, H=4, Dn=16, Dr=4, Dv=6, R=8)],
+            visible=[
+                dict(B=1, S=1, T=600, H=4, Dn=16, Dr=4, Dv=6, R=8),
+                dict(B=1, S=1, T=2000, H=32, Dn=8, Dr=8, Dv=6, R=64),
+            ],
             hidden=lambda r: [dict(B=1, S=1, T=r.randint(4300, 4600), H=64, Dn=256, Dr=4, Dv=8, R=8)],
         ),
     ),
