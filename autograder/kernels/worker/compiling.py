@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from autograder.isolation.worker import running
@@ -62,9 +62,8 @@ def compile_launches(request: dict[str, Any]) -> list[dict[str, Any]]:
             if key not in known:
                 kind = _gluon_source() if function.is_gluon() else _numbered_source()
                 source = kind(function, signature=signature, constexprs=constants, attrs=attributes)
-                given = [name for name, kind in signature.items() if kind != "constexpr"]
                 with diagnosed():
-                    known[key] = functools.cache(_compile(source, gpu, options, given))
+                    known[key] = functools.cache(_compile(source, gpu, options, passed(signature)))
             found.append(known[key])
         except Exception as error:
             found.append(functools.partial(dict, error=_sentence(error)))
@@ -102,7 +101,7 @@ def _gluon_source() -> type:
     return type("Plain", (GluonASTSource,), {"places": None})
 
 
-def _compile(source: Any, gpu: Any, options: dict[str, Any], given: list[str]) -> Callable[[], dict[str, Any]]:
+def _compile(source: Any, gpu: Any, options: dict[str, Any], parameters: list[str]) -> Callable[[], dict[str, Any]]:
     """Return what reads the compiled kernel. NVIDIA's tools take long to start: meanwhile the next may be compiled.
 
     With that comes the module from which it was compiled, and the parameters that are no constants in it.
@@ -111,7 +110,7 @@ def _compile(source: Any, gpu: Any, options: dict[str, Any], given: list[str]) -
 
     kernel = compile(source, target=gpu, options=options)
     tools = _Tools(kernel.asm["cubin"]) if gpu.backend == "cuda" else None
-    module = {"module": kernel.asm["source"], "places": source.places, "parameters": given, "lanes": gpu.warp_size}
+    module = {"module": kernel.asm["source"], "places": source.places, "parameters": parameters, "lanes": gpu.warp_size}
     return lambda: {**_read(kernel, tools), **module}
 
 
@@ -153,48 +152,70 @@ def _descriptor_type(dtype: str, descriptor: dict[str, Any]) -> str:
     return f"tensordesc<{dtype}{block},{layout!r}>"
 
 
-def specialise(function: Any, args: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any], dict[tuple, list]]:
-    """Return signature, constants and attributes, as a launch on a GPU with these arguments would have them."""
+def specialise(function: Any, args: dict[str, Any]) -> tuple[dict[str, Any], dict[tuple, Any], dict[tuple, list]]:
+    """Return signature, constants and attributes, as a launch on a GPU with these arguments would have them.
+
+    Of a parameter that is given a tuple the signature has a tuple; constants and attributes go by places.
+    """
+    constants, attributes = {}, {}
+
+    def kind(parameter: Any, name: str, place: tuple[int, ...]) -> Any:
+        parts = {key[len(name) + 1 :].split(".")[0] for key in args if key.startswith(f"{name}.")}
+        if parts:
+            return tuple(kind(parameter, f"{name}.{n}", (*place, n)) for n in range(len(parts)))
+        found, constant, aligned = _specialised(parameter, name, args[name])
+        if found == "constexpr":
+            constants[place] = constant
+        if aligned and not parameter.do_not_specialize and not parameter.do_not_specialize_on_alignment:
+            attributes[place] = ALIGNED
+        return found
+
+    signature = {each.name: kind(each, each.name, (index,)) for index, each in enumerate(function.params)}
+    return signature, constants, attributes
+
+
+def passed(signature: dict[str, Any]) -> list[str]:
+    """Return the names of the arguments that are no constants, those of a tuple's parts by name and place."""
+
+    def names(name: str, kind: Any) -> Iterator[str]:
+        if isinstance(kind, tuple):
+            for place, each in enumerate(kind):
+                yield from names(f"{name}.{place}", each)
+        elif kind != "constexpr":
+            yield name
+
+    return [each for name, kind in signature.items() for each in names(name, kind)]
+
+
+def _specialised(parameter: Any, name: str, arg: dict[str, Any]) -> tuple[str, Any, bool]:
+    """Return the type of an argument, its value if it is a constant, and whether it is a multiple of 16."""
     import triton.language as tl
 
-    signature, constants, attributes = {}, {}, {}
-    for index, parameter in enumerate(function.params):
-        name, arg = parameter.name, args[parameter.name]
-        plain = not parameter.do_not_specialize
-        declared = parameter.annotation_type  # what the parameter is annotated with, if that is a type
-        if "tensor" in arg:
-            tensor = arg["tensor"]
-            if "descriptor" in arg:
-                signature[name] = _descriptor_type(tensor["dtype"], arg["descriptor"])
-                continue
-            signature[name] = ("*k" if parameter.is_const else "*") + tensor["dtype"]
-            if declared and declared.replace("u1", "i1") != signature[name]:
-                raise TypeError(f"{name} is annotated as {declared}, and a tensor of {tensor['dtype']} was given")
-            size = tl.core.dtype(_triton_name(tensor["dtype"])).primitive_bitwidth // 8 or 1
-            aligned = tensor["offset"] * size % 16 == 0
-            if aligned and not parameter.do_not_specialize_on_alignment and plain:
-                attributes[(index,)] = ALIGNED
-            continue
-        value = tl.core.dtype(arg["dtype"]) if "dtype" in arg else arg.get("constant", arg.get("value"))
-        if parameter.is_constexpr or value is None or "dtype" in arg or isinstance(value, str):
-            signature[name], constants[name] = "constexpr", value
-        elif declared:
-            _check_number(name, declared, value)
-            signature[name] = declared
-            aligned = isinstance(value, int) and value is not False and value % 16 == 0 and declared[:2] not in NO_HINT
-            if aligned and plain and not parameter.do_not_specialize_on_alignment:
-                attributes[(index,)] = ALIGNED
-        elif isinstance(value, bool):
-            signature[name] = "i1" if plain else "u1"
-        elif isinstance(value, float):
-            signature[name] = "fp32"
-        elif value == 1 and plain:
-            signature[name], constants[name] = "constexpr", value
-        else:
-            signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64" if value < 2**63 else "u64"
-            if value % 16 == 0 and plain and not parameter.do_not_specialize_on_alignment:
-                attributes[(index,)] = ALIGNED
-    return signature, constants, attributes
+    plain = not parameter.do_not_specialize
+    declared = parameter.annotation_type  # what the parameter is annotated with, if that is a type
+    if "tensor" in arg:
+        tensor = arg["tensor"]
+        if "descriptor" in arg:
+            return _descriptor_type(tensor["dtype"], arg["descriptor"]), None, False
+        kind = ("*k" if parameter.is_const else "*") + tensor["dtype"]
+        if declared and declared.replace("u1", "i1") != kind:
+            raise TypeError(f"{name} is annotated as {declared}, and a tensor of {tensor['dtype']} was given")
+        size = tl.core.dtype(_triton_name(tensor["dtype"])).primitive_bitwidth // 8 or 1
+        return kind, None, tensor["offset"] * size % 16 == 0
+    value = tl.core.dtype(arg["dtype"]) if "dtype" in arg else arg.get("constant", arg.get("value"))
+    if parameter.is_constexpr or value is None or "dtype" in arg or isinstance(value, str):
+        return "constexpr", value, False
+    if declared:
+        _check_number(name, declared, value)
+        aligned = isinstance(value, int) and value is not False and value % 16 == 0 and declared[:2] not in NO_HINT
+        return declared, None, aligned
+    if isinstance(value, bool):
+        return "i1" if plain else "u1", None, False
+    if isinstance(value, float):
+        return "fp32", None, False
+    if value == 1 and plain:
+        return "constexpr", value, False
+    return "i32" if -(2**31) <= value < 2**31 else "i64" if value < 2**63 else "u64", None, value % 16 == 0
 
 
 def _check_number(name: str, declared: str, value: float) -> None:

@@ -127,7 +127,11 @@ class Recorder:
                 "kernel": function.fn.__name__,
                 "defined": definition(function),
                 "grid": sizes + [1] * (3 - len(sizes)),
-                "args": {n: self._argument(n, v, n in constants) for n, v in bound.arguments.items()},
+                "args": dict(
+                    argument
+                    for name, value in bound.arguments.items()
+                    for argument in self._arguments(name, value, name in constants)
+                ),
                 "options": {k: int(v) for k, v in options.items() if k in OPTIONS and v is not None},
             }
         )
@@ -217,6 +221,14 @@ class Recorder:
             return value
         raise CannotRecord(f"a {type(value).__name__}")
 
+    def _arguments(self, name: str, value: Any, constant: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield an argument by its name; of a tuple each part, by name and place: `sizes.0`."""
+        if type(value) in (tuple, torch.Size) and value:
+            for place, each in enumerate(value):
+                yield from self._arguments(f"{name}.{place}", each, constant)
+        else:
+            yield name, self._argument(name, value, constant)
+
     def _argument(self, name: str, value: Any, constant: bool) -> dict[str, Any]:
         from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -236,7 +248,7 @@ class Recorder:
             return {"dtype": value.name}
         if value is None or isinstance(value, bool | int | float | str):
             return {"constant" if constant else "value": value}
-        known = "tensors, tensor descriptors, numbers and constants are supported"
+        known = "tensors, tensor descriptors, numbers, constants and tuples of these are supported"
         plain = next((f": pass {kind}(…)" for kind, abstract in NUMBERS.items() if isinstance(value, abstract)), "")
         raise CannotRecord(f"argument {name} is a {type(value).__name__}; {known}{plain}")
 

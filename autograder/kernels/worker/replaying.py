@@ -24,7 +24,7 @@ import torch
 from autograder.isolation.worker import running
 from autograder.isolation.worker.layout import blank, window
 from autograder.kernels.worker import hosting, undecided
-from autograder.kernels.worker.compiling import specialise
+from autograder.kernels.worker.compiling import passed, specialise
 from autograder.kernels.worker.counting import (
     LOOPS,
     Counter,
@@ -281,8 +281,7 @@ class Compiled:
         except Exception as error:
             error.kernel = launch["kernel"]
             raise
-        names = [name for name, kind in signature.items() if kind != "constexpr"]
-        return self._given(self.known[key], names, launch["args"])
+        return self._given(self.known[key], passed(signature), launch["args"])
 
     @staticmethod
     def _given(kernel: Kernel, names: list[str], args: dict[str, Any]) -> tuple[Kernel, list[Given]]:
