@@ -75,11 +75,14 @@ class Kept(BaseConverter):
 
 
 class Recorder(Kept, Autograde):
-    """`nbgrader autograde` with verdicts that are known. `refused` are lessons that cannot be recorded, and why."""
+    """`nbgrader autograde` with verdicts that are known, entered in `gradebook`.
 
-    def __init__(self, config: Config, refused: Mapping[str, str] | None = None):
+    `refused` are lessons that cannot be recorded, and why.
+    """
+
+    def __init__(self, config: Config, refused: Mapping[str, str], gradebook: Gradebook):
         super().__init__(config)
-        self.refused = refused or {}
+        self.refused, self.gradebook = refused, gradebook
         self.verdicts: dict[str, Verdict] = {}
         self.stages: dict[bool, list[Any]] = {}
 

@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -262,8 +262,8 @@ class Records:
                 except Exception:  # of nbgrader's, for a full disk too
                     self.require_writable(ROOM)
                     raise
-            with shared_connections():
-                yield Recorder(config, refused)
+            with shared_connections(), self.gradebook() as gradebook:
+                yield Recorder(config, refused, gradebook)
 
     def _prepare(self, todo: Mapping[tuple[str, str], str | None]) -> None:
         """Enter a first submission a lesson, grant extensions, and drop the times of submissions that have none.
@@ -300,7 +300,7 @@ class Records:
         result = Graded(entry.student, name, verdicts, fresh=True, problem=recorder.refused.get(name))
         if result.problem:
             return result
-        self.require_writable()  # else the old score would stand there without its record
+        self.require_writable(gradebook=recorder.gradebook)  # else the old score would stand there without its record
         self._record_path(entry.student, name).unlink(missing_ok=True)
         named = {job.name: verdict for job, verdict in zip(entry.jobs, verdicts, strict=True)}
         folder = Path(recorder.coursedir.submitted_directory) / entry.student / name
@@ -354,19 +354,19 @@ class Records:
         kept = [(a, self.attempts.notebook(entry.student, entry.lesson, a.digest)) for a in earlier]
         return [(found[0], attempt.submitted, found[1]) for attempt, found in kept if found]
 
-    def require_writable(self, room: int = 0) -> None:
+    def require_writable(self, room: int = 0, gradebook: Any = None) -> None:
         """Raise, as writing does, unless the gradebook can be written, and all folders that a record goes to.
 
-        `room` are bytes that each of these has to take.
+        `room` are bytes that each of these has to take. The gradebook is opened, unless one is given.
         """
         from sqlalchemy import text
 
         file = gradebook_file(self.folder)
         places = [self.folder, *(self.folder / name for name in WRITTEN)]
         require_space(*places, *([file.parent] if file else []), room=room)
-        with self.gradebook() as gradebook:
-            gradebook.db.execute(text("UPDATE course SET id = id"))  # nothing changes; a lock, or a right, is asked for
-            gradebook.db.rollback()
+        with nullcontext(gradebook) if gradebook else self.gradebook() as opened:
+            opened.db.execute(text("UPDATE course SET id = id"))  # nothing changes; a lock, or a right, is asked for
+            opened.db.rollback()
 
     def note(self, student: str, lesson: str, record: Recorded) -> None:
         """Write a submission's record. Without a fingerprint, as when nbgrader grades, the next run enters it again."""
