@@ -15,6 +15,7 @@ that operand, or of a tall one as in `[128, 64] * [64, 1]`, takes as long as up 
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import json
 import math
@@ -228,7 +229,8 @@ class L2:
         self.clock = 0.0
         self.foreign = foreign
         self.touched: dict[int, list[tuple[float, Span, float]]] = {}  # when, where and how many bytes, latest last
-        self.reached: dict[int, list[Span]] = {}  # of a storage all that launches may have touched
+        self.reached: dict[int, list[Span]] = {}  # of a storage all that launches may have touched, in order and apart
+        self.room: dict[int, float] = {}  # the bytes of these
         self.brought: dict[int, float] = {}  # and the bytes of it that were found nowhere, in all
 
     def bytes_moved(
@@ -258,10 +260,10 @@ class L2:
         """
         started, before = self.clock, self.touched.get(number, [])
         there = [touched * _shared(seen, span) for _, seen, touched in before]
-        self.reached[number] = _with(self.reached.get(number, []), span)
+        self.room[number] = self.room.get(number, 0.0) + _put(self.reached.setdefault(number, []), span)
         others = max(  # that the span, and all that launches may have touched, has room for
             _room(span) - math.fsum(there),
-            math.fsum(map(_room, self.reached[number])) - self.brought.get(number, 0.0),
+            self.room[number] - self.brought.get(number, 0.0),
         )
         left, hits, kept = max(0.0, size - max(0.0, others)), 0.0, []
         for (when, seen, touched), part in zip(reversed(before), reversed(there), strict=True):
@@ -291,10 +293,14 @@ def _meet(one: Span, other: Span) -> bool:
     return one[0] <= other[1] + 1 and other[0] <= one[1] + 1
 
 
-def _with(spans: Sequence[Span], span: Span) -> list[Span]:
-    """Return spans that are apart, and what one more adds to them."""
-    near = [span, *(each for each in spans if _meet(each, span))]
-    return [each for each in spans if not _meet(each, span)] + [(min(n for n, _ in near), max(n for _, n in near))]
+def _put(spans: list[Span], span: Span) -> float:
+    """Join one more to spans that are in order and apart; return the bytes that are new."""
+    begin = bisect.bisect_left(spans, span[0] - 1, key=lambda each: each[1])
+    end = bisect.bisect_right(spans, span[1] + 1, key=lambda each: each[0])
+    near = spans[begin:end]
+    joined = (min([span[0], *(first for first, _ in near)]), max([span[1], *(last for _, last in near)]))
+    spans[begin:end] = [joined]
+    return _room(joined) - math.fsum(map(_room, near))
 
 
 def _shared(one: Span, other: Span) -> float:

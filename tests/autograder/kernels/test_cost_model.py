@@ -1,7 +1,11 @@
 """The cost model's parts: what fits on a multiprocessor, and what the cache holds."""
 
+from itertools import pairwise
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autograder.kernels.cost_model import L2, Constants, DoesNotFit, host_time, resident_blocks, total_time
 from autograder.kernels.worker.recording import recording
@@ -160,3 +164,14 @@ def test_what_torch_repeats_in_a_result_takes_the_time_of_the_result():
 def test_distinct_numbers_are_found_by_sorting_however_few_they_are():
     sorting = told(lambda x: x.sort(), 1 << 20)
     assert told(lambda x: x.unique(), 1 << 20, device="cpu") > 0.9 * sorting
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), max_size=30))
+def test_stretches_that_were_touched_are_joined_and_counted_once(touched):
+    spans, sectors, room = [], set(), 0.0
+    for first, more in touched:
+        room += cost_model._put(spans, (first, first + more))
+        sectors.update(range(first, first + more + 1))
+    assert sectors == {n for first, last in spans for n in range(first, last + 1)}
+    assert room == cost_model.SECTOR * len(sectors)
+    assert all(one[1] + 1 < other[0] for one, other in pairwise(spans))
