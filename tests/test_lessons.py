@@ -179,7 +179,7 @@ def test_a_cell_that_asks_for_a_number_of_ones_own_is_open(name):
 
 
 def test_hidden_tensors_are_as_small_and_as_large_as_the_lessons_say():
-    said = re.search(r"below B = (\d+), S = (\d+), T = (\d+)\nand H = (\d+)", "".join(t for _, t in texts("01_mha")))
+    said = re.search(r"below\s+B = (\d+), S = (\d+), T = (\d+)\s+and H = (\d+)", "".join(t for _, t in texts("01_mha")))
     drawn = [
         case
         for each in COURSE.exercises("01_mha")

@@ -7,7 +7,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autograder.kernels.cost_model import L2, Constants, DoesNotFit, host_time, resident_blocks, total_time
+from autograder.kernels.cost_model import (
+    L2,
+    SECTOR,
+    Constants,
+    DoesNotFit,
+    _put,
+    host_time,
+    resident_blocks,
+    total_time,
+)
 from autograder.kernels.worker.recording import recording
 from mla_ref.hardware.devices import DEVICES
 
@@ -170,8 +179,8 @@ def test_distinct_numbers_are_found_by_sorting_however_few_they_are():
 def test_stretches_that_were_touched_are_joined_and_counted_once(touched):
     spans, sectors, room = [], set(), 0.0
     for first, more in touched:
-        room += cost_model._put(spans, (first, first + more))
+        room += _put(spans, (first, first + more))
         sectors.update(range(first, first + more + 1))
     assert sectors == {n for first, last in spans for n in range(first, last + 1)}
-    assert room == cost_model.SECTOR * len(sectors)
+    assert room == SECTOR * len(sectors)
     assert all(one[1] + 1 < other[0] for one, other in pairwise(spans))
