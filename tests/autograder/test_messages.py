@@ -153,7 +153,11 @@ IN_THE_LAUNCHER = {
         "numpy.float32(alpha), B",
         ["line 19", "argument alpha is a float32", "pass float("],
     ),
-    "a shape": ("x.shape[1], x", "x.shape, x", ["in line 19", "argument D is a Size; tensors, tensor descriptors"]),
+    "a shape": (
+        "x.shape[1], x",
+        "x.shape, x",
+        ["in line 5", "a tuple or a shape stands where a number belongs: pass one of its numbers"],
+    ),
 }
 
 

@@ -376,6 +376,10 @@ OF_KERNELS = (
         "a method is named and not called: it lacks its parentheses",
     ),
     (r"cannot convert .* of type <class 'str'> to tensor", "a string stands where a number belongs"),
+    (
+        r"cannot convert .* of type <class '[\w.]*\.tuple'> to tensor",
+        "a tuple or a shape stands where a number belongs: pass one of its numbers, as x.shape[1]",
+    ),
     (r"'function' object has no attribute '(arg_names|fn)'", "this takes a function with @triton.jit"),
     (r"unsupported AST node type: (?!Raise)", "Triton's kernels have no such statement: use masks, tl.where, `while`"),
     (
