@@ -129,7 +129,7 @@ def known(same: dict[str, object]) -> dict[str, dict[str, dict[str, float]]]:
     before = record.earlier("grading_class")
     wanted = {**record.origin(PACKAGES), **same}
     differs = [key for key in wanted if key != "date" and before.get(key) != wanted[key]]
-    return {} if differs or not before else before["lessons"]
+    return {} if differs else before["lessons"]
 
 
 COURSE = find_course()
