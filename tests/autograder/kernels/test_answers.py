@@ -290,11 +290,11 @@ def test_more_launches_than_asked_for_are_counted(workers):
 
 
 @pytest.mark.parametrize(
-    ("more", "says"), [("copy_kernel[(1,)](out, out, 1, BLOCK=64)", "launches 5001"), ("x.clone()", "has 900")]
+    ("more", "times", "says"),
+    [("copy_kernel[(1,)](out, out, 1, BLOCK=64)", 5000, "launches 5001"), ("x.clone()", 9000, "has 900")],
 )
-def test_more_of_them_than_are_graded_are_counted_too(workers, more, says):
-    source = RIGHT.replace("    return out", f"    for _ in range(5000):\n        {more}\n    return out")
-    source = source.replace("5000", "9000") if "clone" in more else source
+def test_more_of_them_than_are_graded_are_counted_too(workers, more, times, says):
+    source = RIGHT.replace("    return out", f"    for _ in range({times}):\n        {more}\n    return out")
     assert f"one call {says}" in verdict(workers, source).reason
 
 
@@ -425,6 +425,7 @@ def test_an_entry_taken_out_of_a_dict_is_missed_by_no_call_and_told(workers, tak
 
 def test_how_many_operations_all_calls_of_an_exercise_may_have_is_told(monkeypatch):
     monkeypatch.setattr(tasks, "MOST", 5)
+    monkeypatch.setattr(tasks, "_noted", 0)
     request = {"driver": "call", "forbidden": [], "first": []}
     told = [
         wire.decode(tasks.record(request, {"event": "case", "index": n}, lambda x: x + 1 + 2, {"x": torch.ones(3)}))
