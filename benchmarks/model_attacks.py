@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def verdict(path: Path, worker: KernelWorkers | GpuWorker) -> Verdict:
     lesson = COURSE.lesson(lesson_name)
     plain = render(lesson, Submission("student", entry.about, (rewrite(exercise.name, entry.cell),)))
     notebook = restore(lesson, list(clean_cells(json.loads(plain)["cells"])))
-    with Grader(COURSE, None) as grader:
+    with Grader(COURSE, None, modelled=True) as grader:
         job = next(job for job in grader.jobs(lesson, notebook) if job.exercise.name == exercise.name)
     return judge_speed(exercise, job.program, worker)
 
@@ -62,7 +63,7 @@ def main(names: list[str]) -> None:
     paths = [path for path in [*HONEST, *ATTACKS] if read(path).speed and (not names or name(path) in names)]
     target = f"model_attacks_{record.gpu()}"
     rows = record.earlier(target).get("files", {})
-    with ProcessPoolExecutor(os.cpu_count()) as pool, GpuWorker() as gpu:
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool, GpuWorker() as gpu:
         for path, judged in zip(paths, pool.map(modelled, paths), strict=True):
             row = {"exercise": read(path).exercise, "points": judged.points, "modelled": figures(judged)}
             if "refused" not in row["modelled"]:

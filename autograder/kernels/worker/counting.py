@@ -38,6 +38,7 @@ WAITS = ("program", "gpu", "system")  # whom a barrier, or the fence of an order
 TILE = (16, 8)  # rows and columns of what a warp's instruction multiplies at the least
 BY_LINE = ("executions", "turns", "runs", "chances")
 LONG = 16  # accesses from which on a program is long, and few of its kind are run
+LONG_FLOW = 1 << 14  # blocks that control flow runs, each for all programs that run together
 SHORT_NAMES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5"}
 IN_PARTS = {1: "x3", 3: "x3", 4: "x6"}  # how many products stand for one, by the precision asked of a float32 tl.dot
 LOOPS = ("scf.for", "scf.while")
@@ -585,6 +586,10 @@ def _work(op: Op) -> int:
     return elements * op.ins[0].shape[-1] if op.name == "tt.dot" else elements
 
 
+class LongFlow(Exception):
+    """A kernel's control flow takes long by itself."""
+
+
 class Together(Watch):
     """Several watches that see the same."""
 
@@ -654,6 +659,28 @@ class Turns(Watch):
         most = max(self.sectors.values(), default=0)
         one = sum(sectors for _, sectors, *_ in self.counter.traffic[shown])
         return len(set(self.counts.values())) <= 1 and most <= ALIKE * one
+
+
+class Flow(Watch):
+    """How much each of a launch's programs does, ``[programs]``, where a kernel's control flow runs alone.
+
+    Parameters
+    ----------
+    was
+        The whole kernel's blocks (see `mla_ref.hardware.emulator.control`).
+    """
+
+    def __init__(self, programs: int, was: dict[int, Block]):
+        self.counts = torch.zeros(programs, dtype=torch.int64)
+        self.work = {number: 1 + sum(map(_work, block.ops)) for number, block in was.items()}
+        self.ran = 0
+
+    def block(self, machine: Machine, block: Block) -> None:
+        on = machine.numbers if machine.active is None else machine.numbers[machine.active]
+        self.counts[on] += self.work[id(block)]
+        self.ran += 1
+        if self.ran > LONG_FLOW:
+            raise LongFlow
 
 
 class Lines(Watch):

@@ -29,7 +29,9 @@ from autograder.kernels.worker.counting import (
     LOOPS,
     Counter,
     Drawn,
+    Flow,
     Lines,
+    LongFlow,
     Ran,
     Sectors,
     Shares,
@@ -40,6 +42,7 @@ from autograder.kernels.worker.counting import (
 from autograder.kernels.worker.diagnostics import diagnosed
 from autograder.kernels.worker.generated import Generated
 from autograder.kernels.worker.recording import NAMED
+from mla_ref.hardware.emulator import control
 from mla_ref.hardware.emulator.access import KINDS
 from mla_ref.hardware.emulator.gluon import Descriptor
 from mla_ref.hardware.emulator.machine import Kernel, Watch
@@ -48,11 +51,13 @@ from mla_ref.hardware.emulator.ttir import Block
 
 GUARD = 1 << 12
 ALIGNMENT = 1 << 9
-BESIDE = 21  # programs that run with a sample of three: for their results, and to see that they do as much
+BESIDE = 42  # programs that run with a sample of three: for their results, and to see that they do as much
 LONGER = 1.1  # times as much as any program that was counted: one that does more is counted too
 IDLE = 4  # programs that are looked at of those that store nothing
 LONGEST = {True: 50.0, False: 2.0}  # and at most so many, by whether a program may run twice
 PER_ELEMENT = ("tt.map_elementwise", "tt.reduce", "tt.scan")
+IN_FLOW = 1 << 22  # elements of an operation, of all programs: where more tell how much a program does, it is not asked
+UNLIKE = 1.25  # times as much as another program does one that may stand for it
 STEPS = 4  # in how much programs do, from one to the next: where there are more, a sample tells on average
 ERRORS = 3  # standard errors of what programs write, which a sample that is not alike may be off by
 LEFT_OPEN = 0.01  # of what is written, at most
@@ -519,7 +524,7 @@ class _Launch:
         self.kernel, self.given, self.event, self.storages, self.within = kernel, given, event, storages, within
         self.grid = event["grid"]
         self.programs = self.grid[0] * self.grid[1] * self.grid[2]
-        self.regions, self.values, self.again = {}, [], False
+        self.regions, self.values, self.again, self.uneven = {}, [], False, False
         for number, (name, value) in enumerate(given):
             if isinstance(value, SimpleNamespace):  # of a kernel in Gluon
                 self.regions[number] = storages.region(name, value.base)
@@ -567,12 +572,14 @@ class _Launch:
             return self._with_places(counter.summary(self.programs))
         grid, per_axis = self.grid, _sizes(self.grid, limit)
         self.busy, self.per_axis = grid, per_axis
-        chosen = [(self._number(at), each) for at, each in sample(grid, per_axis, rng)]
-        counter, seen, ran = None, set(), {number for number, _ in chosen}
+        chosen = [*self._sample(grid, per_axis, rng)]
         touched, exact = _touched(self.kernel, self.given), all(n <= per_axis for n in grid)
+        if not exact and (work := self._work()) is not None and int(work.min()) < int(work.max()):
+            self.uneven, chosen = True, [*by_work(work, limit, rng)]
+        counter, seen, ran = None, set(), set()
         self.again = not touched["atomic"] and not touched["load"] & touched["store"]  # a program may run twice
         again = self.again
-        if limit is not None and len(chosen) > 3 and again:  # which run once alone
+        if limit is not None and len(chosen) > 3 and again and not self.uneven:  # which run once alone
             middle = rng.randrange(1, self.programs - 1) if rng else chosen[len(chosen) // 2][0]
             first = count([(0, 1), (middle, self.programs - 2), (self.programs - 1, 1)], False)
             counter, seen = (first if first.long_and_alike(0, middle, self.programs - 1) else None), first.unwritten
@@ -583,11 +590,13 @@ class _Launch:
                 self._run(sorted(beside - {0, middle, self.programs - 1}), races, self.turns, self.shares)
                 between = ran - {0, self.programs - 1}
                 self.stand_for |= dict.fromkeys(between, (self.programs - 2) / len(between))
-                counter = counter if self.turns.alike(middle) else None
+                if not self.turns.alike(middle):
+                    counter, per_axis = None, _sizes(grid, 2 * limit)
+                    self.per_axis, chosen = per_axis, [*self._sample(grid, per_axis, rng)]
         if counter is None:
-            if again and self.programs and (busy := self._busy(per_axis, rng)) != grid:
+            if again and not self.uneven and self.programs and (busy := self._busy(per_axis, rng)) != grid:
                 self.busy = busy
-                chosen = [(self._number(at), each) for at, each in sample(busy, per_axis, rng)]
+                chosen = [*self._sample(busy, per_axis, rng)]
                 idle = sorted({self.programs - 1, *(self._beyond(busy, rng) for _ in range(IDLE))})
                 each, rest = divmod(self.programs - math.prod(busy), len(idle))
                 chosen += [(number, each + (n < rest)) for n, number in enumerate(idle)]
@@ -609,6 +618,22 @@ class _Launch:
                 counter = count([*chosen, *_shared([n for _, n in longer], limit or len(longer), dict(chosen))], False)
                 counter.unwritten |= seen
         return self._with_places(counter.summary(self.programs))
+
+    def _work(self) -> torch.Tensor | None:
+        """Return how much each program does, as far as control flow tells; None if that takes long to know."""
+        lean, was = control.cut(self.kernel) or (None, {})
+        if lean is None or lean.widest * self.programs > IN_FLOW:
+            return None
+        flow = Flow(self.programs, was)
+        watch = Together(*(each for each in self.watches if isinstance(each, Drawn)), flow)
+        try:
+            lean.launch(self.grid, self.values, Memory(self.regions), None, watch, races=False)
+        except LongFlow:
+            return None
+        return flow.counts
+
+    def _sample(self, grid: list[int], per_axis: int, rng: Random | None) -> Iterator[tuple[int, int]]:
+        return ((self._number(at), each) for at, each in sample(grid, per_axis, rng))
 
     def _number(self, at: Sequence[int]) -> int:
         x, y, z = at
@@ -660,7 +685,7 @@ class _Launch:
         stand_for, own = self._stand_for, self.shares.own
         kinds: dict[tuple, list[tuple[float, int]]] = {}
         for number, times in stand_for.items():
-            done = self.turns.counts.get(number) if stand_for is not self.stand_for else None
+            done = self.turns.counts.get(number) if self.uneven or stand_for is not self.stand_for else None
             kinds.setdefault((*self._edges(number), done), []).append((times, own.get((storage, number), 0)))
         spread = 0.0
         for kind in kinds.values():
@@ -689,7 +714,7 @@ class _Launch:
         weights, counts = self.stand_for, self.turns.counts
         numbers = sorted(weights)
         steps = {a: b for a, b in itertools.pairwise(numbers) if counts.get(a) != counts.get(b)}
-        if not self.again or self.grid[0] != self.programs or not 1 <= len(steps) <= STEPS:
+        if self.uneven or not self.again or self.grid[0] != self.programs or not 1 <= len(steps) <= STEPS:
             return weights
         found, before = {}, -1
         for number in numbers:
@@ -812,6 +837,24 @@ def sample(grid: list[int], per_axis: int, rng: Random | None = None) -> Iterato
         axes.append([(0, 1), *middle, (size - 1, 1)])
     for (x, a), (y, b), (z, c) in itertools.product(*axes):
         yield (x, y, z), a * b * c
+
+
+def by_work(work: torch.Tensor, limit: int, rng: Random | None = None) -> Iterator[tuple[int, int]]:
+    """Yield programs that do unequal work, ``[programs]``, each with the number of programs that it stands for.
+
+    The first and the last stand for themselves. The others are put into groups of programs that do nearly as much, none
+    of which does more than its part of all work: one of each group, or with `rng` any one of it.
+    """
+    yield 0, 1
+    yield len(work) - 1, 1
+    done, order = work[1:-1].sort()
+    part = (done.double().cumsum(0) * (limit - 2) / done.sum()).ceil().tolist()
+    first, done = 0, done.tolist()
+    for end in range(1, len(done) + 1):
+        if end == len(done) or part[end] > part[first] or done[end] > UNLIKE * done[first]:
+            at = rng.randrange(first, end) if rng else (first + end) // 2
+            yield int(order[at]) + 1, end - first
+            first = end
 
 
 def _shared(programs: Sequence[int], most: int, beside: Collection[int]) -> Iterator[tuple[int, int]]:

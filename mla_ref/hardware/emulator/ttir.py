@@ -307,7 +307,7 @@ class _Parser:
         main = next(each for each in functions.values() if each and each.public)
         for each in filter(None, functions.values()):
             for block in each.blocks:
-                _find_dead(block)
+                find_dead(block)
                 for op in block.ops if len(each.blocks) > 1 else ():  # blocks read each other's values
                     op.dead = ()
         _find_roots(main)
@@ -424,12 +424,12 @@ def _number(text: str, element: str) -> Any:
     return math.nan
 
 
-def _find_dead(block: Block) -> set[str]:
+def find_dead(block: Block) -> set[str]:
     """Note at each operation which values of its block nothing reads after it; return what the block reads."""
     own = {name for name, _ in block.args}.union(*(op.results for op in block.ops))
     read: set[str] = set()
     for op in reversed(block.ops):
-        op.reads = tuple(set().union(*(_find_dead(inner) for region in op.regions for inner in region)))
+        op.reads = tuple(set().union(*(find_dead(inner) for region in op.regions for inner in region)))
         uses = {*op.operands, *op.reads}
         unread = {name for name in op.results if name not in read}
         op.dead = tuple((uses - read) & own | unread)
