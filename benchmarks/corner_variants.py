@@ -153,6 +153,23 @@ def boxes(x_ptr, out_ptr, rows, WIDTH: tl.constexpr, BOX: tl.constexpr):
         out.store([tl.program_id(0) * 256, col], x.load([tl.program_id(0) * 256, col]))
 
 
+@triton.jit
+def boxes_in_turn(x_ptr, out_ptr, n, turns, BOX: tl.constexpr):
+    x = tl.make_tensor_descriptor(x_ptr, (n,), (1,), (BOX,))
+    out = tl.make_tensor_descriptor(out_ptr, (n,), (1,), (BOX,))
+    for turn in range(turns):
+        at = (tl.program_id(0) * turns + turn) * BOX
+        out.store([at], x.load([at]))
+
+
+@triton.jit
+def stores_again(x_ptr, out_ptr, turns, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs)
+    for turn in range(turns):
+        tl.store(out_ptr + offs, x + turn)
+
+
 def wait(x, turns, warps, programs):
     out = torch.empty_like(x)
     block = x.numel() // programs
@@ -165,6 +182,18 @@ def idle(x, kind, turns, block, warps):
     grid = (x.numel() // block,)
     fused = {"enable_fp_fusion": False} if kind == "products not fused" else {}
     idles[grid](x, out, 0.25, turns, TURNS=turns, KIND=kind, BLOCK=block, num_warps=warps, **fused)
+    return out
+
+
+def take_boxes_in_turn(x, size, turns):
+    out, box = torch.empty_like(x), size // x.element_size()
+    boxes_in_turn[(x.numel() // (turns * box),)](x, out, x.numel(), turns, BOX=box, num_warps=max(1, box // 1024))
+    return out
+
+
+def store_again(x, turns, block):
+    out = torch.empty_like(x)
+    stores_again[(x.numel() // block,)](x, out, turns, BLOCK=block, num_warps=block // 512)
     return out
 
 
@@ -363,6 +392,16 @@ CORNERS: list[tuple[str, str, dict[str, tuple[tuple[int, ...], str]], dict[str, 
     *(
         (f"boxes of {size} bytes a row", "take_boxes", {"x": ((1 << 20, 64), "bfloat16")}, {"size": size})
         for size in (16, 32, 128)
+    ),
+    *(
+        (f"boxes of {size} bytes, {turns} in turn", "take_boxes_in_turn", {"x": ((1 << 26,), "bfloat16")},
+         {"size": size, "turns": turns})
+        for size in (256, 1024, 4096) for turns in (1, 16)
+    ),
+    *(
+        (f"{turns} stores of the same {block} {dtype}", "store_again", {"x": ((1 << 25,), dtype)},
+         {"turns": turns, "block": block})
+        for dtype in ("bfloat16", "float32") for block in (1024, 8192) for turns in (1, 2, 8, 32)
     ),
     *(
         (f"{name}: {kind}", f"compute_{name}", {"x": ((2112 * 1024,), dtype)}, {"turns": 64, "kind": kind})

@@ -27,6 +27,7 @@ BY_BOUND = {
     "special functions": "exponentials, roots and their like bound it: compute fewer",
     "barriers": "barriers bound it: have the threads of a program wait for one another less often",
     "fences": "what orders its atomic operations bounds it: make them fewer, or `sem='relaxed'` where no order matters",
+    "boxes": "the boxes of tensor descriptors bound it: take larger ones",
     "descriptors": "making tensor descriptors bounds it: make each once, before the loop",
     "matrix units": "the matrix products bound it",
     "waiting": (

@@ -43,6 +43,9 @@ SPECIAL = 16  # exponentials, roots, sines and their like that a multiprocessor 
 # strides, adds up or sorts.
 BARRIER = 2.0
 DESCRIPTOR, DESCRIPTORS = 0.38e-6, 0.19e-6
+# Measured on an H100, benchmarks/model_corners_h100.json: bytes that a multiprocessor writes into the L2 in a cycle,
+# and seconds that it takes for a box of a tensor descriptor.
+WRITTEN, BOX = 17.5, 45e-9
 FENCES = {"gpu": (0.5e-6, 12e-9), "system": (0.8e-6, 29e-9)}
 TURNED = 0.57
 PACES = {
@@ -369,6 +372,7 @@ def launch_time(
     beyond += k.sector * through / SECTOR
     moved += through * (1.0 - _held(kept * used + resident * used * read / programs, k.keep * l2.size))
     cache = beyond * max(tick, SECTOR / (64 * used * sm.clock))
+    cache = max(cache, store["sectors"] * SECTOR / (WRITTEN * used * sm.clock))
     dram = moved / (k.dram * device.dram_bandwidth)
 
     balance = per_sm * device.sms / programs if programs > device.sms else 1.0
@@ -383,6 +387,7 @@ def launch_time(
     met = waits["program"] * BARRIER * warps * balance / (used * sm.clock)
     fenced = sum(waits[reach] * each for reach, (_, each) in FENCES.items()) * balance / used
     described = done["descriptor"] * DESCRIPTORS * programs * balance / used
+    boxes = done["box"] * BOX * programs * balance / used
     matrix = 0.0
     if compiled["instructions"].get("tensor"):
         for dtype, flops in sorted(counts["in_tiles"].items()):
@@ -411,6 +416,7 @@ def launch_time(
         "barriers": met,
         "fences": fenced,
         "descriptors": described,
+        "boxes": boxes,
         "matrix units": matrix,
         "waiting": max(steps * one, chain(counts["longest"])),
         "handing out blocks": programs * k.block / sm.clock,

@@ -33,7 +33,7 @@ KINDS = {
     "ttng.async_tma_copy_local_to_global": "store",
 }
 # Of regions of machine code: issue slots, bytes, instructions of the matrix units, and those that `_units` tells of
-MEASURES = ("count", "spill", "shared", "passes", "tensor", "mufu", "alu", "imad", "descriptor")
+MEASURES = ("count", "spill", "shared", "passes", "tensor", "mufu", "alu", "imad", "descriptor", "box")
 NO_HINT = ("u1", "fp", "bf")  # of types that a parameter is annotated with
 ALIGNED = [["tt.divisibility", 16]]
 
@@ -355,6 +355,8 @@ def _units(instruction: str) -> dict[str, int]:
         return {"imad": 2 if {"WIDE", "HI"} & {*parts} else 1}
     if name == "SHFL":  # goes through the load and store units
         return {"passes": 1}
+    if name in ("UTMALDG", "UTMASTG", "UTMAREDG"):
+        return {"box": 1}
     return {"descriptor": 1} if name == "UTMACCTL" and "IV" in parts else {}
 
 

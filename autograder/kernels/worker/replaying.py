@@ -524,7 +524,8 @@ class _Launch:
         self.kernel, self.given, self.event, self.storages, self.within = kernel, given, event, storages, within
         self.grid = event["grid"]
         self.programs = self.grid[0] * self.grid[1] * self.grid[2]
-        self.regions, self.values, self.again, self.uneven = {}, [], False, False
+        self.regions, self.values = {}, []
+        self.again = self.uneven = self.sorted = False
         for number, (name, value) in enumerate(given):
             if isinstance(value, SimpleNamespace):  # of a kernel in Gluon
                 self.regions[number] = storages.region(name, value.base)
@@ -574,8 +575,8 @@ class _Launch:
         self.busy, self.per_axis = grid, per_axis
         chosen = [*self._sample(grid, per_axis, rng)]
         touched, exact = _touched(self.kernel, self.given), all(n <= per_axis for n in grid)
-        if not exact and (work := self._work()) is not None and int(work.min()) < int(work.max()):
-            self.uneven, chosen = True, [*by_work(work, limit, rng)]
+        if not exact and (work := self._work()) is not None and (kinds := len(work.unique())) > 1:
+            self.uneven, self.sorted, chosen = True, kinds <= limit, [*by_work(work, limit, rng)]
         counter, seen, ran = None, set(), set()
         self.again = not touched["atomic"] and not touched["load"] & touched["store"]  # a program may run twice
         again = self.again
@@ -685,7 +686,7 @@ class _Launch:
         stand_for, own = self._stand_for, self.shares.own
         kinds: dict[tuple, list[tuple[float, int]]] = {}
         for number, times in stand_for.items():
-            done = self.turns.counts.get(number) if self.uneven or stand_for is not self.stand_for else None
+            done = self.turns.counts.get(number) if self.sorted or stand_for is not self.stand_for else None
             kinds.setdefault((*self._edges(number), done), []).append((times, own.get((storage, number), 0)))
         spread = 0.0
         for kind in kinds.values():
@@ -842,16 +843,18 @@ def sample(grid: list[int], per_axis: int, rng: Random | None = None) -> Iterato
 def by_work(work: torch.Tensor, limit: int, rng: Random | None = None) -> Iterator[tuple[int, int]]:
     """Yield programs that do unequal work, ``[programs]``, each with the number of programs that it stands for.
 
-    The first and the last stand for themselves. The others are put into groups of programs that do nearly as much, none
-    of which does more than its part of all work: one of each group, or with `rng` any one of it.
+    The first and the last stand for themselves. The others are put into groups of programs that do as much, or nearly
+    where there are more kinds than `limit`, and no group does more than its part of all work. The one in the middle
+    stands for its group, or with `rng` any one of it.
     """
     yield 0, 1
     yield len(work) - 1, 1
     done, order = work[1:-1].sort()
+    unlike = UNLIKE if len(done.unique()) > limit else 1.0
     part = (done.double().cumsum(0) * (limit - 2) / done.sum()).ceil().tolist()
     first, done = 0, done.tolist()
     for end in range(1, len(done) + 1):
-        if end == len(done) or part[end] > part[first] or done[end] > UNLIKE * done[first]:
+        if end == len(done) or part[end] > part[first] or done[end] > unlike * done[first]:
             at = rng.randrange(first, end) if rng else (first + end) // 2
             yield int(order[at]) + 1, end - first
             first = end
