@@ -575,7 +575,8 @@ class _Launch:
         self.busy, self.per_axis = grid, per_axis
         chosen = [*self._sample(grid, per_axis, rng)]
         touched, exact = _touched(self.kernel, self.given), all(n <= per_axis for n in grid)
-        if not exact and (work := self._work()) is not None and (kinds := len(work.unique())) > 1:
+        work = None if exact else self._work()
+        if work is not None and (kinds := len(work.unique())) > 1:
             self.uneven, self.sorted, chosen = True, kinds <= limit, [*by_work(work, limit, rng)]
         counter, seen, ran = None, set(), set()
         self.again = not touched["atomic"] and not touched["load"] & touched["store"]  # a program may run twice
@@ -595,9 +596,14 @@ class _Launch:
                     counter, per_axis = None, _sizes(grid, 2 * limit)
                     self.per_axis, chosen = per_axis, [*self._sample(grid, per_axis, rng)]
         if counter is None:
-            if again and not self.uneven and self.programs and (busy := self._busy(per_axis, rng)) != grid:
+            if again and self.programs and (busy := self._busy(per_axis, rng)) != grid:
                 self.busy = busy
-                chosen = [*self._sample(busy, per_axis, rng)]
+                if self.uneven:
+                    z, y, x = np.ogrid[tuple(slice(n) for n in reversed(busy))]
+                    within = torch.from_numpy(self._number((x, y, z)).reshape(-1))
+                    chosen = [(int(within[n]), each) for n, each in by_work(work[within], limit, rng)]
+                else:
+                    chosen = [*self._sample(busy, per_axis, rng)]
                 idle = sorted({self.programs - 1, *(self._beyond(busy, rng) for _ in range(IDLE))})
                 each, rest = divmod(self.programs - math.prod(busy), len(idle))
                 chosen += [(number, each + (n < rest)) for n, number in enumerate(idle)]
@@ -848,12 +854,13 @@ def by_work(work: torch.Tensor, limit: int, rng: Random | None = None) -> Iterat
     stands for its group, or with `rng` any one of it.
     """
     yield 0, 1
-    yield len(work) - 1, 1
+    if len(work) > 1:
+        yield len(work) - 1, 1
     done, order = work[1:-1].sort()
     unlike = UNLIKE if len(done.unique()) > limit else 1.0
     part = (done.double().cumsum(0) * (limit - 2) / done.sum()).ceil().tolist()
     first, done = 0, done.tolist()
-    for end in range(1, len(done) + 1):
+    for end in range(1, len(done) + 1) if done else ():
         if end == len(done) or part[end] > part[first] or done[end] > unlike * done[first]:
             at = rng.randrange(first, end) if rng else (first + end) // 2
             yield int(order[at]) + 1, end - first

@@ -1,11 +1,10 @@
 """One program of a hundred does all the work in a buffer, on wide blocks. The others turn as often on single elements,
-and a second launch copies. All of the first launch's programs run, and those that were not counted may do no more. On a
-slow machine its time is up before that is seen.
+and a second launch copies. Control flow tells how much each program does. On a slow machine the time is up before.
 """
 
 EXERCISE = "scale_add"
 SPEED = True
-EXPECT = ("times as much as the others", "when the time was up")
+EXPECT = ("of the floor's speed", "when the time was up")
 LONG = True
 
 # The cell:
