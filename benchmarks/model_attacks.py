@@ -1,6 +1,7 @@
 """What the cost model pays for the attacks on it and for their honest twins, beside what a GPU pays for them.
 
-    PYTHONPATH=. python benchmarks/model_attacks.py [NAME...]    # on a GPU; all by default, 11 s each
+    PYTHONPATH=. python benchmarks/model_attacks.py [NAME...]     # on a GPU; all by default, 11 s each
+    PYTHONPATH=. python benchmarks/model_attacks.py --modelled    # anywhere: model anew what the records have
 
 A row for each file of `tests/attacks` that is after points for speed. What the model refuses is not measured. Answers
 are not judged here: an attack on them has its time too. Rows that are not asked for stay as they are.
@@ -26,6 +27,8 @@ from autograder.kernels.measure import GpuWorker
 from autograder.kernels.speed import judge_speed
 from autograder.kernels.workers import KernelWorkers
 from tests.attacks.test_attacks import ATTACKS, COURSE, HONEST, name, read
+
+NAME = "model_attacks"
 
 
 def verdict(path: Path, worker: KernelWorkers | GpuWorker) -> Verdict:
@@ -61,7 +64,7 @@ def figures(judged: Verdict) -> dict[str, Any]:
 def main(names: list[str]) -> None:
     """Model all files at once, measure one by one those that are not refused, and write the record after each."""
     paths = [path for path in [*HONEST, *ATTACKS] if read(path).speed and (not names or name(path) in names)]
-    target = f"model_attacks_{record.gpu()}"
+    target = f"{NAME}_{record.gpu()}"
     rows = record.earlier(target).get("files", {})
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool, GpuWorker() as gpu:
         for path, judged in zip(paths, pool.map(modelled, paths), strict=True):
@@ -73,5 +76,17 @@ def main(names: list[str]) -> None:
             record.write(target, {"files": dict(sorted(rows.items()))}, ("triton",))
 
 
+def remodel() -> None:
+    """Put into every record what the cost model says now; what was measured stays."""
+    for target in sorted(record.FOLDER.glob(f"{NAME}_*.json")):
+        found = json.loads(target.read_text())
+        paths = [path for path in [*HONEST, *ATTACKS] if name(path) in found["files"]]
+        with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+            for path, judged in zip(paths, pool.map(modelled, paths), strict=True):
+                found["files"][name(path)]["modelled"] = figures(judged)
+                print(name(path), found["files"][name(path)], flush=True)
+        target.write_text(record.dumps(found))
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    remodel() if sys.argv[1:] == ["--modelled"] else main(sys.argv[1:])

@@ -18,7 +18,7 @@ from autograder.isolation.worker.layout import blank
 from autograder.kernels.worker.arithmetic import Work, work_of
 from autograder.kernels.worker.generated import Generated
 from mla_ref.hardware.emulator.access import ACQUIRE_RELEASE, CTA, KINDS, RELAXED, SYSTEM
-from mla_ref.hardware.emulator.machine import Machine, Touched, Watch
+from mla_ref.hardware.emulator.machine import Kernel, Machine, Touched, Watch
 from mla_ref.hardware.emulator.ttir import Block, Op
 
 SECTOR = 32  # bytes that an L2 cache moves at least; four to a line
@@ -38,7 +38,10 @@ WAITS = ("program", "gpu", "system")  # whom a barrier, or the fence of an order
 TILE = (16, 8)  # rows and columns of what a warp's instruction multiplies at the least
 BY_LINE = ("executions", "turns", "runs", "chances")
 LONG = 16  # accesses from which on a program is long, and few of its kind are run
-LONG_FLOW = 1 << 14  # blocks that control flow runs, each for all programs that run together
+LONG_FLOW, BLOCK_RUN = (
+    1 << 28,
+    1 << 14,
+)  # elements that control flow makes, and how many of them take as long as a block
 SHORT_NAMES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5"}
 IN_PARTS = {1: "x3", 3: "x3", 4: "x6"}  # how many products stand for one, by the precision asked of a float32 tl.dot
 LOOPS = ("scf.for", "scf.while")
@@ -666,20 +669,20 @@ class Flow(Watch):
 
     Parameters
     ----------
-    was
-        The whole kernel's blocks (see `mla_ref.hardware.emulator.control`).
+    lean, was
+        That kernel, and the whole one's blocks (see `mla_ref.hardware.emulator.control`).
     """
 
-    def __init__(self, programs: int, was: dict[int, Block]):
+    def __init__(self, programs: int, lean: Kernel, was: dict[int, Block]):
         self.counts = torch.zeros(programs, dtype=torch.int64)
         self.work = {number: 1 + sum(map(_work, block.ops)) for number, block in was.items()}
-        self.ran = 0
+        self.widest, self.left = lean.widest, LONG_FLOW
 
     def block(self, machine: Machine, block: Block) -> None:
         on = machine.numbers if machine.active is None else machine.numbers[machine.active]
         self.counts[on] += self.work[id(block)]
-        self.ran += 1
-        if self.ran > LONG_FLOW:
+        self.left -= BLOCK_RUN + machine.size * self.widest
+        if self.left < 0:
             raise LongFlow
 
 

@@ -631,7 +631,7 @@ class _Launch:
         lean, was = control.cut(self.kernel) or (None, {})
         if lean is None or lean.widest * self.programs > IN_FLOW:
             return None
-        flow = Flow(self.programs, was)
+        flow = Flow(self.programs, lean, was)
         watch = Together(*(each for each in self.watches if isinstance(each, Drawn)), flow)
         try:
             lean.launch(self.grid, self.values, Memory(self.regions), None, watch, races=False)
