@@ -525,7 +525,7 @@ class _Launch:
         self.grid = event["grid"]
         self.programs = self.grid[0] * self.grid[1] * self.grid[2]
         self.regions, self.values = {}, []
-        self.again = self.uneven = self.sorted = False
+        self.again = self.uneven = self.by_kind = False
         for number, (name, value) in enumerate(given):
             if isinstance(value, SimpleNamespace):  # of a kernel in Gluon
                 self.regions[number] = storages.region(name, value.base)
@@ -577,7 +577,7 @@ class _Launch:
         touched, exact = _touched(self.kernel, self.given), all(n <= per_axis for n in grid)
         work = None if exact else self._work()
         if work is not None and (kinds := len(work.unique())) > 1:
-            self.uneven, self.sorted, chosen = True, kinds <= limit, [*by_work(work, limit, rng)]
+            self.uneven, self.by_kind, chosen = True, kinds <= limit, [*by_work(work, limit, rng)]
         counter, seen, ran = None, set(), set()
         self.again = not touched["atomic"] and not touched["load"] & touched["store"]  # a program may run twice
         again = self.again
@@ -692,7 +692,7 @@ class _Launch:
         stand_for, own = self._stand_for, self.shares.own
         kinds: dict[tuple, list[tuple[float, int]]] = {}
         for number, times in stand_for.items():
-            done = self.turns.counts.get(number) if self.sorted or stand_for is not self.stand_for else None
+            done = self.turns.counts.get(number) if self.by_kind or stand_for is not self.stand_for else None
             kinds.setdefault((*self._edges(number), done), []).append((times, own.get((storage, number), 0)))
         spread = 0.0
         for kind in kinds.values():
