@@ -15,11 +15,12 @@ from traitlets.config import Config
 
 from autograder import cli
 from autograder.classroom.config import configure
-from autograder.cli import terminal
+from autograder.cli import commands, terminal
 from autograder.course.course import Course
 from autograder.course.sample import render, submissions
 
 from . import tiny_course
+from .tiny_course import RIGHT, hand_in, notebook
 
 COURSE = Course.at(Path(__file__).parents[2])
 NAME = "00_start_here"
@@ -133,7 +134,7 @@ def test_a_package_that_is_missing_names_its_extra(package, extra, monkeypatch, 
     def missing():
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
-    monkeypatch.setattr(cli, "app", missing)
+    monkeypatch.setattr(commands, "app", missing)
     with pytest.raises(SystemExit, match="2"):
         cli.main()
     assert f"pip install 'mla-course[{extra}]'" in capsys.readouterr().err
@@ -177,6 +178,45 @@ with stoppable():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 130
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("module", ["typer", "torch", "numpy._core.multiarray"])
+def test_ctrl_c_while_modules_are_loaded_is_a_word_and_ends_it(module):
+    code = f"""
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["mla-course", "doctor"]
+from autograder.cli import main
+main()
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "mla-course: stopped\n")
+
+
+def test_a_system_without_utf8_is_refused_with_what_to_set(tmp_path):
+    hand_in(tmp_path, Raúl=notebook(**RIGHT))
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "autograder.cli", "grade", "--classroom", str(tmp_path)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 2
+    assert "LC_ALL=C.UTF-8" in result.stderr and len(result.stderr.splitlines()) == 1
+    assert [each.name for each in tmp_path.iterdir()] == ["submitted"]
+
+
+def test_a_terminal_that_lacks_a_character_and_one_that_is_closed_stop_no_command(tmp_path):
+    command = f"{sys.executable} -m autograder.cli progress {tmp_path}"
+    for more in ("", " >&-", " 2>&-"):
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+        result = subprocess.run(
+            command + more, shell=True, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_ctrl_c_in_a_build_is_a_word_and_no_traceback(tmp_path):
