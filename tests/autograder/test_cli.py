@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,24 @@ def test_ctrl_c_says_what_happens_next(capsys):
         time.sleep(1)
     assert "stopping after what is under way; again to stop at once; rest" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_that_others_swallow_stops_at_the_next_step():
+    done = []
+
+    def work(step):
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+        done.append(step)
+
+    with pytest.raises(KeyboardInterrupt), terminal.bars(True) as progress, terminal.stoppable():
+        for step in range(3):
+            work(step)
+            progress("recording", step, 3)
+    assert done == [0]
+    with terminal.bars(True) as progress, terminal.stoppable():
+        progress("recording", 3, 3)
 
 
 def test_a_second_ctrl_c_stops_at_once():
