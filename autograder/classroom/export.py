@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from autograder.classroom.feedback import GONE
 from autograder.classroom.grade import Classroom
 from autograder.classroom.grader import PENDING
 from autograder.classroom.record import Held, grades_of, score_of, submissions_of
@@ -114,6 +115,19 @@ def unentered(room: Classroom, found: Sequence[dict[str, Any]]) -> list[str]:
                 f"{lesson} {listed(other)}: the gradebook has other scores than the judge gave, as an older backup has"
             )
             told.append(f"{line}; `mla-course grade` enters them again")
+    return told
+
+
+def unknown(room: Classroom) -> list[str]:
+    """Return a sentence for each lesson of the gradebook that was handed in and that the course has not: no row has it."""
+    lessons, told = room.course.lesson_names(), []
+    with room.records.gradebook() as gradebook:
+        for lesson in gradebook.assignments:
+            if lesson.name not in lessons and (count := len(lesson.submissions)):
+                told.append(
+                    f"{lesson.name}: the gradebook holds {count} submissions of it, and the course {GONE}: they are "
+                    "left out; give the lesson its old name again to have them"
+                )
     return told
 
 
