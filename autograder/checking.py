@@ -171,7 +171,7 @@ def progress() -> None:
 def _keep(verdict: Verdict, namespace: dict[str, Any]) -> None:
     """Note a verdict on what the notebook itself defines, not on what a script or a cell's own `exec` does."""
     if _shell_of(namespace):
-        notes.note(verdict, Path.cwd())
+        notes.note(verdict, Path())  # which may be there no more
 
 
 def _shell_of(namespace: dict[str, Any]) -> Any:

@@ -22,6 +22,8 @@ EXTRAS = {
 )
 EXTRAS |= dict.fromkeys(("sphinx", "myst_nb", "pydata_sphinx_theme", "jupyter_server_mathjax", "nbclient"), "site")
 
+OLD = re.compile(r"no such (column|table)|(column|relation) .*does not exist")  # of an older nbgrader's gradebook
+
 
 def run() -> None:
     """Run the command line; turn the errors that a user can act on into a sentence and exit status 2."""
@@ -83,7 +85,10 @@ def _of_the_gradebook(error: Exception) -> str | None:
     from autograder.classroom.config import gradebook_name
 
     databases = sys.modules.get("sqlalchemy.exc")
+    if type(error).__name__ == "InvalidEntry":  # which nbgrader makes of any
+        error = error.__context__
     if databases is None or not isinstance(error, databases.DBAPIError | databases.ArgumentError):
         return None
-    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return f"the gradebook {gradebook_name()} cannot be used ({lines[0]}): see to it and run the command again"
+    line = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+    what = "bring it up to date by `nbgrader db upgrade`" if OLD.search(line) else "see to it"
+    return f"the gradebook {gradebook_name()} cannot be used ({line}): {what} and run the command again"

@@ -240,6 +240,17 @@ def in_session(cells, name):
     return None
 
 
+def test_a_check_in_a_folder_that_is_gone_ends_with_its_verdict(tmp_path, monkeypatch):
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    monkeypatch.setattr(checking, "_shell_of", lambda namespace: True)
+    gone.rmdir()
+    checking._keep(fault(DOUBLE, "any"), {})
+    monkeypatch.chdir(tmp_path)
+    checking._keep(fault(DOUBLE, "any"), {})
+    assert (tmp_path / ".progress" / "double.json").is_file()
+
+
 def test_what_could_not_be_judged_is_told_so_and_not_passed(monkeypatch, capsys):
     monkeypatch.setattr(checking, "_judged", lambda course, lesson, exercise, cells: fault(exercise, "no memory"))
     said = in_session(["def double(x):\n    return 2 * x"], "double")

@@ -4,17 +4,19 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 from traitlets.config import Config
 
 from autograder import cli
+from autograder.classroom import record as records
 from autograder.classroom.config import configure
 from autograder.cli import commands, terminal
 from autograder.course.course import Course
@@ -139,6 +141,40 @@ def test_a_package_that_is_missing_names_its_extra(package, extra, monkeypatch, 
     with pytest.raises(SystemExit, match="2"):
         cli.main()
     assert f"pip install 'mla-course[{extra}]'" in capsys.readouterr().err
+
+
+def _said_of(broken, folder, capsys, monkeypatch):
+    """Return what `grade` says of a class whose gradebook fails by `broken`, on the way to a new student."""
+
+    def command():
+        with records.Records(COURSE, folder).gradebook() as gradebook:
+            broken(gradebook)
+
+    monkeypatch.setattr(commands, "app", command)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_a_gradebook_that_another_program_reads_is_a_sentence_for_a_new_student_too(tmp_path, capsys, monkeypatch):
+    with records.Records(COURSE, tmp_path).gradebook():
+        other = sqlite3.connect(tmp_path / "gradebook.db", isolation_level=None)
+
+    def broken(gradebook):
+        other.execute("BEGIN IMMEDIATE")
+        gradebook.db.connection().exec_driver_sql("PRAGMA busy_timeout = 1")
+        gradebook.add_student("dan")
+
+    with closing(other):
+        assert "cannot be used (database is locked): see to it" in _said_of(broken, tmp_path, capsys, monkeypatch)
+
+
+def test_a_gradebook_of_an_older_nbgrader_is_told_how_to_bring_it_up_to_date(tmp_path, capsys, monkeypatch):
+    def broken(gradebook):
+        gradebook.db.connection().exec_driver_sql("ALTER TABLE student RENAME COLUMN email TO mail")
+        list(gradebook.students)
+
+    assert "by `nbgrader db upgrade`" in _said_of(broken, tmp_path, capsys, monkeypatch)
 
 
 @pytest.mark.thorough

@@ -6,7 +6,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from autograder.classroom.export import export, remarks, rows, table, unknown, unnumbered
+from autograder.classroom.export import export, remarks, rows, table, unentered, unknown, unnumbered
 from autograder.classroom.grade import Classroom
 from autograder.cli import app
 from autograder.judging.judge import zero
@@ -131,6 +131,14 @@ def test_no_cell_begins_as_a_formula_in_any_layout(room, text, layout, tmp_path,
             assert not piece.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")), (
                 cell
             )
+
+
+def test_what_only_the_owner_may_read_is_said_to_be_left_blank(room, monkeypatch):
+    assert unentered(room, rows(room)) == []
+    monkeypatch.setattr("os.access", lambda path, mode: path.stem != "ben")
+    assert unentered(room, rows(room)) == [
+        f"{NAME} ben: you may not read what the judge said, so outcome and reason are blank"
+    ]
 
 
 def test_a_lesson_that_was_renamed_takes_no_marks_along_without_a_word(tiny_room, tmp_path, monkeypatch):
