@@ -62,7 +62,7 @@ HIDES_SOURCE = re.compile(r"\s*%%(time|timeit|prun)\b")  # by which a cell's sou
 FAILS = "right here, but its cell fails, in the notebook too, and the grader runs it whole: "
 SAYS = "right here, but the grader says: "
 ALIEN = "{} is imported, which the grader may not have: use PyTorch, or put what you need of it into the notebook"
-UNCONFIRMED = "it was not run as it is graded, in a process of its own: "
+UNJUDGED = "right here, but not judged, so that it does not count as passed; check it again. "
 PREINSTALLED = frozenset(["torch", "triton", "numpy", "mla_ref", "autograder"])
 
 
@@ -171,7 +171,7 @@ def progress() -> None:
 def _keep(verdict: Verdict, namespace: dict[str, Any]) -> None:
     """Note a verdict on what the notebook itself defines, not on what a script or a cell's own `exec` does."""
     if _shell_of(namespace):
-        notes.note(verdict, Path.cwd())
+        notes.note(verdict, Path())  # which may be there no more
 
 
 def _shell_of(namespace: dict[str, Any]) -> Any:
@@ -336,7 +336,7 @@ def _confirmed(
         other = _judged(course, lesson, exercise, ways[1])
         found = other if other.outcome is Outcome.PASSED else found
     if found.outcome is Outcome.FAULT:
-        return replace(verdict_from(exercise, cases, {}), notes=(f"{UNCONFIRMED}{found.reason}",))
+        return replace(found, reason=f"{UNJUDGED}{found.reason[:1].upper()}{found.reason[1:]}")
     if found.outcome is Outcome.PASSED or reason or None in calls:
         return found
     if _unlike_the_session(found):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from autograder.classroom.feedback import GONE
 from autograder.classroom.grade import Classroom
 from autograder.classroom.grader import PENDING
 from autograder.classroom.record import Held, grades_of, score_of, submissions_of
@@ -101,19 +103,39 @@ def remarks(found: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def unentered(room: Classroom, found: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a sentence for each lesson of whose results the gradebook lacks some: of these rows, or of the scores."""
+    """Return a sentence for each lesson of whose results the gradebook, or who asks, lacks some.
+
+    That is of these rows, of the scores, or of what was recorded of them, which its owner alone may read.
+    """
     there, told = {(row["lesson"], row["student"]) for row in found}, []
     for lesson in room.course.lesson_names():
-        graded = sorted(path.stem for path in (room.folder / "graded" / lesson).glob("*.json"))
+        files = sorted((room.folder / "graded" / lesson).glob("*.json"))
+        graded = [path.stem for path in files]
         held = room.records.held([lesson]) if graded else {}
         if lost := [student for student in graded if (lesson, student) not in there]:
             line = f"{lesson} {listed(lost)}: graded, and not in the gradebook any more, so no row"
             told.append(f"{line}; `mla-course grade` enters what is there")
+        if hidden := [path.stem for path in files if not os.access(path, os.R_OK)]:
+            line = f"{lesson} {listed(hidden)}: you may not read what the judge said, so outcome and reason are blank"
+            told.append(line)
         if other := [student for student in graded if _outdated(room, student, lesson, held)]:
             line = (
                 f"{lesson} {listed(other)}: the gradebook has other scores than the judge gave, as an older backup has"
             )
             told.append(f"{line}; `mla-course grade` enters them again")
+    return told
+
+
+def unknown(room: Classroom) -> list[str]:
+    """Return a sentence for each lesson that was handed in and that the course has not: no row tells of it."""
+    lessons, told = room.course.lesson_names(), []
+    with room.records.gradebook() as gradebook:
+        for lesson in gradebook.assignments:
+            if lesson.name not in lessons and (count := len(lesson.submissions)):
+                told.append(
+                    f"{lesson.name}: the gradebook holds {count} submissions of it, and the course {GONE}: they are "
+                    "left out; give the lesson its old name again to have them"
+                )
     return told
 
 

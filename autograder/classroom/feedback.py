@@ -14,6 +14,8 @@ from autograder.classroom.record import is_whole
 from autograder.files import require_space, write_whole
 from autograder.text import one_line
 
+GONE = "has no such lesson any more"
+
 
 def write_feedback(
     room: Classroom,
@@ -40,6 +42,9 @@ def write_feedback(
             digests = {path: _feedback_digest(gradebook, path) for path in graded}
         for done, path in enumerate(graded, start=1):
             student, lesson = path.parts[-3], path.stem
+            if lesson not in room.course.lesson_names():
+                problems.append(f"no feedback for {student} in {lesson}: the course {GONE}")
+                continue
             if digests[path] is None:
                 where = f"grade it again, or remove autograded/{student}/{lesson}"
                 problems.append(f"no feedback for {student} in {lesson}: the gradebook has nothing of it; {where}")

@@ -27,6 +27,7 @@ import nbformat
 import nbgrader.api
 import nbgrader.apps.api
 import nbgrader.converters.base
+import nbgrader.exchange.default.list
 import nbgrader.utils
 from alembic.config import Config
 from alembic.script import ScriptDirectory
@@ -39,7 +40,14 @@ from nbgrader.converters import Autograde, GenerateFeedback
 from nbgrader.converters.base import BaseConverter
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.dbutil import ALEMBIC_DIR
-from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback, release_feedback
+from nbgrader.exchange.default import (
+    ExchangeCollect,
+    ExchangeReleaseFeedback,
+    collect,
+    exchange,
+    fetch_feedback,
+    release_feedback,
+)
 from nbgrader.utils import parse_utc
 from sqlalchemy import create_engine, make_url, text
 
@@ -54,7 +62,16 @@ _release_all = ExchangeReleaseFeedback.copy_files
 _record_of = ExchangeCollect._path_to_record
 _open = Gradebook.__init__
 _path_of = CourseDirectory.format_path
-LOOKING = (nbgrader.utils, nbgrader.apps.api, nbgrader.converters.base, release_feedback)  # by patterns, for files
+LOOKING = (  # by patterns, for files
+    nbgrader.utils,
+    nbgrader.apps.api,
+    nbgrader.converters.base,
+    nbgrader.exchange.default.list,
+    collect,
+    exchange,
+    fetch_feedback,
+    release_feedback,
+)
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # no link is followed, no pipe waited for
 MOST_NAMED = 5  # files left out of a submission
 OPENING, REGISTERING = 0x6D6C61, 0x6D6C62  # of a gradebook, of lessons in one; who holds the second may take the first

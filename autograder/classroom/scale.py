@@ -42,6 +42,7 @@ REPLAY_RULES = (ENGINE / "kernels/answers.py", ENGINE / "kernels/worker/tasks.py
 SPEED_RULES = (ENGINE / "kernels/speed.py", cost_model.FITTED)
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 CONNECT_SECONDS = 10.0
+NO_WORKERS = "the scheduler at {} has no workers: start some with `dask worker`"
 GPU = "GPU"  # the resource that a worker offers where it may measure
 
 Rules = tuple[str, ...]
@@ -195,6 +196,8 @@ class Cluster:
         try:
             self.gpu = self._examine(lessons, isolation)
             self.seats = 2 * sum(self._client.nthreads().values())  # one at work, one on its way
+            if not self.seats:  # they have gone since
+                raise SchedulerError(NO_WORKERS.format(address))
         except BaseException:
             self.close()
             raise
@@ -203,7 +206,7 @@ class Cluster:
         """Return the GPU that measures. Raises SchedulerError if a worker would judge otherwise than this process."""
         workers = self._client.run(describe, list(lessons), on_error="return")
         if not workers:
-            raise SchedulerError(f"the scheduler at {self.address} has no workers: start some with `dask worker`")
+            raise SchedulerError(NO_WORKERS.format(self.address))
         gpus = set()
         for address, found in workers.items():
             if isinstance(found, BaseException):

@@ -1,86 +1,56 @@
-"""The command line `mla-course`. Exit status: 0 fine, 1 problems were found, 2 it could not run, 130 after Ctrl-C."""
+"""The command line `mla-course`. Exit status: 0 fine, 1 problems were found, 2 it could not run, 130 after Ctrl-C.
+
+Nothing is loaded before `main` has seen to it that Ctrl-C, and text, are what the rest takes them for.
+"""
 
 from __future__ import annotations
 
-import re
+import os
+import signal
 import sys
-from typing import NoReturn
-
-from autograder.cli import lessons, teaching, watching  # noqa: F401  which register their commands
-from autograder.cli.terminal import app, err
-from autograder.course.lesson import LessonError
-from autograder.files import disk_trouble
-
-EXTRAS = {
-    "distributed": "scale",
-    "dask": "scale",
-    "psycopg": "postgres",
-    "psycopg2": "postgres",
-    "voila": "dashboard",
-} | dict.fromkeys(
-    ("nbgrader", "nbconvert", "jupyterlab", "bs4", "jinja2", "sqlalchemy", "alembic", "jupytext"), "grading"
-)
-EXTRAS |= dict.fromkeys(("sphinx", "myst_nb", "pydata_sphinx_theme", "jupyter_server_mathjax", "nbclient"), "site")
+from importlib import import_module
+from typing import Any, NoReturn
 
 STOPPED = 130  # the exit status after Ctrl-C, of which typer says nothing
+NO_UTF8 = (
+    "mla-course: names and text are {} here, in which not all students' names and answers can be written: set "
+    "LC_ALL=C.UTF-8, or PYTHONUTF8=1, and run the command again"
+)
 
 
 def main() -> None:
-    """Run the command line; turn the errors that a user can act on into a sentence and exit status 2."""
-    from autograder.classroom.build import BuildError
-    from autograder.classroom.collect import CollectError
-    from autograder.classroom.extension import ExtensionError
-    from autograder.classroom.restore import SubmissionError
-    from autograder.classroom.scale import SchedulerError
-    from autograder.course.course import UnknownExercise
-    from autograder.isolation.sandbox import SandboxError
-    from autograder.site import SiteError
-    from mla_ref.hardware.devices import HardwareError
-
-    try:
-        app()
-    except SystemExit as end:
-        if end.code == STOPPED:
-            err.print("mla-course: stopped", style="red", highlight=False)
-        raise
-    except OSError as error:
-        _stop(disk_trouble(error) or str(error))
-    except (
-        BuildError,
-        CollectError,
-        ExtensionError,
-        HardwareError,
-        LessonError,
-        SandboxError,
-        SchedulerError,
-        SiteError,
-        SubmissionError,
-        UnknownExercise,
-    ) as error:
-        _stop(str(error))
-    except ImportError as error:  # psycopg without a library of PostgreSQL's names none
-        words = [(error.name or "").split(".")[0], *re.findall(r"\w+", str(error))]
-        missing = next((word for word in words if word in EXTRAS), None)
-        if missing is None:
-            raise
-        _stop(f"this needs {missing}: install the extra with `pip install 'mla-course[{EXTRAS[missing]}]'`")
-    except Exception as error:
-        if (said := _of_the_gradebook(error)) is None:
-            raise
-        _stop(said)
+    """Run the command line."""
+    _complete_streams()
+    if sys.getfilesystemencoding() != "utf-8":
+        print(NO_UTF8.format(sys.getfilesystemencoding()), file=sys.stderr)
+        sys.exit(2)
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
+    run = import_module("autograder.cli.commands").run
+    signal.signal(signal.SIGINT, before)
+    run()
 
 
-def _stop(sentence: str) -> NoReturn:
-    err.print(f"mla-course: {sentence}", style="red", highlight=False, markup=False, soft_wrap=True)
-    sys.exit(2)
+def _complete_streams() -> None:
+    """Have the streams that this process was started without be there, and take any character."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # the next file would take its place
+            os.open(os.devnull, os.O_RDWR)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
-def _of_the_gradebook(error: Exception) -> str | None:
-    """Return a sentence for an error of the database, which is not loaded unless a command needs it; else None."""
-    from autograder.classroom.config import gradebook_name
+def _leave(*_: Any) -> NoReturn:
+    """End at once what has only begun to load: KeyboardInterrupt is swallowed where C code imports."""
+    os.write(2, b"mla-course: stopped\n")
+    os._exit(STOPPED)
 
-    databases = sys.modules.get("sqlalchemy.exc")
-    if databases is None or not isinstance(error, databases.DBAPIError | databases.ArgumentError):
-        return None
-    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return f"the gradebook {gradebook_name()} cannot be used ({lines[0]}): see to it and run the command again"
+
+def __getattr__(name: str) -> Any:
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module("autograder.cli.commands").app

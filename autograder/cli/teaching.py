@@ -123,7 +123,7 @@ def grade(
     as_json: Json = False,
 ) -> None:
     """Grade what is in classroom/submitted and enter it in the gradebook. What is graded already stays as it is."""
-    from autograder.classroom.export import overruled
+    from autograder.classroom.export import overruled, unknown
     from autograder.classroom.grade import Classroom
     from autograder.classroom.scoreboard import as_rows, print_scoreboard, remarks
     from autograder.dashboard.findings import sum_up
@@ -139,10 +139,11 @@ def grade(
         if any(not result.problem for result in results):
             sum_up(room.course, room.folder, progress)
     if as_json:
-        print(json.dumps({"isolation": under, "results": as_rows(results), "left_alone": strange}))
+        left = [*strange, *unknown(room)]
+        print(json.dumps({"isolation": under, "results": as_rows(results), "left_alone": left}))
     else:
         print_scoreboard(out, results, everything)
-        for line in [*overruled(room), *remarks(results), *strange]:
+        for line in [*overruled(room), *remarks(results), *strange, *unknown(room)]:
             out.print(line, highlight=False, markup=False, soft_wrap=True)
         results = [result for result in results if not result.withdrawn]
         if results:
@@ -242,21 +243,26 @@ def export(
 ) -> None:
     """Write the gradebook as CSV. A score that needs a person's look is left blank."""
     from autograder.classroom.export import export as write
-    from autograder.classroom.export import remarks, rows, table, unentered, unnumbered
+    from autograder.classroom.export import remarks, rows, table, unentered, unknown, unnumbered
     from autograder.classroom.grade import Classroom
 
     room = Classroom(*at_work(classroom))
     if exercises and layout is not Layout.rows:
         raise typer.BadParameter(f"the layout {layout} has a column a lesson: leave out --exercises")
-    if as_json and layout is Layout.rows:
-        print(json.dumps(rows(room, exercises)))
-    elif as_json:
-        print(json.dumps(table(room, layout)))
+    if as_json:
+        print(json.dumps(rows(room, exercises) if layout is Layout.rows else table(room, layout)))
+        for line in unknown(room):
+            err.print(line, highlight=False, soft_wrap=True)
     else:
         target = target or room.folder / "grades.csv"
         out.print(f"{write(room, target, exercises, layout)} rows in {target}", soft_wrap=True)
         found, platforms = rows(room), (Layout.canvas, Layout.moodle)
-        told = [*remarks(found), *unentered(room, found), *(unnumbered(room) if layout in platforms else [])]
+        told = [
+            *remarks(found),
+            *unentered(room, found),
+            *unknown(room),
+            *(unnumbered(room) if layout in platforms else []),
+        ]
         for line in told:
             out.print(line, highlight=False, soft_wrap=True)
 

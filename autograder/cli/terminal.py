@@ -39,6 +39,7 @@ class Terminal(Console):
 
 
 out, err = Terminal(), Terminal(stderr=True)
+_stopping = threading.Event()  # after Ctrl-C, whose exception is lost where a destructor, or others' `except`, meets it
 
 Folder = Annotated[
     Path | None,
@@ -93,13 +94,15 @@ def at_work(classroom: Path | None) -> tuple[Course, Path]:
 
 @contextmanager
 def bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a progress bar for every stage of some work, on the error stream."""
+    """Show a progress bar for every stage of some work, on the error stream; each step stops what is to be stopped."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=err, disable=quiet) as progress:
         tasks: dict[str, Any] = {}
         lock = threading.Lock()
 
         def update(stage: str, done: int, total: int) -> None:
+            if _stopping.is_set():
+                raise KeyboardInterrupt
             with lock:  # else two threads add a bar each
                 if stage not in tasks:
                     tasks[stage] = progress.add_task(stage, total=total)
@@ -114,6 +117,7 @@ def stoppable(rest: str = "") -> Iterator[None]:
 
     def stop(*_: Any) -> None:
         signal.signal(signal.SIGINT, leave)
+        _stopping.set()
         err.print(f"stopping after what is under way; again to stop at once{rest}", highlight=False, soft_wrap=True)
         raise KeyboardInterrupt
 
@@ -125,6 +129,7 @@ def stoppable(rest: str = "") -> Iterator[None]:
     try:
         yield
     finally:
+        _stopping.clear()
         signal.signal(signal.SIGINT, before)
 
 

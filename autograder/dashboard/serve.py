@@ -57,7 +57,9 @@ def serve(
         root = str(Path(__file__).parents[2])
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         server = subprocess.Popen(command(page, ip, port, browser), env=variables)
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the server would stay behind
+        # Else the server would stay behind, or under nohup go.
+        ends = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+        before = {each: signal.signal(each, signal.default_int_handler) for each in ends}
         try:
             if _answers(server, ip, port):
                 told(f"http://{ip}:{port}/?token={token}")
@@ -65,7 +67,8 @@ def serve(
         except KeyboardInterrupt:  # which the server gets too
             return 0
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for each, handler in before.items():
+                signal.signal(each, handler)
             server.terminate()
             server.wait()
 

@@ -179,6 +179,7 @@ class Sandbox:
         self._process: subprocess.Popen | None = None
         self._socket: socket.socket | None = None
         self._stage: tempfile.TemporaryDirectory | None = None
+        self._lock: int | None = None
 
     def __enter__(self) -> Sandbox:
         return self
@@ -227,16 +228,21 @@ class Sandbox:
         """
         if self._process is None:
             self._start()
+        ended = False
         try:
-            channel = self._fork(limits)
-        except OSError as error:
-            self.close()
-            raise ServerLost(f"the worker's server was lost: {error}") from error
-        try:
-            with channel:
-                yield Talk(channel)
+            try:
+                channel = self._fork(limits)
+            except OSError as error:
+                raise ServerLost(f"the worker's server was lost: {error}") from error
+            try:
+                with channel:
+                    yield Talk(channel)
+            finally:
+                self._finish("time")
+                ended = True
         finally:
-            self._finish("time")
+            if not ended:  # a later request must not find the answer to this one
+                self.close()
 
     def _fork(self, limits: Limits) -> socket.socket:
         """Start a child; return the socket to talk with it."""
@@ -276,6 +282,13 @@ class Sandbox:
         return answer
 
     def _start(self) -> None:
+        try:
+            self._launch()
+        except BaseException:  # a later request must not find a server that is half begun
+            self.close()
+            raise
+
+    def _launch(self) -> None:
         self._stage = tempfile.TemporaryDirectory(prefix=STAGE)
         stage = Path(self._stage.name)
         self._lock = os.open(stage, os.O_RDONLY)  # for as long as this process lives
@@ -324,7 +337,6 @@ class Sandbox:
         if ready is None:
             self._process.kill()
             message = self._process.stderr.read().decode(errors="replace").strip()
-            self.close()
             said = message if len(message) < MOST_SAID else f"… {message[-MOST_SAID:]}"  # the end says what it was
             raise SandboxError(f"the worker's server did not start: {said or 'no message'}")
         if self.isolation == "bubblewrap" and not ready["filtered"]:
@@ -332,16 +344,18 @@ class Sandbox:
 
     def close(self) -> None:
         """End the server and everything it started."""
-        if self._socket is not None:
-            self._socket.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process.stderr.close()
-        if self._stage is not None:
-            self._stage.cleanup()
-            os.close(self._lock)
-        self._process = self._socket = self._stage = None
+        process, channel, stage, lock = self._process, self._socket, self._stage, self._lock
+        self._process = self._socket = self._stage = self._lock = None  # first: it may be interrupted
+        if channel is not None:
+            channel.close()
+        if process is not None:
+            process.kill()
+            process.wait()
+            process.stderr.close()
+        if stage is not None:
+            stage.cleanup()
+        if lock is not None:
+            os.close(lock)
 
 
 def _converse(channel: socket.socket, message: bytes, deadline: float, limit: int) -> tuple[bytearray, str]:

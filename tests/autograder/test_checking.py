@@ -240,6 +240,24 @@ def in_session(cells, name):
     return None
 
 
+def test_a_check_in_a_folder_that_is_gone_ends_with_its_verdict(tmp_path, monkeypatch):
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    monkeypatch.setattr(checking, "_shell_of", lambda namespace: True)
+    gone.rmdir()
+    checking._keep(fault(DOUBLE, "any"), {})
+    monkeypatch.chdir(tmp_path)
+    checking._keep(fault(DOUBLE, "any"), {})
+    assert (tmp_path / ".progress" / "double.json").is_file()
+
+
+def test_what_could_not_be_judged_is_told_so_and_not_passed(monkeypatch, capsys):
+    monkeypatch.setattr(checking, "_judged", lambda course, lesson, exercise, cells: fault(exercise, "no memory"))
+    said = in_session(["def double(x):\n    return 2 * x"], "double")
+    assert "right here, but not judged" in said and "no memory" in said
+    assert "double: grader fault, – of 3 points" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_what_other_cells_do_counts_in_a_check_as_it_does_for_the_judge(tiny, bubble, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

@@ -4,22 +4,26 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 from traitlets.config import Config
 
 from autograder import cli
+from autograder.classroom import record as records
 from autograder.classroom.config import configure
-from autograder.cli import terminal
+from autograder.cli import commands, terminal
 from autograder.course.course import Course
 from autograder.course.sample import render, submissions
 
 from . import tiny_course
+from .tiny_course import RIGHT, hand_in, notebook
 
 COURSE = Course.at(Path(__file__).parents[2])
 NAME = "00_start_here"
@@ -133,10 +137,44 @@ def test_a_package_that_is_missing_names_its_extra(package, extra, monkeypatch, 
     def missing():
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
-    monkeypatch.setattr(cli, "app", missing)
+    monkeypatch.setattr(commands, "app", missing)
     with pytest.raises(SystemExit, match="2"):
         cli.main()
     assert f"pip install 'mla-course[{extra}]'" in capsys.readouterr().err
+
+
+def _said_of(broken, folder, capsys, monkeypatch):
+    """Return what `grade` says of a class whose gradebook fails by `broken`, on the way to a new student."""
+
+    def command():
+        with records.Records(COURSE, folder).gradebook() as gradebook:
+            broken(gradebook)
+
+    monkeypatch.setattr(commands, "app", command)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_a_gradebook_that_another_program_reads_is_a_sentence_for_a_new_student_too(tmp_path, capsys, monkeypatch):
+    with records.Records(COURSE, tmp_path).gradebook():
+        other = sqlite3.connect(tmp_path / "gradebook.db", isolation_level=None)
+
+    def broken(gradebook):
+        other.execute("BEGIN IMMEDIATE")
+        gradebook.db.connection().exec_driver_sql("PRAGMA busy_timeout = 1")
+        gradebook.add_student("dan")
+
+    with closing(other):
+        assert "cannot be used (database is locked): see to it" in _said_of(broken, tmp_path, capsys, monkeypatch)
+
+
+def test_a_gradebook_of_an_older_nbgrader_is_told_how_to_bring_it_up_to_date(tmp_path, capsys, monkeypatch):
+    def broken(gradebook):
+        gradebook.db.connection().exec_driver_sql("ALTER TABLE student RENAME COLUMN email TO mail")
+        list(gradebook.students)
+
+    assert "by `nbgrader db upgrade`" in _said_of(broken, tmp_path, capsys, monkeypatch)
 
 
 @pytest.mark.thorough
@@ -162,6 +200,24 @@ def test_ctrl_c_says_what_happens_next(capsys):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_ctrl_c_that_others_swallow_stops_at_the_next_step():
+    done = []
+
+    def work(step):
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+        done.append(step)
+
+    with pytest.raises(KeyboardInterrupt), terminal.bars(True) as progress, terminal.stoppable():
+        for step in range(3):
+            work(step)
+            progress("recording", step, 3)
+    assert done == [0]
+    with terminal.bars(True) as progress, terminal.stoppable():
+        progress("recording", 3, 3)
+
+
 def test_a_second_ctrl_c_stops_at_once():
     code = """
 import os, signal
@@ -177,6 +233,45 @@ with stoppable():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 130
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("module", ["typer", "torch", "numpy._core.multiarray"])
+def test_ctrl_c_while_modules_are_loaded_is_a_word_and_ends_it(module):
+    code = f"""
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["mla-course", "doctor"]
+from autograder.cli import main
+main()
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "mla-course: stopped\n")
+
+
+def test_a_system_without_utf8_is_refused_with_what_to_set(tmp_path):
+    hand_in(tmp_path, Raúl=notebook(**RIGHT))
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "autograder.cli", "grade", "--classroom", str(tmp_path)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 2
+    assert "LC_ALL=C.UTF-8" in result.stderr and len(result.stderr.splitlines()) == 1
+    assert [each.name for each in tmp_path.iterdir()] == ["submitted"]
+
+
+def test_a_terminal_that_lacks_a_character_and_one_that_is_closed_stop_no_command(tmp_path):
+    command = f"{sys.executable} -m autograder.cli progress {tmp_path}"
+    for more in ("", " >&-", " 2>&-"):
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+        result = subprocess.run(
+            command + more, shell=True, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_ctrl_c_in_a_build_is_a_word_and_no_traceback(tmp_path):

@@ -155,6 +155,13 @@ def test_a_link_in_the_exchange_hands_in_no_file_of_the_instructors(tiny_room, t
     assert {result.student: result.score for result in tiny_room.grade()} == {"ada": 5, "ben": 5, "eve": 0, "dan": 0}
 
 
+def test_the_path_of_an_exchange_means_itself_and_no_pattern(tiny_room, tmp_path):
+    root = tmp_path / "Kurs [WS26] (a*b?)"
+    (_inbound(tiny_room, root, "ada") / BOOK).write_text("{}")
+    _exchange(tiny_room, root, "ExchangeCollect")
+    assert (tiny_room.submitted / "ada" / NAME / BOOK).is_file()
+
+
 def test_entries_of_the_exchange_that_are_no_submission_stop_nobody_else(tiny_room, tmp_path, caplog):
     ada = _inbound(tiny_room, tmp_path, "ada")
     time = "2026-12-24 10:00:00 UTC"

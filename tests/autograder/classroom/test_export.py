@@ -4,13 +4,15 @@ import csv
 import re
 
 import pytest
+from typer.testing import CliRunner
 
-from autograder.classroom.export import export, remarks, rows, table, unnumbered
+from autograder.classroom.export import export, remarks, rows, table, unentered, unknown, unnumbered
 from autograder.classroom.grade import Classroom
+from autograder.cli import app
 from autograder.judging.judge import zero
 from autograder.judging.verdict import Outcome, Verdict
 
-from ..tiny_course import DOUBLE, LESSON, NAME, QUAD, RIGHT, WRONG, hand_in, notebook
+from ..tiny_course import DOUBLE, LESSON, NAME, QUAD, RIGHT, WRONG, hand_in, notebook, write
 
 pytestmark = pytest.mark.xdist_group("exported class")  # which is graded once
 
@@ -129,6 +131,31 @@ def test_no_cell_begins_as_a_formula_in_any_layout(room, text, layout, tmp_path,
             assert not piece.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")), (
                 cell
             )
+
+
+def test_what_only_the_owner_may_read_is_said_to_be_left_blank(room, monkeypatch):
+    assert unentered(room, rows(room)) == []
+    monkeypatch.setattr("os.access", lambda path, mode: path.stem != "ben")
+    assert unentered(room, rows(room)) == [
+        f"{NAME} ben: you may not read what the judge said, so outcome and reason are blank"
+    ]
+
+
+def test_a_lesson_that_was_renamed_takes_no_marks_along_without_a_word(tiny_room, tmp_path, monkeypatch):
+    hand_in(tiny_room.folder, ada=notebook(**RIGHT), ben=notebook(**WRONG))
+    tiny_room.grade()
+    assert unknown(tiny_room) == []
+    course = write(tmp_path / "course")
+    for folder in (course.root / "solutions", course.root / "course"):
+        if (folder / NAME).is_dir():
+            (folder / NAME).rename(folder / "91_twice")
+    monkeypatch.setenv("MLA_COURSE", str(course.root))
+    said = f"{NAME}: the gradebook holds 2 submissions of it, and the course has no such lesson any more"
+    for command in ("export", "grade"):
+        output = CliRunner().invoke(app, [command, "--classroom", str(tiny_room.folder)]).output
+        assert said in " ".join(output.split())
+    output = CliRunner().invoke(app, ["feedback", "--classroom", str(tiny_room.folder)]).output
+    assert f"no feedback for ada in {NAME}: the course has no such lesson any more" in output
 
 
 def test_exercises_have_no_place_in_a_column_a_lesson(room, tmp_path):

@@ -212,3 +212,23 @@ def test_a_scheduler_that_vanishes_loses_nothing_that_was_judged(course, farm, t
     results = Classroom(course, room.folder, isolation=default_isolation()).grade()
     assert {result.student: result.score for result in results} == {"ada": 5, **{f"s{n}": 2 for n in range(8)}}
     assert {path: path.stat().st_mtime_ns for path in kept} == kept, "nothing was judged twice"
+
+
+def test_workers_that_leave_while_they_are_looked_at_are_a_sentence(tiny, monkeypatch):
+    import distributed
+
+    class Client:
+        def __init__(self, *_, **__): ...
+
+        def run(self, *_, **__):
+            known = {"rules": {}, "isolation": "bubblewrap", "gpu": None, "offers": False}
+            return {"tcp://127.0.0.1:1": known}
+
+        def nthreads(self):
+            return {}
+
+        def close(self): ...
+
+    monkeypatch.setattr(distributed, "Client", Client)
+    with pytest.raises(SchedulerError, match="has no workers"):
+        Cluster("tcp://127.0.0.1:2", tiny, [], "bubblewrap")

@@ -1,7 +1,10 @@
 """`mla-course stats` on simulated classes, and what `mla-course dashboard` says before it serves."""
 
 import json
+import os
+import signal
 import socket
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -97,3 +100,29 @@ def test_the_server_has_loopback_a_token_and_a_port_of_its_own(tmp_path, monkeyp
     assert not [word for word in command if token in word]  # others on the machine read arguments
     assert "--Voila.ip=127.0.0.1" in command
     assert "--no-browser" in command
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_when_the_dashboard_is_ended_its_server_ends_too(tmp_path, monkeypatch, tiny, number):
+    pytest.importorskip("voila", reason="no Voilà here: pip install 'mla-course[dashboard]'")
+    ended = []
+
+    class Server:
+        def __init__(self, command, env): ...
+
+        def wait(self):
+            if not ended:
+                os.kill(os.getpid(), number)
+                time.sleep(5)
+
+        def terminate(self):
+            ended.append(True)
+
+    monkeypatch.setattr(serve.subprocess, "Popen", Server)
+    monkeypatch.setattr(serve, "_answers", lambda *_: True)
+    before = signal.signal(number, lambda *_: pytest.fail("the process ended"))
+    try:
+        assert serve.serve(tiny, tmp_path, lambda address: None, browser=False) == 0
+    finally:
+        signal.signal(number, before)
+    assert ended

@@ -322,6 +322,34 @@ def test_an_answer_that_comes_by_the_byte_ends_with_its_time(monkeypatch):
         Talk(late).ask({}, seconds=10.0)
 
 
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [(sandbox.subprocess, "Popen"), (sandbox.wire, "receive"), (sandbox.socket, "send_fds")],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+@pytest.mark.parametrize("talked", [False, True], ids=["run", "talk"])
+def test_after_an_interrupt_at_any_moment_a_request_gets_its_own_answer(place, name, talked, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    original = getattr(place, name)
+
+    def interrupted(*arguments, **keywords):
+        monkeypatch.setattr(place, name, original)
+        if name != "receive":  # it is done, and nobody has read what it led to
+            original(*arguments, **keywords)
+        raise KeyboardInterrupt
+
+    with Sandbox("process") as box:
+        monkeypatch.setattr(place, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            if talked:
+                with box.talk(Limits()):
+                    pass
+            else:
+                box.run(IDLE, Limits())
+        assert not [*tmp_path.glob("mla-stage-*")]
+        assert verdict(box, RIGHT).outcome is Outcome.PASSED
+
+
 def test_a_child_cannot_read_the_servers_memory(bubble):
     source = """
 def spy():
