@@ -4,7 +4,7 @@ BIN := .venv/bin
 TORCH := torch==2.13.0
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 STAMP := .venv/.installed
-BENCHES := ceilings timing_traps norm_rope ablation decode paged crossover judged model_corners
+BENCHES := ceilings timing_traps norm_rope ablation decode paged crossover judged model_corners model_attacks
 HOPPER_BENCHES := hopper hopper_fuzz hopper_sanitizer hopper_splits hopper_steps hopper_float8 counters
 
 .PHONY: demo demo-all test test-all lab dashboard site bench bench-hopper build clean
