@@ -35,6 +35,8 @@ ORDER = (
 )
 
 HANGS = "two calls on other numbers of the same shapes differ: what is launched may hang on shapes and integers alone"
+FURTHER = 3.0  # times the seconds of an exercise: for runs of its kernels in other orders
+FEWER = ". Launch fewer: larger blocks, and fewer splits where a context is short"
 UNDEFINED = "the result depends on what is undefined, and with other numbers there it is wrong"
 
 
@@ -100,7 +102,7 @@ class Answers:
                     calls = [event for each in programs.values() for event in each.recording.events]
                     compile_launches(self.workers, kernels, Recording(calls, [], []), GLUON_DEVICE)
             requests = [replay_request(each.recording, cases[n].arguments) for n, each in programs.items()]
-            done = replays(self.workers, kernels.source, requests, self.exercise.limits.seconds)
+            done = replays(self.workers, kernels.source, requests, self.exercise.limits.seconds, FURTHER)
         except (KernelFailure, LimitReached) as error:
             return found, failures | {n: _failure(error, cases[n]) for n in programs}
         for (n, program), replayed in zip(programs.items(), done, strict=True):
@@ -178,4 +180,5 @@ def _failure(error: Exception, case: Case, recording: Recording | None = None) -
     launches = recording.launches if recording else ()
     largest = max(((math.prod(each["grid"]), each["kernel"]) for each in launches), default=None)
     hint = ": the largest grid is that of {1}, of {0} programs".format(*largest) if largest else ""
-    return Failure(Outcome.TIME, f"{error}{hint}", case=str(case))
+    fewer = FEWER if hint and "took more" in str(error) and largest[0] > 1 else ""
+    return Failure(Outcome.TIME, f"{error}{hint}{fewer}", case=str(case))

@@ -539,6 +539,9 @@ class _Writer:
         if isinstance(node, ast.Tuple | ast.List):
             return _copy(node, elts=[self.expression(each, text=True) for each in node.elts])
         if isinstance(node, ast.Subscript):
+            if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+                why = "a kernel has no dictionaries, and what they hold is passed as an argument, of type tl.constexpr"
+                raise self.refuse(f"looks up `{_text(node)}`: {why}")
             return _copy(node, value=self.expression(node.value), slice=self.expression(node.slice))
         if isinstance(node, ast.Slice):
             bounds = {n: (each := getattr(node, n)) and self.expression(each) for n in ("lower", "upper", "step")}

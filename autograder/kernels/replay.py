@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -14,6 +15,7 @@ from autograder.isolation.worker.trees import by_name
 from autograder.isolation.worker.wire import bytes_of
 from autograder.kernels.record import Recording
 from autograder.kernels.worker.hosting import views_in
+from autograder.kernels.worker.replaying import FURTHER_IS_UP
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, ended, sentence
 
 # Of a kernel: its name, the text of a line, and a column.
@@ -95,18 +97,24 @@ def replay(workers: KernelWorkers, source: str, request: Mapping[str, Any], seco
 
 
 def replays(
-    workers: KernelWorkers, source: str, requests: Sequence[Mapping[str, Any]], seconds: float
+    workers: KernelWorkers, source: str, requests: Sequence[Mapping[str, Any]], seconds: float, further: float = 0.0
 ) -> list[Replayed | KernelFailure | LimitReached]:
     """Run several calls again, each on memory of its own, in one process (see `replay_request`).
 
+    `further` times the seconds are for runs in other orders and with other values.
+
     Of each: what it did, or why there is nothing. Raises KernelFailure for more than a worker takes.
     """
-    request = {"task": "replay", "source": source, "replays": list(requests)}
-    reply, limits = workers.perform(request, seconds)
+    request = {"task": "replay", "source": source, "replays": list(requests), "seconds": seconds}
+    reply, limits = workers.perform(request, (1.0 + further) * seconds)
+    limits = dataclasses.replace(limits, seconds=seconds)
     found: list[Any] = []
     for answer in reply.messages[: len(requests)]:
-        if "error" in answer and answer["error"].get("message") == TIME_IS_UP:
-            found.append(LimitReached(f"running its kernels took more than {limits.seconds:g} s"))
+        said = answer["error"].get("message") if "error" in answer else None
+        if said == TIME_IS_UP:
+            found.append(LimitReached(f"running its kernels took more than {seconds:g} s"))
+        elif said == FURTHER_IS_UP:
+            found.append(LimitReached(f"running its kernels in other orders took more than {further * seconds:g} s"))
         elif "error" in answer:
             found.append(Fault(answer["error"]))
         else:

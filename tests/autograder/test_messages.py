@@ -135,6 +135,17 @@ IN_THE_LAUNCHER = {
         "    with torch.cuda.device(x.device):\n        return out",
         ["line 20 (`with torch.cuda.device(x.device):`)", "no GPU grades here"],
     ),
+    "enters one by its number": (
+        "    return out",
+        "    with torch.cuda.device(x.device.index):\n        return out",
+        ["line 20 (`with torch.cuda.device(x.device.index):`)", "no GPU grades here: leave this out"],
+    ),
+    "a tuple with names": (
+        "x.shape[1], x",
+        "__import__('collections').namedtuple('Sizes', 'd')(x.shape[1]), x",
+        ["line 19", "argument D is a Sizes", "pass tuple("],
+    ),
+    "a kernel": ("alpha, B", "sum_kernel, B", ["line 19", "the kernel may call sum_kernel by its name"]),
     "a view across rows that lie apart": (
         "    return out",
         "    x.t().view(-1)\n    return out",

@@ -319,6 +319,7 @@ NO_GPU = "no GPU grades here: leave this out"
 # their line say
 SENTENCES = (
     (r"^AssertionError: .*\bassert\b.*(\.is_cuda\b|['\"]cuda)", NO_GPU),
+    (r"^TypeError: .*'NoneType'.*\bcuda\.(set_)?device\(", NO_GPU),  # of which a tensor on the CPU has no number
     (r"^SystemExit", "this ends the whole session: return a value, or raise an error"),
     (r"^AssertionError:  assert\b", "what this line asserts does not hold"),
     (

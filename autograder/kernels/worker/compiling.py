@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import os
 import re
 import subprocess
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from autograder.isolation.worker import running
-from autograder.kernels.worker.diagnostics import diagnosed
+from autograder.kernels.worker.diagnostics import CompilationError, diagnosed
 from autograder.kernels.worker.overlap import copy_loops, product_loops
 from mla_ref.hardware.emulator.ttir import Locations, numbered
 
@@ -108,10 +109,25 @@ def _compile(source: Any, gpu: Any, options: dict[str, Any], parameters: list[st
     """
     from triton.compiler import compile
 
-    kernel = compile(source, target=gpu, options=options)
+    try:
+        kernel = compile(source, target=gpu, options=options)
+    except Exception as error:
+        raise _of_assembler(str(error), source.places) or error from None
     tools = _Tools(kernel.asm["cubin"]) if gpu.backend == "cuda" else None
     module = {"module": kernel.asm["source"], "places": source.places, "parameters": parameters, "lanes": gpu.warp_size}
     return lambda: {**_read(kernel, tools), **module}
+
+
+def _of_assembler(text: str, places: list[list[int]] | None) -> CompilationError | None:
+    """Return the first error of ptxas in a message, with the line of the kernel, if it is one and that is known."""
+    found, file = re.search(r"\.ptx, line (\d+); error\s*: (.*)", text), re.search(r"(\S+\.ptx) -o ", text)
+    if not (found and file and places and os.path.exists(file[1])):
+        return None
+    with open(file[1]) as lines:
+        before = "".join(itertools.islice(lines, int(found[1])))
+    known = [int(number) for number in re.findall(r"^\s*\.loc\s+\d+\s+(\d+)", before, re.MULTILINE)]
+    line = places[known[-1] - 1][0] if known and 0 < known[-1] <= len(places) else 0
+    return CompilationError(running.CELL.format("kernels"), line, f"ptxas says: {found[2].strip()}") if line else None
 
 
 def _read(kernel: Any, tools: _Tools | None) -> dict[str, Any]:
@@ -238,7 +254,7 @@ def _sentence(error: BaseException) -> str:
             return f"{found['type']} in line {where['line']} (`{where['source']}`): {found['message']}"[:1000]
     while error.__cause__ is not None:
         error = error.__cause__
-    text = str(error).strip() or type(error).__name__
+    text = str(error).split("Repro command:")[0].strip() or type(error).__name__
     if shown := re.match(r"at \d+:\d+:\n(?:.*\n)?(.*)\n *\^\n?(.*)", text, re.DOTALL):  # the lines up to the place
         line, said = shown[1].rpartition("\n")[2].strip(), shown[2].strip()
         inner = re.fullmatch(r"\w+\((['\"])(.*)\1\)", said, re.DOTALL)

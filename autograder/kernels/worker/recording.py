@@ -250,6 +250,10 @@ class Recorder:
             return {"constant" if constant else "value": value}
         known = "tensors, tensor descriptors, numbers, constants and tuples of these are supported"
         plain = next((f": pass {kind}(…)" for kind, abstract in NUMBERS.items() if isinstance(value, abstract)), "")
+        if isinstance(value, tuple):
+            plain = ": pass tuple(…), whose parts the kernel has by number"
+        elif type(value).__name__ in ("JITFunction", "GluonJITFunction"):
+            plain = f": the kernel may call {value.__name__} by its name"
         raise CannotRecord(f"argument {name} is a {type(value).__name__}; {known}{plain}")
 
 

@@ -12,8 +12,11 @@ import functools
 import itertools
 import math
 import secrets
+import signal
+import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -49,6 +52,8 @@ from mla_ref.hardware.emulator.machine import Kernel, Watch
 from mla_ref.hardware.emulator.memory import Blanks, Fills, Memory, Region, Undefined, blank_nans, large, ordinary
 from mla_ref.hardware.emulator.ttir import Block
 
+FURTHER_IS_UP = "the time for other orders was up"
+EARLY = 0.8  # of the time: when what runs is stopped, to say where it was
 GUARD = 1 << 12
 ALIGNMENT = 1 << 9
 BESIDE = 42  # programs that run with a sample of three: for their results, and to see that they do as much
@@ -66,6 +71,7 @@ DRAWN = 1 << 20  # numbers of which a storage is filled, again and again if it h
 WINDOW = 256  # elements of a row that are compared together
 
 Given = tuple[str, Any]  # a kernel's parameter, and the view of a tensor or a number
+Launched = dict[int, tuple[Kernel, list[Given]]]  # by the number of the event
 
 
 class Storages:
@@ -336,17 +342,25 @@ def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     kernel gives `{"error": the fault}`. After all of them comes, `of` the number of each whose results hold NaN, or
     whose kernels leave integers out of a load, the masked load of which it reaches the results, `filled`, or none:
     finding it takes further runs.
+
+    With `seconds` what each call does once takes these at most of the processor, all together. Runs in other orders and
+    with other values take what the process has.
     """
-    compiled = Compiled(request["source"])
+    own = Own(request.get("seconds"))
+    with own.limited():
+        compiled = Compiled(request["source"])
     strange: dict[int, tuple[Fills, list[torch.Tensor]]] = {}
     for number, each in enumerate(request["replays"]):
         try:
             with Fills() as fills:
-                found = _replay(compiled, each)
-            if "result" in found and (fills.open or found["unwritten"]):
+                with own.limited():
+                    kernels, found = _replay(compiled, each)
+                with _further():
+                    found |= _in_other_orders(each, kernels) if "result" in found else {}
+            if "result" in found and (fills.undefined or found["unwritten"]):
                 found |= {"otherwise": [], "left_out": [*fills.loads.values()]}
                 for other in (large, ordinary(_seed(each["storages"]))):
-                    with Fills(other=other):
+                    with Fills(other=other), _further():
                         found["otherwise"].append(_results(compiled, each, other))
             if "result" in found:
                 strange[number] = fills, found["result"]
@@ -358,7 +372,40 @@ def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for number, (fills, results) in strange.items():
         again = functools.partial(_results, compiled, request["replays"][number])
         if fills.integers or any(bool(each.isnan().any()) for each in results):
-            yield {"of": number, "filled": fills.reaching(again, results)}
+            with _further():
+                filled = fills.reaching(again, results)
+            yield {"of": number, "filled": filled}
+
+
+class Own:
+    """The processor's time that calls take by themselves, of so many seconds; of all that the process has if None."""
+
+    def __init__(self, seconds: float | None):
+        self.left = seconds and EARLY * (seconds - running.LAST) - time.process_time()
+
+    @contextmanager
+    def limited(self) -> Iterator[None]:
+        """Stop the body of a `with` when the time is up."""
+        if self.left is None:
+            with running.stopped_in_time(EARLY):
+                yield
+            return
+        began = time.process_time()
+        try:
+            with running.stopped_after(max(self.left, running.SHORTEST), signal.ITIMER_PROF):
+                yield
+        finally:
+            self.left -= time.process_time() - began
+
+
+@contextmanager
+def _further() -> Iterator[None]:
+    """Stop the body of a `with`, which runs a call again, when the time of the process is up."""
+    try:
+        with running.stopped_in_time(EARLY):
+            yield
+    except TimeoutError:
+        raise TimeoutError(FURTHER_IS_UP) from None
 
 
 def _seed(storages: Sequence[dict[str, Any]]) -> int:
@@ -373,24 +420,24 @@ def _results(compiled: Compiled, request: dict[str, Any], other: Undefined | Non
     return _run(request, kernels, None, other=other)["result"]
 
 
-def _replay(compiled: Compiled, request: dict[str, Any]) -> dict[str, Any]:
-    """Replay one call.
+def _replay(compiled: Compiled, request: dict[str, Any]) -> tuple[Launched, dict[str, Any]]:
+    """Replay one call; return its kernels, and what it does.
 
     With `sample` at most about that many programs of a launch run, and are counted, and of the results some `picks` are
-    given; with `count` all programs are counted. Else all run, and the results are given; where the order of programs
-    may matter, or of what torch sorts, also what comes of others, `again`.
+    given; with `count` all programs are counted. Else all run, and the results are given.
     """
-    limit = request.get("sample")
     kernels = {number: compiled.kernel(event) for number, event in enumerate(request["events"]) if "kernel" in event}
-    found = _run(request, kernels, limit)
-    if "result" in found:
-        launched = [kernel for kernel, _ in kernels.values()]
-        orders = ["reversed"] if any(each.order_matters and not each.waits for each in launched) else []
-        orders += ["shuffled"] if any(each.programs_ordered for each in launched) else []
-        turns: list[dict[str, Any]] = [{"order": order} for order in orders]
-        turns += [{"by_chance": True}] if any("op" in e and undecided.is_open(e) for e in request["events"]) else []
-        found["again"] = [_run(request, kernels, None, **each)["result"] for each in turns]
-    return found
+    return kernels, _run(request, kernels, request.get("sample"))
+
+
+def _in_other_orders(request: dict[str, Any], kernels: Launched) -> dict[str, Any]:
+    """Return what comes of a call, `again`, in other orders of programs or of what torch sorts, where these matter."""
+    launched = [kernel for kernel, _ in kernels.values()]
+    orders = ["reversed"] if any(each.order_matters and not each.waits for each in launched) else []
+    orders += ["shuffled"] if any(each.programs_ordered for each in launched) else []
+    turns: list[dict[str, Any]] = [{"order": order} for order in orders]
+    turns += [{"by_chance": True}] if any("op" in e and undecided.is_open(e) for e in request["events"]) else []
+    return {"again": [_run(request, kernels, None, **each)["result"] for each in turns]}
 
 
 def _run(

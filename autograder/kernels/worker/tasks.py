@@ -18,7 +18,6 @@ UNCHECKED = (
 )
 MOST = 1 << 15  # operations and launches of all calls of an exercise
 _noted = 0  # of this process, which runs one exercise
-EARLY = 0.8  # of the time: when what runs is stopped, to say where it was
 
 
 def warm_up() -> None:
@@ -47,11 +46,10 @@ def perform(request: dict[str, Any], out: int, send: Callable[[bytes], None]) ->
         if request["task"] == "compile":
             send(wire.encode({"event": "compiled", "launches": compiling.compile_launches(request)}))
             return
-        with running.stopped_in_time(EARLY):
-            for found in replaying.replay(request):
-                if "error" in found:
-                    found["error"] = running.describe_error(found["error"])
-                send(wire.encode({"event": "replayed", **found}))
+        for found in replaying.replay(request):
+            if "error" in found:
+                found["error"] = running.describe_error(found["error"])
+            send(wire.encode({"event": "replayed", **found}))
     except BaseException as error:
         send(wire.encode({"event": "failed", "error": running.describe_error(error)}))
 
@@ -77,7 +75,7 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
     global _noted
     driver, recorder, result = running.DRIVERS[request["driver"]], None, None
     try:
-        with running.stopped_in_time(EARLY), running.forbidding(request["forbidden"]):
+        with running.stopped_in_time(replaying.EARLY), running.forbidding(request["forbidden"]):
             if request["first"]:
                 other = request["first"][message["index"]]
                 with recording.recording(other) as recorder:

@@ -273,8 +273,12 @@ def undefined(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> t
 def _check_written(
     machine: Machine, op: Op, region: Region, index: torch.Tensor, here: torch.Tensor | None, dtype: torch.dtype
 ) -> None:
-    known = region.written[: len(region.written) // dtype.itemsize * dtype.itemsize].view(-1, dtype.itemsize)
-    bad = ~known[index].all(-1) if here is None else here & ~known[index].all(-1)
+    known = region.written[: len(region.written) // dtype.itemsize * dtype.itemsize].view(INTEGERS[dtype.itemsize])
+    every = int.from_bytes(b"\1" * dtype.itemsize)
+    found = known.index_select(0, index.reshape(-1)).view(index.shape)
+    if int(found.min()) == every:
+        return
+    bad = found != every if here is None else here & (found != every)
     if not bool(bad.any()):
         return
     spot = [int(n) for n in torch.nonzero(bad)[0]]
@@ -361,11 +365,7 @@ def _note(
     units, programs, repeat = _units(machine, op, region, index, chosen)
     each = lambda same: same and (lambda: same()[:, None].expand(-1, repeat).reshape(-1))
     alone = alone or not op.ins[0].shape or kind == READ
-    block = math.prod(op.ins[0].shape)
-    places = torch.arange(block).repeat(machine.size) if chosen is None else chosen & block - 1
-    places = places[:, None].expand(-1, repeat).reshape(-1)
-    shape, spread = tuple(op.ins[0].shape), op.number in machine.kernel.spread
-    spots = machine.shadow.spots_of(shape, programs, places, spread, machine.kernel.grain(op))
+    spots = lambda: _spots(machine, op, programs, chosen, repeat)
     ahead = machine.ahead is not None and op.number in machine.ahead.loads
     if (
         ahead
@@ -382,6 +382,15 @@ def _note(
     if machine.kernel.ahead and kind in (WRITE, UPDATE):
         changed = ~each(kept)() if kept else torch.ones_like(units, dtype=torch.bool)
         machine.shadow.change(region, units, programs, changed, op.number in machine.kernel.branched)
+
+
+def _spots(machine: Machine, op: Op, programs: torch.Tensor, chosen: torch.Tensor | None, repeat: int) -> torch.Tensor:
+    """Return what `Shadow.spots_of` does of the units of `_units`."""
+    shape, spread = tuple(op.ins[0].shape), op.number in machine.kernel.spread
+    block = math.prod(shape)
+    places = torch.arange(block).repeat(machine.size) if chosen is None else chosen & block - 1
+    places = places[:, None].expand(-1, repeat).reshape(-1)
+    return machine.shadow.spots_of(shape, programs, places, spread, machine.kernel.grain(op))
 
 
 def _beside_partitions(machine: Machine, op: Op, where: list) -> None:

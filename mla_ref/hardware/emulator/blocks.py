@@ -92,14 +92,15 @@ def reduce(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list
     if quick is not None and (out := quick(args[0], axis)) is not None:
         return [out]
     whole, machine.active = machine.active, None
-    again = None
-    found = _combined(machine, region, args, env, axis, lambda x: x.chunk(2, axis))
+    halves, pairs = lambda x: x.chunk(2, axis), lambda x: x.unflatten(axis, (-1, 2)).unbind(axis + 1)[::-1]
+    plain = is_plain(op)
+    found = _combined(machine, region, args, env, axis, pairs if machine.backward and not plain else halves)
     strange = None
-    if not is_plain(op):
+    if not plain and machine.order == "forward":  # others come after it
         watch, machine.watch = machine.watch, None
-        again = _combined(machine, region, args, env, axis, lambda x: x.unflatten(axis, (-1, 2)).unbind(axis + 1)[::-1])
+        again = _combined(machine, region, args, env, axis, pairs)
         in_threads = _one_by_one(_function(machine, region, env), args, axis)[-1]
-        third = _combined(machine, region, in_threads, env, axis, lambda x: x.chunk(2, axis))
+        third = _combined(machine, region, in_threads, env, axis, halves)
         machine.watch = watch
         others = ((x, y, given) for other in (again, third) for x, y, given in zip(found, other, args, strict=True))
         strange = [_differ(x, y, given, axis) for x, y, given in others]
@@ -111,7 +112,7 @@ def reduce(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list
             "the function of tl.reduce gives something else where its two arguments, or the elements, come in another "
             "order: a GPU takes them in any",
         )
-    return again if machine.backward and again is not None else found
+    return found
 
 
 def _combined(
@@ -177,7 +178,9 @@ def scan(machine: Machine, op: Op, args: list[torch.Tensor], env: Any) -> list[t
     if not is_plain(op):
         watch, machine.watch = machine.watch, None
         combine = _function(machine, region, env)
-        again, third = _scanned_by_pairs(combine, args, axis), _scanned_by_threads(combine, args, axis)
+        again = _scanned_by_pairs(combine, args, axis)
+        if machine.order == "forward":  # others come after it
+            third = _scanned_by_threads(combine, args, axis)
         machine.watch = watch
     while step < count:
         left = [x.narrow(axis, 0, count - step) for x in args]

@@ -307,7 +307,7 @@ class Kernel:
             Another order.
         """
         if Fills.current is not None:  # in Gluon the order of turns hardly matters, and each run takes long
-            Fills.current.asked |= self.order_matters and not self.shares
+            Fills.current.ordered |= self.order_matters and not self.shares
             Fills.current.drops_nan |= self.drops_nan
             for roots, kind in self.taken_as:
                 for region in memory.candidates(roots):

@@ -157,8 +157,10 @@ class Fills:
         Those of integers.
     drops_nan
         Whether a kernel that ran may take NaN and store numbers.
+    ordered
+        Whether the order of programs or of threads may give a call several results.
     asked
-        Whether something else may give a call several results: its order, or memory that nothing wrote.
+        Whether memory that nothing wrote may.
     kinds
         What kernels took the elements of each storage for. A number of one type that is NaN need not be of another.
     """
@@ -170,11 +172,16 @@ class Fills:
         self.loads: dict[Load, str] = {}
         self.kinds: dict[int, set[torch.dtype]] = defaultdict(set)
         self.integers: set[Load] = set()
-        self.drops_nan = self.asked = False
+        self.drops_nan = self.ordered = self.asked = False
 
     @property
     def open(self) -> bool:
         """Whether there may be other results than those of one run, though they hold no NaN."""
+        return self.ordered or self.undefined
+
+    @property
+    def undefined(self) -> bool:
+        """Whether there may be other results where other numbers stand for what is undefined."""
         drops = self.drops_nan or any(len(kinds) > 1 for kinds in self.kinds.values())
         return self.asked or bool(self.integers) or (bool(self.loads) and drops)
 

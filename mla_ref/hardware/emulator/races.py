@@ -210,33 +210,38 @@ class Shadow:
         kept: Kept | None = None,
         held: Kept | None = None,
         time: int | None = None,
-        spots: torch.Tensor | None = None,
+        spots: Kept | None = None,
         alone: bool = False,
     ) -> tuple[int, int, int] | None:
         """Note that programs touch units; return place, other program and other operation of a race, or None.
 
         Of a plain write, which is done already, ``kept`` and ``held`` tell at which places memory held the value before
-        and holds it now. ``time`` is that before an atomic operation, which `sync` has noted. ``spots`` are those of
-        `spots_of`. ``alone`` says that what the program releases next covers the access with no barrier between.
+        and holds it now. ``time`` is that before an atomic operation, which `sync` has noted. ``spots`` gives those
+        of `spots_of`. ``alone`` says that what the program releases next covers the access with no barrier between.
         """
         time = 2 * (time if time is not None else self.order.now if self.order else 0) + (not alone)
         units, crowd, before = self._packed(region, units), None, None
+        lasts: dict[int, torch.Tensor] = {}
         if self.described and (crossed := self._crossed(region, units, programs, op, kept)):
             return crossed
         for other in (WRITE, UPDATE) if kind in (READ, WRITE) else (WRITE,):
             if spots is None or region.low not in self.spots[other]:
                 continue
-            last = self._of(self.noted[other], region).index_select(0, units)
-            left = self._of(self.spots[other], region).index_select(0, units)
-            own = (last >> BITS == programs) | self._among(other, region, units, last, programs)
-            wrong = own & (left != spots) & (left >> SPOT == spots >> SPOT)
+            last = lasts[other] = self._of(self.noted[other], region).index_select(0, units)
+            own = last >> BITS == programs
+            if int(last.min()) < 0:
+                own |= self._among(other, region, units, last, programs)
+            if not own.any():
+                continue
+            left, here = self._of(self.spots[other], region).index_select(0, units), spots()
+            wrong = own & (left != here) & (left >> SPOT == here >> SPOT)
             if wrong.any() and (kept is None or (wrong := wrong & ~kept()).any()):
                 at = int(wrong.to(torch.uint8).argmax())
                 return at, int(programs[at]), int(last[at]) % OPS
         for other in (*RIVALS[kind], *(() if kind == WRITE else (kind,))):
             if region.low not in self.noted[other]:
                 continue
-            last = self._of(self.noted[other], region).index_select(0, units)
+            last = lasts[other] if other in lasts else self._of(self.noted[other], region).index_select(0, units)
             if not torch.count_nonzero(last):  # mostly nothing was there
                 continue
             wrong, rivals = self._beside(other, region, units, last, programs, kind in (READ, POLL))
@@ -260,7 +265,7 @@ class Shadow:
                 return at, int(after[at]) >> BITS, op
             noted[units[lost]] = MANY * OPS + op
         if spots is not None and kind in self.spots:
-            self._of(self.spots[kind], region)[units] = spots
+            self._of(self.spots[kind], region)[units] = spots()
         if self.order is None and kind != WRITE:
             return None
         if shared or (crowd is not None and crowd.any()):
@@ -348,6 +353,8 @@ class Shadow:
         fine = rivals >> BITS == programs[spots]
         if self.order is not None:
             fine |= self.order.before(rivals >> BITS, times, programs[spots])
+        if fine.all():
+            return torch.zeros_like(beside), last
         if kind == WRITE and reads:
             beside[spots[fine]] = False
         else:
@@ -421,13 +428,14 @@ class Order:
         if not len(who):
             return torch.zeros(0, dtype=torch.bool)
         count, size, floor = len(self.last), 2 * (self.now + 1), int(times.min()) // 2
-        keys, back = ((programs * count + who) * size + times).unique(return_inverse=True)
+        keys, back = ((programs * count + who) * size + times).unique_consecutive(return_inverse=True)
+        keys, each = keys.unique(return_inverse=True)  # of far fewer
         found = []
         for key in keys.tolist():
             pair, time = divmod(key, size)
             mine, other = divmod(pair, count)
             found.append(self._known(mine, floor).get(other, NOTHING)[time % 2] >= time // 2)
-        return torch.tensor(found)[back]
+        return torch.tensor(found)[each][back]
 
     def _known(self, program: int, floor: int) -> dict[int, tuple[int, int]]:
         """Return the last step of each other program that leads to where a program is, of those from a time on.

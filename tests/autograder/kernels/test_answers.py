@@ -355,6 +355,7 @@ def test_of_kernels_that_take_all_the_time_the_largest_grid_is_told(workers):
     found = verdict(workers, source, exercise=hurried)
     assert (found.outcome, found.score) == (Outcome.TIME, 0)
     assert "took more than 1 s: the largest grid is that of copy_kernel, of 100000000 programs" in found.reason
+    assert "larger blocks, and fewer splits" in found.reason
 
 
 def test_a_read_of_what_nothing_wrote_explains_a_nan(workers):

@@ -1,5 +1,7 @@
 """What the compiler says of a kernel for GPUs that are not here."""
 
+import re
+
 import pytest
 import torch
 
@@ -47,6 +49,11 @@ def with_a_helper(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 def calls_torch(x_ptr, BLOCK: tl.constexpr):
     tl.store(x_ptr, tl.load(x_ptr + tl.arange(0, BLOCK)))
 
+@triton.jit
+def kept_and_not(x_ptr, BLOCK: tl.constexpr):
+    at = x_ptr + tl.arange(0, BLOCK)
+    tl.store(at, 2 * tl.load(at, cache_modifier=".cg", eviction_policy="evict_first"))
+
 def rows(x, block, warps):
     out = torch.empty_like(x)
     square_rows[(x.shape[0],)](x, out, x.shape[1], BLOCK=block, num_warps=warps)
@@ -62,6 +69,10 @@ def helped(x):
     out = torch.empty(1)
     with_a_helper[(1,)](x, out, x.numel(), BLOCK=1024)
     return out
+
+def refused(x):
+    kept_and_not[(1,)](x, BLOCK=1024)
+    return x
 
 def broken(x):
     calls_torch[(1,)](x, BLOCK=64)
@@ -121,3 +132,9 @@ def test_the_limit_of_shared_memory_is_each_gpu_s(workers):
 def test_a_kernel_that_does_not_compile_says_why(workers):
     with pytest.raises(KernelFailure, match="calls_torch does not compile"):
         compiled(workers, "broken", {"x": meta(64)})
+
+
+def test_what_the_assembler_refuses_is_told_with_the_line_of_the_kernel(workers):
+    with pytest.raises(KernelFailure) as error:
+        compiled(workers, "refused", {"x": meta(1024)})
+    assert re.search(r"line 38 \(`tl.store\(at, 2 .*Modifier '.evict_first' cannot be comb[^,;]*$", str(error.value))

@@ -287,6 +287,7 @@ def test_refuses_constants_that_are_no_small_values(value, before):
         ("tl.extra.libdevice.fast_expf(x)", "write tl.exp$"),
         ("tl.extra.libdevice.j0(x)", "libdevice's j0, which is not emulated$"),
         ("tl.extra.cuda", "uses tl.extra"),
+        ("x + SIZES['block']", r"looks up `SIZES\['block'\]`: .* passed as an argument, of type tl.constexpr$"),
         ("tl.inline_asm_elementwise('', '', [x], tl.int32, True, 1)", "inline_asm"),
         ("tl.str_to_ty('i32', None)", "str_to_ty"),
         ("tl.no_such_name", "tl.no_such_name"),

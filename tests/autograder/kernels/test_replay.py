@@ -1,5 +1,6 @@
 """Counts of a replay, against what the kernels' text says they must be."""
 
+import time
 from random import Random
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from autograder.judging.program import Cell
 from autograder.kernels.record import kernels_of, record
 from autograder.kernels.replay import replay, replay_request
-from autograder.kernels.worker.replaying import by_work, sample
+from autograder.kernels.worker.replaying import Own, by_work, sample
 from autograder.kernels.workers import KernelFailure
 
 pytestmark = pytest.mark.xdist_group("workers")
@@ -63,6 +64,12 @@ def matmul(a_ptr, b_ptr, out_ptr, K, M: tl.constexpr, BLOCK: tl.constexpr):
         acc = tl.dot(a, b, acc)
     tl.store(out_ptr + rows * M + tl.arange(0, M)[None, :], acc)
 
+@triton.jit
+def ticket(x_ptr, counter_ptr, out_ptr, OTHER: tl.constexpr):
+    number = tl.atomic_add(counter_ptr, 1)
+    x = tl.load(x_ptr + number, mask=number > 0) if OTHER is None else tl.load(x_ptr + number, number > 0, OTHER)
+    tl.store(out_ptr + number, tl.where(number > 0, x, 0.0))
+
 def adds(x, y, block):
     out = torch.empty_like(x)
     add[(triton.cdiv(x.numel(), block),)](x, y, out, x.numel(), BLOCK=block)
@@ -88,6 +95,11 @@ def counts(x):
     count[(x.numel() // 64,)](x, out, BLOCK=64)
     return out
 
+def tickets(x, other):
+    out = torch.empty_like(x)
+    ticket[(x.numel(),)](x, torch.zeros(1, dtype=torch.int32), out, OTHER=other)
+    return out
+
 def matmuls(a, b):
     out = torch.empty(16, 16)
     matmul[(1,)](a, b, out, a.shape[1], M=16, BLOCK=32)
@@ -99,11 +111,12 @@ def matmuls(a, b):
 
 
 def counted(workers, entry, arguments, **options):
+    return replayed(workers, entry, arguments, **options or {"count": True}).counts[0]
+
+
+def replayed(workers, entry, arguments, **options):
     recording = record(workers, PROGRAM, entry, arguments)
-    options = options or {"count": True}
-    return replay(
-        workers, kernels_of(PROGRAM, recording).source, replay_request(recording, arguments, **options)
-    ).counts[0]
+    return replay(workers, kernels_of(PROGRAM, recording).source, replay_request(recording, arguments, **options))
 
 
 def test_exact_counts_of_an_addition_without_its_masked_tail(workers):
@@ -128,6 +141,32 @@ def test_atomics_and_dots_are_counted(workers):
     got = counted(workers, "matmuls", {"a": torch.randn(16, 64), "b": torch.randn(64, 16)})
     assert got["dots"] == {"fp32": 2 * 16 * 16 * 64}
     assert got["in_tiles"] == {"fp32": 2 * got["dots"]["fp32"]}  # two tiles for four warps
+
+
+def test_of_who_comes_first_other_orders_are_run_and_other_numbers_only_for_what_is_undefined(
+    workers,
+):
+    found = [replayed(workers, "tickets", {"x": torch.ones(8), "other": other}) for other in (0.0, None)]
+    assert [len(each.again) for each in found] == [2, 2]
+    assert [len(each.otherwise) for each in found] == [0, 2]
+
+
+def test_other_orders_take_none_of_an_exercises_seconds():
+    def work():
+        ends = time.process_time() + 0.05
+        while time.process_time() < ends:
+            pass
+
+    own = Own(100.0)
+    before = own.left
+    work()
+    assert own.left == before
+    with own.limited():
+        work()
+    assert own.left < before
+    with pytest.raises(TimeoutError), Own(0.0).limited():
+        while True:
+            work()
 
 
 def test_a_missing_mask_is_named(workers):
