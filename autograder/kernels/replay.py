@@ -10,12 +10,11 @@ from typing import Any
 import torch
 
 from autograder.isolation.worker.layout import is_gapped
-from autograder.isolation.worker.running import TIME_IS_UP
+from autograder.isolation.worker.running import FURTHER_IS_UP, TIME_IS_UP
 from autograder.isolation.worker.trees import by_name
 from autograder.isolation.worker.wire import bytes_of
 from autograder.kernels.record import Recording
 from autograder.kernels.worker.hosting import views_in
-from autograder.kernels.worker.replaying import FURTHER_IS_UP
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, ended, sentence
 
 # Of a kernel: its name, the text of a line, and a column.

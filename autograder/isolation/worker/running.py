@@ -26,6 +26,7 @@ from autograder.isolation.worker.trees import mapped
 
 CELL = "<cell {}>"
 TIME_IS_UP = "the time was up"
+FURTHER_IS_UP = "the time for other orders was up"
 LAST = 1  # second of a process: to say where it was when its time was up
 PATIENCE = 4.0  # times the seconds of a limit, by the clock: a busy machine gives a process a share of itself
 SHORTEST = 0.1  # seconds of a call, though the time be up

@@ -52,7 +52,6 @@ from mla_ref.hardware.emulator.machine import Kernel, Watch
 from mla_ref.hardware.emulator.memory import Blanks, Fills, Memory, Region, Undefined, blank_nans, large, ordinary
 from mla_ref.hardware.emulator.ttir import Block
 
-FURTHER_IS_UP = "the time for other orders was up"
 EARLY = 0.8  # of the time: when what runs is stopped, to say where it was
 GUARD = 1 << 12
 ALIGNMENT = 1 << 9
@@ -405,7 +404,7 @@ def _further() -> Iterator[None]:
         with running.stopped_in_time(EARLY):
             yield
     except TimeoutError:
-        raise TimeoutError(FURTHER_IS_UP) from None
+        raise TimeoutError(running.FURTHER_IS_UP) from None
 
 
 def _seed(storages: Sequence[dict[str, Any]]) -> int:
