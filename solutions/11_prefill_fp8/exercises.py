@@ -458,7 +458,7 @@ RAGGED = Exercise(
                 dict(lengths=[(20, 20), (7, 7)], H=2),
                 dict(lengths=[(70, 70), (1, 1), (40, 40)], H=1, Dr=64, scale=0.1),
                 dict(lengths=[(9, 9), (4, 4)], H=2, dtype=BF16),
-                dict(lengths=[(3, 3)], H=135),
+                dict(lengths=[(3, 3), (2, 2)], H=135),
             ],
             hidden=lambda r: [
                 dict(lengths=[(S := r.randint(129, 160), S), (1, 1), (64, 64)], H=1, Dr=64, Dv=32, scale=0.15),
