@@ -12,6 +12,9 @@ import torch
 from autograder.course.course import Course
 from autograder.judging.cases import draw_cases
 from autograder.judging.exercise import upcast
+from autograder.judging.program import Cell, build_program
+from autograder.kernels.record import record
+from autograder.kernels.workers import KernelWorkers
 
 COURSE = Course.at(Path(__file__).parents[1])
 KERNELS = [each for name in COURSE.lesson_names() for each in COURSE.lesson(name).exercises if each.kernel]
@@ -126,6 +129,49 @@ def test_a_dtype_that_the_text_promises_is_in_a_visible_case(name):
                     told += 1
                     assert promised <= seen, (exercise.name, argument)
     assert told or name in ("12_decode_challenge", "14_last_factor")  # where all has one dtype
+
+
+MULTIPROCESSORS = 132  # of an H100
+MANY_HEADS = {  # of which no program takes more than one, or what several do together is a count of rows
+    "masked_softmax",
+    "long_softmax",
+    "combine_splits",
+    "attention_score",
+    "ragged_prefill",
+    "two_warpgroups",
+}
+ONE_AFTER_THE_OTHER = ("piped_product", "two_warpgroups")  # programs in Gluon: hundreds take too long
+
+
+@pytest.mark.parametrize(
+    "exercise", [each for each in KERNELS if each.name not in ONE_AFTER_THE_OTHER], ids=lambda each: each.name
+)
+def test_a_visible_case_has_more_programs_than_an_h100_has_multiprocessors(exercise, programs):
+    """Else who launches as many, with a tile each and no loop over the others, is right."""
+    cases = draw_cases(exercise, "seed", hidden=False)
+    assert max(programs(exercise, case.arguments) for case in cases) > MULTIPROCESSORS
+
+
+@pytest.fixture(scope="module")
+def programs():
+    """Return a function from an exercise and arguments to how many programs its solution launches at most."""
+    pytest.importorskip("triton")
+    with KernelWorkers(helpers=COURSE.helpers) as workers:
+
+        def launched(exercise, arguments):
+            lesson = COURSE.lesson(COURSE.locate(exercise.name)[0])
+            own = [Cell(name, source) for name, source in lesson.solutions.items()]
+            cell = Cell(exercise.name, lesson.solutions[exercise.name])
+            program = build_program(list(lesson.setup), lesson.references(exercise.needs), own, cell)
+            return max(math.prod(each["grid"]) for each in record(workers, program, exercise.name, arguments).launches)
+
+        yield launched
+
+
+@pytest.mark.parametrize("exercise", KERNELS, ids=lambda each: each.name)
+def test_a_visible_case_has_more_heads_than_a_block_of_256(exercise):
+    heads = [size for part in exercise.parts for case in part.visible for name, size in sizes(case) if name == "H"]
+    assert not heads or max(heads) > 256 or exercise.name in MANY_HEADS
 
 
 def test_copies_of_what_a_cache_holds_cost_the_same_part_whatever_the_seed():

@@ -13,6 +13,8 @@ from autograder.isolation.worker.layout import is_gapped, spread
 from autograder.isolation.worker.trees import mapped, tensors_in
 from autograder.judging.exercise import Arguments, Exercise, Params, is_data
 
+MANY = 16  # more are not told one by one
+
 
 @dataclass(frozen=True)
 class Case:
@@ -84,6 +86,8 @@ def without_bfloat16(params: Params) -> Params:
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, list | tuple) and len(value) > MANY:
+        return f"[{', '.join(map(str, value[:4]))}, …: {len(value)} of them]"
     return str(value).removeprefix("torch.")
 
 

@@ -280,10 +280,10 @@ def _sizes(arguments: Any) -> Iterator[tuple[str, float]]:
 
 
 def _numbers(value: Any) -> bool:
-    """Whether it is a number other than 0, or a list of them: what is met by chance tells nothing."""
+    """Whether it is a number other than 0 to calculate with, or a list of them: what is met by chance tells nothing."""
     if isinstance(value, list | tuple):
         return len(value) > 0 and all(_numbers(each) for each in value)
-    return isinstance(value, int | float) and not isinstance(value, bool) and value != 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and value != 0 and not _too_large(value)
 
 
 def _calls(steps: Sequence[Sequence[Any]]) -> list[str]:
@@ -399,7 +399,7 @@ def _number(result: Any, expected: float | bool, name: str, tolerance: float) ->
     if isinstance(result, bool) != isinstance(expected, bool) or not isinstance(result, bool | int | float):
         kind = "True or False" if isinstance(expected, bool) else "a number"
         return Difference(f"{name} is {_kind(result)}, expected {kind}")
-    if isinstance(result, int) and result.bit_length() > 900:  # no float is as large
+    if _too_large(result):
         return Difference(f"{name} is an integer of {result.bit_length()} bits", error=math.inf, where=name)
     if not math.isfinite(result):
         return Difference(f"{name} is {result}, expected a finite number", error=math.inf)
@@ -412,6 +412,11 @@ def _number(result: Any, expected: float | bool, name: str, tolerance: float) ->
     elif _rounded(result, expected):
         what = "the right one, rounded: leave it as it is"
     return Difference(f"{name} is {_short(result)}, which is {what}", error=error, where=name)
+
+
+def _too_large(value: float) -> bool:
+    """Whether it is an integer that no float is as large as: what multiplies or divides it may overflow."""
+    return isinstance(value, int) and value.bit_length() > 900
 
 
 def _rounded(result: float, expected: float) -> bool:

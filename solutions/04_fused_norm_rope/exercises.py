@@ -168,7 +168,7 @@ SCALE_ADD = Exercise(
         Part(
             "any length",
             1,
-            visible=[dict(n=2500), dict(n=1), dict(n=9829)],
+            visible=[dict(n=2500), dict(n=1), dict(n=9829), dict(n=(1 << 20) + 9, dtype=HALF)],  # no block is as long
             hidden=lambda r: [
                 dict(n=r.randint(2, 200), alpha=r.uniform(-3, 3)),
                 dict(n=r.randint(1025, 4000), alpha=r.uniform(-3, 3), dtype=HALF),
@@ -314,6 +314,7 @@ RMS = Exercise(
                 dict(rows=2, width=64),
                 dict(rows=2, width=8192),
                 dict(rows=1, width=1),
+                dict(rows=2135, width=33),
             ],
             hidden=lambda r: [
                 dict(rows=r.randint(1, 5), width=r.randint(20, 300), scale=r.uniform(1, 50)),
@@ -541,6 +542,8 @@ ROPE = Exercise(
                 dict(B=1, S=4, H=70, Dr=6, first=100),
                 dict(B=2, S=3, H=130, Dr=64, first=9),
                 dict(B=2, S=3, H=2, Dr=128, first=7),
+                dict(B=3, S=711, H=3, Dr=8),
+                dict(B=2, S=3, H=300, Dr=6),
             ],
             hidden=lambda r: [
                 dict(B=r.randint(2, 3), S=4, H=4, Dr=8, first=r.randint(0, 50)),
@@ -653,6 +656,7 @@ QUERY_KEY = Exercise(
                 dict(B=2, S=1, H=4, Dr=8, first=9),
                 dict(B=2, S=1, H=130, Dr=64, first=4, dtype=HALF),
                 dict(B=1, S=1, H=1, Dr=2),
+                dict(B=301, S=1, H=4, Dr=8, first=6),
             ],
             hidden=lambda r: [
                 dict(B=r.randint(1, 4), S=1, H=r.randint(1, 20), Dr=2 * r.randint(1, 9), first=r.randint(1, 9999)),
@@ -668,6 +672,8 @@ QUERY_KEY = Exercise(
                 dict(B=2, S=2, H=140, Dr=6, first=50, dtype=HALF),
                 dict(B=1, S=2, H=3, Dr=6, first=50, dtype=BF16),
                 dict(B=2, S=2, H=2, Dr=128, first=7),
+                dict(B=3, S=711, H=3, Dr=8, first=1),
+                dict(B=2, S=2, H=300, Dr=6, dtype=HALF),
             ],
             hidden=lambda r: [
                 dict(B=2, S=r.randint(2, 4), H=r.randint(1, 6), Dr=2 * r.randint(2, 20), first=r.randint(0, 99999)),

@@ -324,6 +324,9 @@ MATMUL = Exercise(
                 dict(M=17, N=20, K=48, dtype=BF16),
                 dict(M=3, N=5, K=1100),
                 dict(M=255, N=250, K=16),  # even numbers of tiles on both sides
+                dict(M=2101, N=150, K=5),  # in groups of 8 tiles the last one is not full
+                dict(M=17301, N=20, K=5),
+                dict(M=20, N=17301, K=5),
             ],
             hidden=lambda r: [
                 dict(M=r.randint(1, 40), N=r.randint(100, 300), K=r.randint(65, 200), scale=r.uniform(-2, 2)),
@@ -497,6 +500,9 @@ SCORE = Exercise(
                 dict(B=2, S=3, H=5, T=37, R=64, Dr=12),
                 dict(B=2, S=2, H=70, T=140, R=16, Dr=16, dtype=HALF),
                 dict(B=2, S=2, H=3, T=40, R=16, Dr=16, dtype=BF16),
+                dict(B=1, S=17, H=121, T=150, R=16, Dr=16, dtype=HALF),
+                dict(B=281, S=2, H=3, T=4, R=16, Dr=16, dtype=BF16),
+                dict(B=1, S=2, H=3, T=17301, R=16, Dr=16, dtype=BF16),
             ],
             hidden=lambda r: [
                 dict(B=r.randint(2, 3), S=r.randint(2, 9), H=r.randint(1, 9), T=r.randint(20, 150), R=32, Dr=8),
@@ -897,6 +903,7 @@ SOFTMAX = Exercise(
             visible=[
                 dict(lens=(17, 40, 1), S=1, H=2, T=40),
                 dict(lens=(30, 9), S=1, H=1, T=40, poison=math.nan),
+                dict(lens=[1 + n % 33 for n in range(281)], S=1, H=3, T=33),
             ],
             hidden=lambda r: [
                 dict(lens=tuple(r.randint(1, 63) for _ in range(4)), S=1, H=3, T=63, poison=math.nan),
@@ -906,7 +913,11 @@ SOFTMAX = Exercise(
         Part(
             "several queries",
             1,
-            visible=[dict(lens=(34, 130), S=3, H=2, T=130), dict(lens=(9,), S=9, H=2, T=9)],
+            visible=[
+                dict(lens=(34, 130), S=3, H=2, T=130),
+                dict(lens=(9,), S=9, H=2, T=9),
+                dict(lens=(39, 50), S=37, H=13, T=50),
+            ],
             hidden=lambda r: [
                 dict(lens=(n, r.randint(5, n)), S=r.randint(2, 5), H=r.randint(1, 3), T=n)
                 for n in (r.randint(33, 63), 64)
@@ -1103,6 +1114,7 @@ LONG = Exercise(
                 dict(lens=(13000,), S=1, H=1, T=13000),
                 dict(lens=(70000,), S=1, H=1, T=70000),
                 dict(lens=((1 << 20) + 9,), S=1, H=1, T=(1 << 20) + 9),  # no block is as long
+                dict(lens=(5, 7), S=1, H=68, T=7),
             ],
             hidden=lambda r: [
                 dict(lens=(r.randint(0, 2), r.randint(4096, 4100)), S=3, H=1, T=r.randint(4101, 9000), poison=math.nan),

@@ -339,7 +339,13 @@ DECODE = Exercise(
         Part(
             "one block of tokens",
             1,
-            visible=[dict(B=2, H=5, T=16), dict(B=2, H=130, T=16, R=64, Dr=32, scale=0.1), dict(B=1, H=1, T=16)],
+            visible=[
+                dict(B=2, H=5, T=16),
+                dict(B=2, H=130, T=16, R=64, Dr=32, scale=0.1),
+                dict(B=1, H=1, T=16),
+                dict(B=2, H=300, T=16),
+                dict(B=281, H=5, T=16),
+            ],
             hidden=lambda r: [
                 dict(B=1, H=r.choice([18, 20, 40]), T=16, R=r.choice([16, 64]), Dr=r.choice([16, 32]), scale=0.15),
                 dict(B=2, H=r.randint(114, 127), T=16, R=16, Dr=16),
@@ -603,6 +609,7 @@ SPLIT = Exercise(
                 dict(B=1, H=1, T=16, num_splits=1),  # integers of 1 are constants in a kernel
                 dict(B=2, H=120, T=160, R=64, Dr=32, num_splits=2, scale=0.1),
                 dict(B=2, H=130, T=32, R=64, num_splits=2),
+                dict(B=2, H=300, T=32, R=64, num_splits=2),
             ],
             hidden=lambda r: (
                 [dict(B=1, H=r.randint(1, 20), T=16 * n, num_splits=n) for n in (r.randint(1, 3),)]
@@ -630,6 +637,8 @@ SPLIT = Exercise(
             visible=[
                 dict(B=3, H=2, T=20, lens=(3, 20, 0), num_splits=6, scale=0.4),
                 dict(B=2, H=2, T=3, lens=(3, 1), num_splits=8),
+                dict(B=2, H=2, T=3, lens=(3, 1), num_splits=281),
+                dict(B=281, H=2, T=20, lens=(3, *[0] * 279, 20), num_splits=2, scale=0.4),
                 dict(B=2, H=3, T=50, lens=(41, 3), num_splits=4, **FAR_BELOW_0),
             ],
             hidden=lambda r: [
@@ -818,7 +827,12 @@ COMBINE = Exercise(
         Part(
             "splits with tokens",
             1,
-            visible=[dict(P=4, B=2, H=3, dtype=HALF), dict(P=130, B=2, H=2, R=512), dict(P=1, B=1, H=1)],
+            visible=[
+                dict(P=4, B=2, H=3, dtype=HALF),
+                dict(P=130, B=2, H=2, R=512),
+                dict(P=1, B=1, H=1),
+                dict(P=3, B=7, H=41),
+            ],
             hidden=lambda r: [
                 dict(P=1, B=1, H=r.randint(1, 5), R=64),
                 dict(P=r.randint(33, 64), B=3, H=1, R=512),
@@ -1188,7 +1202,8 @@ FOLDED = Exercise(
                 dict(B=1, S=1, H=3, T=300, R=64, Dr=64, scale=0.1, dtype=BF16),
                 dict(B=2, S=1, H=4, T=150, lens=(121, 7)),
                 dict(B=1, S=1, H=3, T=270, level=250.0),
-                dict(B=133, S=1, H=1, T=4),
+                dict(B=1, S=1, H=3, T=17001),  # more than 128 splits of 128 tokens
+                dict(B=281, S=1, H=1, T=4),
                 dict(B=1, S=1, H=2, T=1024, dtype=BF16, cancel=32.0),
             ],
             hidden=lambda r: [
@@ -1215,6 +1230,7 @@ FOLDED = Exercise(
                 dict(B=2, S=2, H=60, T=32),
                 dict(B=1, S=2, H=60, T=503),  # blocks of rows beside splits, which T does not divide into
                 dict(B=2, S=2, H=70, T=32),
+                dict(B=1, S=2, H=300, T=32),
             ],
             hidden=lambda r: [
                 dict(B=1, S=5, H=r.choice([13, 14]), T=48, Dr=32, lens=(r.randint(20, 47),), scale=0.4),

@@ -361,9 +361,11 @@ print("right" if error < 1e-2 else f"not yet: off by {error:.0%}")
 # | returns `lse` | [B, H], natural logarithm; −inf for length 0 | float32 |
 #
 # All are contiguous. R and Dr are powers of two, 16 or more, so a whole row is one block: `R: tl.constexpr`. H
-# and T are any numbers from 1 on. One launch computes both results. A store converts to the dtype of what it writes
-# to; a cast behind the kernel is right as well, and takes the time of its bytes. `tl.full([M], float("-inf"),
-# tl.float32)` makes a block of one number; `range(0, length, BLOCK_N)` may end at a number that was loaded.
+# and T are any numbers from 1 on. More than 128 sequences of 32,768 tokens have more than $2^{31}$ words of latents.
+# No case here is as large, but your offsets reach as far: `b = tl.program_id(1).to(tl.int64)`. One launch computes both
+# results. A store converts to the dtype of what it writes to; a cast behind the kernel is right as well, and takes
+# the time of its bytes. `tl.full([M], float("-inf"), tl.float32)` makes a block of one number; `range(0, length,
+# BLOCK_N)` may end at a number that was loaded.
 #
 # **What fits.** While `tl.dot` works, its operands lie in shared memory: the query during the whole loop, and a
 # block of tokens. For 16 heads and 64 tokens that is (16 + 64) · 576 · 2 bytes, 90 KiB. With `num_stages=2`

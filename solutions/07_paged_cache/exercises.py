@@ -805,6 +805,8 @@ OFFSETS = Exercise(
                 dict(starts=(80, 15), lengths=(70, 2), S=70, page_size=1, width=6, max_pages=150),
                 dict(starts=(11,), lengths=(5000,), S=5000, page_size=48, width=2, max_pages=105),
                 dict(starts=(0, 3), lengths=(255, 250), S=255, page_size=16, width=2, max_pages=17),
+                dict(starts=(11, 0), lengths=(34001, 9), S=34001, page_size=48, width=2, max_pages=710),
+                dict(starts=[n % 17 for n in range(281)], lengths=[4] * 281, S=5, page_size=4, width=6),
                 # The padding of the last sequence lies behind the table.
                 dict(starts=(3, 7), lengths=(2, 0), S=2, page_size=4, width=6, max_pages=2, rubbish_behind=True),
             ],
@@ -972,6 +974,8 @@ def _updated(
         for b, (start, n) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
             for n_pool, (pages, new, far, more) in enumerate(pools):
                 token = torch.arange(S if padding and more else n)
+                if not len(token):
+                    continue
                 real = token < n
                 where = _in(c_kv_pages, look_up(block_table, b, token, start, size))
                 page, slot = _each_pool((c_kv_pages, k_rope_pages), where, key_row)[n_pool]
@@ -1047,6 +1051,8 @@ UPDATE = Exercise(
                 dict(S=9, page_size=6, starts=(4, 11), lengths=(9, 7), Dr=32, max_pages=4),
                 dict(S=40, page_size=1, starts=(20, 0), lengths=(33, 0), max_pages=80, rubbish_behind=True),
                 dict(S=255, page_size=16, starts=(0, 9), lengths=(255, 240), max_pages=17),
+                dict(S=1101, page_size=16, starts=(0, 9), lengths=(1101, 3), max_pages=69),
+                dict(S=5, page_size=4, starts=[n % 9 for n in range(281)], lengths=[5, *[0] * 279, 4]),
             ],
             hidden=lambda r: [
                 dict(
@@ -1175,6 +1181,8 @@ def _gathered(
         size, taken = c_kv_pages.shape[1], _as_taken(apart, block_table)
         for b, n in enumerate(lengths.tolist()):
             token = torch.arange(min(count(n, size), T))
+            if not len(token):
+                continue
             page, slot = _in(c_kv_pages, look_up(block_table, b, token, 0, size))
             page = page.where(token < n, 0) if page_0 else page
             pools = c_kv_pages, k_rope_pages
@@ -1227,6 +1235,8 @@ GATHER = Exercise(
                 dict(lengths=(3, 8, 0), T=18, page_size=4, max_pages=3, rubbish_behind=True),
                 dict(lengths=(70, 50), T=75, page_size=50, Dr=32, max_pages=2, rubbish_behind=True),
                 dict(lengths=(255, 130), T=255, page_size=16, max_pages=16),
+                dict(lengths=(1101, 130), T=1101, page_size=16, max_pages=69),
+                dict(lengths=[9, *[0] * 279, 4], T=11, page_size=6),
             ],
             hidden=lambda r: [
                 dict(
@@ -1467,6 +1477,8 @@ DECODE = Exercise(
                 dict(H=120, lens=(16, 32), page_size=16, max_pages=2),
                 dict(H=3, lens=(128,), page_size=128, Dr=32, max_pages=2, scale=0.1),
                 dict(H=3, lens=(256, 128), page_size=128, Dr=32, max_pages=2, scale=0.1),
+                dict(H=3, lens=(700, 300), page_size=512, max_pages=2),
+                dict(H=300, lens=(16, 32), page_size=16, max_pages=2),
             ],
             hidden=lambda r: [
                 dict(
@@ -1486,6 +1498,7 @@ DECODE = Exercise(
             1,
             visible=[
                 dict(H=3, lens=(40, 17, 0, 1), page_size=16),
+                dict(H=3, lens=(40, *[0] * 279, 17), page_size=16),
                 dict(H=2, lens=(33, 0, 64), page_size=32, Dr=32, max_pages=2, rubbish_behind=True, scale=0.4),
                 dict(H=2, lens=(37,), page_size=16, **FAR_BELOW_0),
             ],

@@ -856,6 +856,8 @@ SHARED = Exercise(
                 dict(B=5, H=3, L=37, scale=0.4),
                 dict(B=140, H=1, L=301, sharp=40.0),
                 dict(B=9, H=2, L=70, level=-250.0),
+                dict(B=5, H=281, L=5),
+                dict(B=8501, H=1, L=5),
             ],
             hidden=lambda r: [
                 dict(B=r.randint(129, 150), H=1, L=r.randint(3, 30)),

@@ -607,6 +607,7 @@ ABSORB = Exercise(
             1,
             visible=[
                 dict(B=5, H=2, Dn=64, R=40, group=32),
+                dict(B=5, H=281, Dn=64, R=40, group=32),
                 dict(B=37, H=1, Dn=32, R=72, group=32),
                 dict(B=140, H=1, Dn=32, R=270, group=32),
             ],

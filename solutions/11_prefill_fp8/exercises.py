@@ -458,6 +458,7 @@ RAGGED = Exercise(
                 dict(lengths=[(20, 20), (7, 7)], H=2),
                 dict(lengths=[(70, 70), (1, 1), (40, 40)], H=1, Dr=64, scale=0.1),
                 dict(lengths=[(9, 9), (4, 4)], H=2, dtype=BF16),
+                dict(lengths=[(3, 3), (2, 2)], H=135),
             ],
             hidden=lambda r: [
                 dict(lengths=[(S := r.randint(129, 160), S), (1, 1), (64, 64)], H=1, Dr=64, Dv=32, scale=0.15),
@@ -499,6 +500,8 @@ RAGGED = Exercise(
             visible=[
                 dict(lengths=[(0, 6), (9, 9), (4, 0)], H=1),
                 dict(lengths=[(20, 12), (6, 6)], H=2, Dr=32, scale=0.4),
+                dict(lengths=[(6, 6), (300, 20), (5, 5)], H=2),
+                dict(lengths=[(5, 5), *[(0, 0)] * 279, (4, 4)], H=2),
             ],
             hidden=lambda r: [
                 dict(lengths=[(r.randint(40, 90), r.randint(1, 20)), (0, 0), (3, 5)], H=1, dtype=BF16),
@@ -1029,8 +1032,8 @@ PACK = Exercise(
                 dict(N=3, H=5, Dn=32, Dr=16, Dv=64, R=48),
                 dict(N=37, H=1),
                 dict(N=1, H=1),
-                dict(N=140, H=3),
-                dict(N=2, H=33, Dn=128, Dr=64, Dv=128, R=512),
+                dict(N=301, H=3),
+                dict(N=2, H=301, Dn=128, Dr=64, Dv=128, R=512),
             ],
             hidden=lambda r: [
                 dict(N=r.randint(1, 5), H=r.randint(17, 40), Dn=16, Dr=32, Dv=32, R=r.randint(8, 70)),

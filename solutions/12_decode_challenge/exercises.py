@@ -605,7 +605,8 @@ DECODE = Exercise(
         Part(
             "one block of tokens",
             1,
-            visible=[dict(B=2, H=5, length=16, scale=0.4), dict(B=1, H=1, length=1)],
+            visible=[dict(B=2, H=5, length=16, scale=0.4), dict(B=1, H=1, length=1),
+                     dict(B=2, H=300, length=16), dict(B=281, H=5, length=16)],
             hidden=lambda r: [
                 dict(B=1, H=r.choice([16, 20]), length=r.randint(1, 16), R=r.choice([16, 64]), Dr=r.choice([32, 64])),
                 dict(B=2, H=1, length=1, room=0),
