@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, randn
+from autograder.judging.exercise import Arguments, Counted, Exercise, Mistake, Part, randn
 from mla_ref.norm import rms_norm
 from mla_ref.rope import apply_rope, rope_cos_sin
 
@@ -126,8 +126,13 @@ def _page_step(
     Dv: int = 10,
     R: int = 24,
     sharp: float = 1.0,
+    level: float = 0.0,
+    depth: float = 0.0,
 ) -> Arguments:
-    """Return a chunk of tokens for sequences that hold some already. Pages that nobody holds have old tokens."""
+    """Return a chunk of tokens for sequences that hold some already. Pages that nobody holds have old tokens.
+
+    All scores are near `level`, or lower by about `depth` for each place behind: the newest token's is the highest then.
+    """
     B, S = len(held), max(*lengths, 1)
     per = -(-(max(held) + S) // page) + 1
     num = B * per + 3
@@ -136,7 +141,15 @@ def _page_step(
     given |= {"c_kv": randn(g, B, S, R), "k_rope": randn(g, B, S, Dr)}
     given |= {"w_uk": randn(g, H, Dn, R, scale=R**-0.5), "w_uv": randn(g, H, Dv, R, scale=R**-0.5)}
     lens = {"seq_lens": torch.tensor(held), "lengths": torch.tensor(lengths)}
-    return given | {"pages": randn(g, num, page, R + Dr, scale=1.5), "table": table} | lens
+    pages = randn(g, num, page, R + Dr, scale=1.5)
+    if level or depth:
+        places = torch.arange(per * page, 0, -1)
+        first = torch.ones(per * page) if level else -depth * places
+        given["q_rope"][..., 0] = (level or 1.0) * (Dn + Dr) ** 0.5
+        for b, start in enumerate(held):
+            pages[table[b].long(), :, R] = first.view(per, page)
+            given["k_rope"][b, :, 0] = first[start : start + S]
+    return given | {"pages": pages, "table": table} | lens
 
 
 def _paged(
@@ -199,13 +212,25 @@ PAGES = Exercise(
         Part(
             "one token each",
             1,
-            visible=[dict(held=(5, 5), lengths=(1, 1)), dict(held=(0, 9, 4), lengths=(1, 1, 1))],
-            hidden=lambda r: [_one_each(r), dict(held=(7, 8, 3), lengths=(1, 1, 1), sharp=6.0)],
+            visible=[
+                dict(held=(5, 5), lengths=(1, 1)),
+                dict(held=(0, 9, 4), lengths=(1, 1, 1)),
+                dict(held=(6, 6), lengths=(1, 1), level=100.0),
+            ],
+            hidden=lambda r: [
+                _one_each(r),
+                dict(held=(7, 8, 3), lengths=(1, 1, 1), sharp=6.0),
+                dict(held=(5, r.randint(6, 20)), lengths=(1, 1), level=r.choice([-120.0, 110.0])),
+            ],
         ),
         Part(
             "a chunk of tokens",
             2,
-            visible=[dict(held=(0, 0), lengths=(6, 6)), dict(held=(3, 8), lengths=(5, 5), sharp=4.0)],
+            visible=[
+                dict(held=(0, 0), lengths=(6, 6)),
+                dict(held=(3, 8), lengths=(5, 5), sharp=4.0),
+                dict(held=(2, 3), lengths=(3, 3), depth=1e10),
+            ],
             hidden=lambda r: [
                 _drawn_pages(r, held=(r.randint(1, 12), 0), lengths=(n := r.randint(2, 9), n)),
                 dict(held=(4, 16), lengths=(4, 4), page=4),
@@ -364,10 +389,15 @@ CHOOSE = Exercise(
         Part(
             "drawn",
             1,
-            visible=[dict(lengths=(1,) * 6, temperature=1.0), dict(lengths=(2, 3, 1, 3), temperature=0.7, V=13)],
+            visible=[
+                dict(lengths=(1,) * 6, temperature=1.0),
+                dict(lengths=(2, 3, 1, 3), temperature=0.7, V=13),
+                dict(lengths=(2, 1) * 3, temperature=1.0, at=120.0),
+            ],
             hidden=lambda r: [
                 dict(lengths=[r.randint(1, 4) for _ in range(9)], temperature=r.uniform(0.4, 1.8)),
                 dict(lengths=(1,) * 16, temperature=1.5, V=3),  # the least likely is drawn, too
+                dict(lengths=(1,) * 8, temperature=r.uniform(0.6, 1.2), at=r.choice([-200.0, 150.0])),
             ],
         ),
         Part(
@@ -564,6 +594,15 @@ def _written(edit: Callable[[list[list[int]], int], Any] | None = None, **how: A
     return oracle
 
 
+def _run_anew(calls: list[list[int]], _: Tensor, model: dict[str, Any], **__: Any) -> str | None:
+    """Return what is wrong with the tokens that went through the model, also where its limits were left out."""
+    if (longest := max(map(max, filter(None, calls)), default=0)) > model["most"]:
+        return f"{longest} tokens of a text in one run, and there is memory for {model['most']}"
+    if (tokens := sum(map(sum, calls))) > model["left"]:
+        return f"the runs take {tokens} tokens, more than the texts have: each goes through the model once"
+    return None
+
+
 TEXTS = Exercise(
     name="generate_texts",
     title="a batch of prompts, in chunks, then token by token",
@@ -599,6 +638,7 @@ TEXTS = Exercise(
     like=(torch.int64,),
     needs=("attend_pages", "choose_tokens"),
     may_change=("model",),
+    counted=Counted("model", "run", "lengths", _run_anew),
     mistakes=(
         Mistake(
             "positions restart",
@@ -706,6 +746,12 @@ def _run(hits: list[bool]) -> int:
     return hits.index(False) if False in hits else len(hits)
 
 
+def _miscounted(calls: list[list[int]], result: tuple[Tensor, int], prompts: list, **_: Any) -> str | None:
+    """Return what is wrong with calls that were not told: as many as there are texts for each that was."""
+    said = int(result[1])
+    return f"calls is {said}, and run was called {len(calls)} times" if len(calls) > said * len(prompts) else None
+
+
 _draft_slip = slips(_verified)
 
 VERIFY = Exercise(
@@ -742,7 +788,7 @@ VERIFY = Exercise(
     returns=("tokens", "calls"),
     like=(torch.int64,),
     needs=("attend_pages", "choose_tokens"),
-    counted=("run", "calls", "prompts"),
+    counted=Counted("model", "run", "lengths", _miscounted),
     mistakes=(
         _draft_slip(
             "cache not cut back",
