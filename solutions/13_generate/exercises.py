@@ -27,10 +27,11 @@ def _tokens(acceptance: float, k: int) -> float:
 
 
 def _drafting(
-    acceptance: float, k: int, step_us: float, draft_us: float, check: float, tokens: Callable = _tokens
+    acceptance: float, k: int, step_us: float, draft_us: float, check: float, tokens: Callable = _tokens, more: int = 0
 ) -> dict[str, float]:
-    speedup = lambda n: tokens(acceptance, n) * step_us / (check * step_us + n * draft_us)
-    best = max(range(1, MOST + 1), key=speedup)
+    """Return what drafts are worth. `best_k` is that of `more` drafts in a step than are checked."""
+    speedup = lambda n, more=0: tokens(acceptance, n) * step_us / (check * step_us + (n + more) * draft_us)
+    best = max(range(1, MOST + 1), key=lambda n: speedup(n, more))
     return {"tokens": tokens(acceptance, k), "speedup": speedup(k), "best_k": best}
 
 
@@ -41,12 +42,17 @@ def _rate(acceptance: float, k: int, step_us: float = 9000.0, draft_us: float = 
     return dict(acceptance=acceptance, k=k, step_us=step_us, draft_us=draft_us, check=check)
 
 
-def _clear(r: Random, draw: Callable[[Random], dict[str, float]]) -> dict[str, float]:
-    """Draw until the best k is better than its neighbours by more than rounding."""
+def _clear(r: Random, dear: bool = False) -> dict[str, float]:
+    """Draw until the best k is better than its neighbours by more than rounding.
+
+    Drafts that are `dear` have another best k if a step takes one more or fewer of them.
+    """
     while True:
-        case = draw(r)
+        step_us, draft_us = (r.uniform(20, 100), r.uniform(5, 20)) if dear else (r.uniform(20, 9000), r.uniform(1, 20))
+        case = _rate(r.uniform(0.3, 0.95), r.randint(1, 6), step_us, draft_us, r.uniform(1, 1.5))
         rates = sorted(_drafting(**case | {"k": n})["speedup"] for n in range(1, MOST + 1))
-        if rates[-1] > rates[-2] * 1.001:
+        best = {_drafting(**case, more=more)["best_k"] for more in (-1, 0, 1)}
+        if rates[-1] > rates[-2] * 1.001 and (len(best) == 3 or not dear):
             return case
 
 
@@ -57,20 +63,8 @@ DRAFTING = Exercise(
         Part(
             "some drafts are taken",
             2,
-            visible=[_rate(0.6, 1), _rate(0.8, 3), _rate(0.85, 2, 50.0, 10.0, 1.3)],
-            hidden=lambda r: [
-                _clear(
-                    r,
-                    lambda r: _rate(
-                        r.uniform(0.3, 0.95),
-                        r.randint(1, 6),
-                        r.uniform(20, 9000),
-                        r.uniform(1, 20),
-                        r.uniform(1, 1.5),
-                    ),
-                )
-                for _ in range(3)
-            ],
+            visible=[_rate(0.6, 1), _rate(0.8, 3), _rate(0.85, 2, 50.0, 15.0, 1.1)],
+            hidden=lambda r: [_clear(r), _clear(r), _clear(r, dear=True)],
         ),
         Part(
             "all or none are taken",
@@ -103,6 +97,15 @@ DRAFTING = Exercise(
             "check for nothing",
             "speedup takes a step over k + 1 tokens to be as fast as over one: it takes check times as long",
             lambda check, **a: _drafting(**a, check=1.0),
+        ),
+        *(
+            _rate_slip(
+                "drafts of the best k",
+                f"best_k counts the time of one draft too {many} for each k: with k drafts a step takes check · step_us "
+                "+ k · draft_us",
+                more=more,
+            )
+            for more, many in ((1, "many"), (-1, "few"))
         ),
         Mistake(
             "upside down",
