@@ -258,7 +258,7 @@ def _prefix_step(
     """Return a step: a cache of B contexts whose first L tokens are the same, and these expanded.
 
     `lens` are whole contexts. What the cache holds behind them is larger than tokens are. All scores are near `level`,
-    or lower by about `depth` for each token that stands behind: that of the newest is the highest then.
+    or fall by about `depth` with each place that a token stands further back.
     """
     T = T or max(lens)
     q_nope, q_rope = (randn(g, B, H, width, scale=2 * sharp) for width in (Dn, Dr))
@@ -329,6 +329,13 @@ def _algorithm_1(
 
 
 _step_slip = slips(_algorithm_1)
+
+
+def _out_of_range(**given: Any) -> tuple[Tensor, None]:
+    """What comes of float32 if no maximum is subtracted before exp: a part is lost, and its lse is not finite."""
+    out, lse = _by_naive(**given)
+    lost = (lse > 88.7) | (lse < -103)
+    return out.masked_fill(lost[..., None], 0.0), None
 
 
 def _mean(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
@@ -485,6 +492,11 @@ PREFIX = Exercise(
             "lse base 2",
             "the parts hand base-2 log-sum-exps to a merge that takes natural ones, as TyphoonMLA's public code does",
             base=LN2,
+        ),
+        Mistake(
+            "maximum not subtracted",
+            "exp leaves float32 for scores beyond 88, and below −104: use logsumexp, or subtract the maximum first",
+            _out_of_range,
         ),
         _step_slip("plain mean", "out is the mean of both parts: merge them by their lse", merge=_mean),
         _step_slip("prefix left out", "the result is that of the own tokens alone: merge the prefix in", parts=(1,)),

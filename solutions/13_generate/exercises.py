@@ -63,7 +63,7 @@ DRAFTING = Exercise(
         Part(
             "some drafts are taken",
             2,
-            visible=[_rate(0.6, 1), _rate(0.8, 3), _rate(0.85, 2, 50.0, 15.0, 1.1)],
+            visible=[_rate(0.6, 1), _rate(0.8, 3), _rate(0.85, 2, 50.0, 15.0, 1.2)],
             hidden=lambda r: [_clear(r), _clear(r), _clear(r, dear=True)],
         ),
         Part(
@@ -101,8 +101,7 @@ DRAFTING = Exercise(
         *(
             _rate_slip(
                 "drafts of the best k",
-                f"best_k counts the time of one draft too {many} for each k: with k drafts a step takes check · step_us "
-                "+ k · draft_us",
+                f"best_k counts the time of one draft too {many} for each k: k drafts take k · draft_us",
                 more=more,
             )
             for more, many in ((1, "many"), (-1, "few"))
@@ -134,7 +133,7 @@ def _page_step(
 ) -> Arguments:
     """Return a chunk of tokens for sequences that hold some already. Pages that nobody holds have old tokens.
 
-    All scores are near `level`, or lower by about `depth` for each place behind: the newest token's is the highest then.
+    All scores are near `level`, or fall by about `depth` with each place that a token stands further back.
     """
     B, S = len(held), max(*lengths, 1)
     per = -(-(max(held) + S) // page) + 1
@@ -346,6 +345,14 @@ def _chosen(
     return torch.tensor(found)
 
 
+def _out_of_range(logits, lengths, temperature=0.0, top_p=1.0, u=None):
+    """The first of shares that are all NaN, as sorting leaves them, if exp leaves float32."""
+    right = _chosen(logits, lengths, temperature, top_p, u)
+    powers = (logits[torch.arange(len(logits)), lengths - 1] / (temperature or 1.0)).float().exp()
+    shares, order = (powers / powers.sum(-1, keepdim=True)).sort(-1, descending=True)
+    return torch.where(shares.isnan().all(-1) & (temperature > 0), order[:, 0], right)
+
+
 _choice_slip = slips(_chosen)
 NEAR = 1e-3
 
@@ -444,6 +451,11 @@ CHOOSE = Exercise(
                 beyond=beyond,
             )
             for beyond in ("kept", "all", "first")
+        ),
+        Mistake(
+            "maximum not subtracted",
+            "exp leaves float32 for numbers beyond 88, and below −104: use softmax, or subtract the maximum first",
+            _out_of_range,
         ),
         _choice_slip(
             "top-p before the temperature",
