@@ -625,7 +625,11 @@ TEXTS = Exercise(
         Part(
             "prompts of one length, at once",
             2,
-            visible=[dict(lengths=(5,), new=6, chunk=8), dict(lengths=(6, 6), new=6, chunk=6)],
+            visible=[
+                dict(lengths=(5,), new=6, chunk=8),
+                dict(lengths=(6, 6), new=6, chunk=6),
+                dict(lengths=(4,), new=44, chunk=8),  # more than a cache has to spare
+            ],
             hidden=lambda r: [dict(lengths=(r.randint(2, 9),) * 3, new=7, chunk=12)],
         ),
         Part(
@@ -791,7 +795,11 @@ VERIFY = Exercise(
         Part(
             "all right, or none",
             1,
-            visible=[dict(lengths=(5,), new=8, k=3, right=1.0), dict(lengths=(4, 6), new=5, k=2, right=0.0)],
+            visible=[
+                dict(lengths=(5,), new=8, k=3, right=1.0),
+                dict(lengths=(4, 6), new=5, k=2, right=0.0),
+                dict(lengths=(5,), new=45, k=4, right=1.0),  # more than a cache has to spare
+            ],
             hidden=lambda r: [
                 dict(lengths=(3, 5), new=r.randint(6, 9), k=4, right=1.0),
                 dict(lengths=(2,), new=1, k=2, right=0.5),

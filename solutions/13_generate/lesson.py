@@ -185,13 +185,12 @@ def rotate(x, positions):
 
 
 def make_cache(model, B, capacity, page_size=4):
-    """An empty cache for B texts of capacity tokens, its pages in no order, some to spare; what it holds is old."""
+    """An empty cache for B texts of capacity tokens and some to spare, its pages in no order; what it holds is old."""
     w = model["layers"][0]
-    per_text = -(-capacity // page_size) + 16
+    per_text = -(-capacity // page_size) + 8
     order = torch.arange(B * per_text).flip(0).view(per_text, B).T
     shape = B * per_text, page_size, w["w_dkv"].shape[0]
     return {
-        "capacity": capacity,
         "pages": [torch.full(shape, 3.0) for _ in model["layers"]],
         "table": order.to(torch.int32).contiguous(),
         "seq_lens": torch.zeros(B, dtype=torch.int64),  # tokens that each text holds
@@ -212,8 +211,9 @@ def run(model, tokens, positions, lengths, cache):
         model["left"] -= int(lengths.sum())
         if model["left"] < 0:
             raise ValueError("the runs have taken more tokens than the texts have: each goes through the model once")
-    if (n := int(((cache["seq_lens"] + lengths) * (lengths > 0)).max())) > cache["capacity"]:
-        raise ValueError(f"{n} tokens of a text, and the cache was made for {cache['capacity']}: make it larger")
+    room = cache["table"].shape[1] * cache["pages"][0].shape[1]
+    if (n := int(((cache["seq_lens"] + lengths) * (lengths > 0)).max())) > room:
+        raise ValueError(f"{n} tokens of a text, and the cache has room for {room}: make it larger, or cut it back")
     x = model["embed"][tokens]
     for w, pages in zip(model["layers"], cache["pages"], strict=True):
         Dn, R = w["w_uk"].shape[1:]
