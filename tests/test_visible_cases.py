@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from autograder.course.course import Course
+from autograder.course.lesson import without_marks
+from autograder.isolation.worker import running
 from autograder.judging.cases import draw_cases
+from autograder.judging.compare import assess
 from autograder.judging.exercise import upcast
 from autograder.judging.program import Cell, build_program
 from autograder.kernels.record import record
@@ -279,3 +282,54 @@ def test_a_number_that_passes_31_bits_in_a_hidden_case_does_so_in_a_visible_one(
         numbers = [pair for case in cases for pair in whole_numbers(exercise.oracle(**upcast(case.arguments)))]
         large[hidden] = {name for name, number in numbers if abs(number) >= 2**31}
     assert large[True] <= large[False]
+
+
+SOFTMAX = (
+    (r"torch\.softmax\(scores, dim=-1\)", "scores.exp() / scores.exp().sum(-1, keepdim=True)"),
+    (r"torch\.logsumexp\(scores, dim=-1\)", "scores.exp().sum(-1).log()"),
+    (r"(\w+)\.logsumexp\((-1|0)\)", r"\1.exp().sum(\2).log()"),
+    (r"scores\.softmax\(-1\)", "(scores.exp() / scores.exp().sum(-1, keepdim=True))"),
+    (
+        r"weights = (scores\.masked_fill\(.*\))\.softmax\(-1\)",
+        r"weights = \1.exp()\n    weights = weights / weights.sum(-1, keepdim=True)",
+    ),
+    (r"(\(rows / temperature\))\.softmax\(-1\)", r"(\1.exp() / \1.exp().sum(-1, keepdim=True))"),
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "attention",
+        "grouped_attention",
+        "naive_mla_attention",
+        "latent_attention",
+        "prefix_decode",
+        "tree_decode",
+        "chunked_prefill",
+        "naive_step",
+        "absorbed_step",
+        "attend_pages",
+        "choose_tokens",
+    ],
+)
+def test_exp_without_the_maximum_is_red_in_a_visible_case(name):
+    pytest.importorskip("triton")  # which some lessons' set-up imports
+    lesson_name, exercise = COURSE.locate(name)
+    lesson = COURSE.lesson(lesson_name)
+    plain = without_marks(lesson.solutions[name])
+    for wanted, written in SOFTMAX:
+        plain = re.sub(wanted, written, plain)
+    assert plain != without_marks(lesson.solutions[name])
+    namespace = {"__name__": "notebook"}
+    for cell in lesson.setup:
+        running.run_cell(cell.name, cell.source, namespace)
+    for needed in exercise.needs:
+        running.run_cell(needed, without_marks(lesson.solutions[needed]), namespace)
+    running.run_cell(name, plain, namespace)
+
+    def wrong(case):
+        result = running.call(namespace[name], running.copied(case.arguments))
+        return assess(exercise, case.arguments, result)
+
+    assert any(wrong(case) for case in draw_cases(exercise, "seed", hidden=False))

@@ -187,7 +187,7 @@ def rotate(x, positions):
 def make_cache(model, B, capacity, page_size=4):
     """An empty cache for B texts of capacity tokens and some to spare, its pages in no order; what it holds is old."""
     w = model["layers"][0]
-    per_text = -(-capacity // page_size) + 16
+    per_text = -(-capacity // page_size) + 8
     order = torch.arange(B * per_text).flip(0).view(per_text, B).T
     shape = B * per_text, page_size, w["w_dkv"].shape[0]
     return {
@@ -202,8 +202,8 @@ def run(model, tokens, positions, lengths, cache):
 
     tokens, positions: [B, S], int64; lengths: [B], how many of the S are real, from the first on; 0 for a text that
     gets none. Returns logits [B, S, V], without meaning behind padding. cache["seq_lens"] is a new tensor afterwards.
-    Raises ValueError if a length is more than model["most"], where there is one, or all lengths are more than
-    model["left"], which counts them.
+    Raises ValueError if a length is more than model["most"], where there is one, if all lengths are more than
+    model["left"], which counts them, or if a text that gets some has more then than the cache has room for.
     """
     if (n := int(lengths.max())) > model.get("most", n):
         raise ValueError(f"{n} tokens of a text in one run, and there is memory for {model['most']}")
@@ -211,6 +211,9 @@ def run(model, tokens, positions, lengths, cache):
         model["left"] -= int(lengths.sum())
         if model["left"] < 0:
             raise ValueError("the runs have taken more tokens than the texts have: each goes through the model once")
+    room = cache["table"].shape[1] * cache["pages"][0].shape[1]
+    if (n := int(((cache["seq_lens"] + lengths) * (lengths > 0)).max())) > room:
+        raise ValueError(f"{n} tokens of a text, and the cache has room for {room}: make it larger, or cut it back")
     x = model["embed"][tokens]
     for w, pages in zip(model["layers"], cache["pages"], strict=True):
         Dn, R = w["w_uk"].shape[1:]

@@ -174,7 +174,7 @@ def verify_drafts(model, prompts, new, guesses):
         patches=(
             replace("predict_drafting", TIME, "(check * step_us)"),
             replace("attend_pages", HIDDEN, "(torch.arange(held.shape[1]) >= (seq_lens + lengths)[:, None, None])"),
-            replace("choose_tokens", KEPT, "(shares.cumsum(-1) > top_p) & (torch.arange(shares.shape[1]) > 0)"),
+            replace("choose_tokens", KEPT, "(shares.cumsum(-1) > top_p + 1e-5) & (torch.arange(shares.shape[1]) > 0)"),
             replace("generate_texts", DECODED, DECODED + " + 1"),
             replace("verify_drafts", ".long().cumprod(1).sum(1)", ".long().sum(1)"),
         ),
