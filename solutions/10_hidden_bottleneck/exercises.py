@@ -721,6 +721,11 @@ BEYOND_L2 = dict(
     weight_bytes=96 * 2**20,
     bandwidth=3.35e12,
 )
+THREE = LIKE_H200 | dict(
+    products=[*LIKE_H200["products"], dict(wall=31.0, events=19.0, graph=7.0, flushed=9.5)],
+    weight_bytes=3 * 2**24,
+    bandwidth=3.35e12,
+)
 
 CLOCK = Exercise(
     name="which_clock",
@@ -732,7 +737,7 @@ CLOCK = Exercise(
         Part(
             "other tables",
             1,
-            visible=[BEYOND_L2],
+            visible=[BEYOND_L2, THREE],
             hidden=lambda r: [_tables(r, 1, fits=False), _tables(r, 3), _tables(r, r.randint(4, 9))],
         ),
     ),

@@ -364,7 +364,11 @@ CHOOSE = Exercise(
         Part(
             "drawn",
             1,
-            visible=[dict(lengths=(1,) * 6, temperature=1.0), dict(lengths=(2, 3, 1, 3), temperature=0.7, V=13)],
+            visible=[
+                dict(lengths=(1,) * 6, temperature=1.0),
+                dict(lengths=(2, 3, 1, 3), temperature=0.7, V=13),
+                dict(lengths=(1,) * 16, temperature=1.5, V=3),
+            ],
             hidden=lambda r: [
                 dict(lengths=[r.randint(1, 4) for _ in range(9)], temperature=r.uniform(0.4, 1.8)),
                 dict(lengths=(1,) * 16, temperature=1.5, V=3),  # the least likely is drawn, too
@@ -586,7 +590,7 @@ TEXTS = Exercise(
         Part(
             "texts that stop",
             1,
-            visible=[dict(lengths=(5, 7), new=8, chunk=8, stops=2), dict(lengths=(4, 6, 5), new=6, chunk=3, stops=0)],
+            visible=[dict(lengths=(5, 7), new=8, chunk=8, stops=2), dict(lengths=(5, 2, 7), new=6, chunk=3, stops=0)],
             hidden=lambda r: [
                 dict(lengths=(6, 3, 8), new=8, chunk=5, stops=r.randint(1, 4)),
                 dict(lengths=(5,), new=9, chunk=8, stops=r.randint(1, 4)),  # nobody goes on
@@ -715,7 +719,7 @@ VERIFY = Exercise(
         Part(
             "several drafts",
             2,
-            visible=[dict(lengths=(3, 7), new=10, k=3, right=0.6), dict(lengths=(6,), new=9, k=2, right=0.7)],
+            visible=[dict(lengths=(7, 3), new=10, k=3, right=0.6), dict(lengths=(6,), new=9, k=2, right=0.7)],
             hidden=lambda r: [
                 dict(lengths=(r.randint(1, 9), r.randint(1, 9)), new=11, k=r.randint(2, 4), right=0.6),
                 dict(lengths=(7, 2, 4), new=9, k=3, right=0.7),
