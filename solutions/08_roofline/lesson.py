@@ -448,7 +448,7 @@ check("choose_forms")
 # ### Figure 7 of the paper
 #
 # The time of the shared part, of the own part, and of both, on the NPU. The paper gives no lengths for this figure;
-# those of its figure 8 are 4096 shared and 128 own tokens.
+# those of its figure 8 are 4096 shared tokens and, as we read its "query length", 128 own ones.
 
 # %%
 npu = dict(itemsize=2, **half_precision(ascend))

@@ -793,7 +793,7 @@ check_speed("pack_fp8")
 #
 # {{prefill_table}}
 #
-# Long prompts are arithmetic. Ours reaches {{long_share}} % of the fastest there. With GSM8K's lengths all are far
+# The first four rows are arithmetic. Ours reaches {{long_share}} % of the fastest there. With GSM8K's lengths all are far
 # below it, for another reason. Ask your prediction for the bytes too:
 
 # %%
@@ -842,11 +842,11 @@ else:
 #
 # {{decode_table}}
 #
-# The cache takes {{cache_share}} % of the bytes: {{capacity}} times as many tokens fit. That much is certain. The
-# time is another matter: in the first row it went to {{decode_time}} % of bfloat16's with a scale a token, and to
-# {{decode_time_128}} % with one for 128. A conversion for every number that is read has to fit in beside the reading,
-# and how well it does is the kernel's affair. The error hardly depends on the choice, as in your table where nothing
-# is large{{!same_error}}.
+# The cache takes {{cache_share}} % of the bytes with a scale a token, {{cache_share_128}} % with one for 128:
+# {{capacity}} and {{capacity_128}} times as many tokens fit. That much is certain. The time is another matter: in the
+# first row it went to {{decode_time}} % of bfloat16's with a scale a token, and to {{decode_time_128}} % with one for
+# 128. A conversion for every number that is read has to fit in beside the reading, and how well it does is the kernel's
+# affair. The error hardly depends on the choice, as in your table where nothing is large{{!same_error}}.
 #
 # ## In the field
 #
