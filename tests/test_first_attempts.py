@@ -173,7 +173,7 @@ ATTEMPTS = {
     "a mask of 0 times −inf": (
         "latent_attention",
         [(".masked_fill(future[:, None, :], -math.inf)", " + future[:, None, :] * -math.inf")],
-        "has NaN in 24 of 24 entries: NaN comes here from 0/0, 0 · inf or inf - inf",
+        "has NaN in 24 of 24 entries: NaN comes here from 0/0, inf/inf, 0 · inf or inf - inf",
     ),
     "float64 computed in float32": (
         "rms_normalize",
@@ -529,6 +529,21 @@ ATTEMPTS = {
         "generate_texts",
         [("    B, longest =", "    chunk = max(map(len, prompts))\n    B, longest =")],
         "9 tokens of a text in one run, and there is memory for 4",
+    ),
+    "the rate of one device doubled": (
+        "predict_crossovers",
+        [("rate=376e12", "rate=2 * 376e12")],
+        r"prediction\['ascend'\] is [\d.]+, which is not the right number",
+    ),
+    "all rates doubled": (
+        "predict_crossovers",
+        [("376e12", "752e12"), ("1979e12 / 2", "1979e12"), ("744e12", "1488e12")],
+        "all three are twice as large",
+    ),
+    "slots by a page of 16": (
+        "paged_gather",
+        [("token % page_size", "token % 16")],
+        "the slot is not position % page_size",
     ),
     "chunks of the first context": (
         "chunked_prefill",

@@ -687,7 +687,7 @@ RUNS_ON = (
 ONE_TOO_FAR = (
     "tokens lie one position too far: a sequence of n tokens has its next at position n, in slot n % page_size"
 )
-NO_MODULO = "the slot is the whole position: within its page a token is at position % page_size"
+NO_MODULO = "the slot is not position % page_size: that is where a token is within its page"
 SLOT_OF_NEW = "the slot is s % page_size: it is that of the position, (starts[b] + s) % page_size"
 STRIDE = (
     "pages are taken to lie side by side, or as those of the other pool: page p begins p · stride(0) words behind the "

@@ -1207,8 +1207,9 @@ TREE = Exercise(
         *(
             Mistake(
                 "order of the numbers",
-                "a node passes its users on before it has all of them: a parent may have the smaller number or the "
-                "larger one, so walk from each request's last node up",
+                "a node passes its users on before it has all of them, or the way up ends early: a parent may have the "
+                "smaller number or the larger one, and parents of its own, so walk from each request's last node up to "
+                "a root",
                 _tree(path=_pushed(up)),
             )
             for up in (False, True)

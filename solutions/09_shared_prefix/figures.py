@@ -165,7 +165,7 @@ def figures(record):
         "alone_rate": f"{parts['prefix']['tflops']:.0f}",
         "alone_us": f"{parts['prefix']['cold_us']:,.0f}",
         "own_us": f"{parts['own']['cold_us']:,.0f}",
-        "own_tokens": "{:.0f} to {:.0f}".format(min(owns), max(owns)),
+        "own_tokens": f"{min(owns):.0f} to {max(owns):.0f}",
         "whole_pages": f"{best['naive_tokens']:,}",
         "left_tokens": f"{best['prefix_tokens'] - best['naive_tokens']}",
         "own_share": f"{100 * found.record['apart']['share_of_own']:.1f}",

@@ -92,7 +92,7 @@ guess = 50  # users: put your own number here
 #
 # In float32 the weights are better taken from the larger one, $m = \max(z_a, z_b)$: $w_a = e^{z_a - m}$,
 # $w_b = e^{z_b - m}$ and $o = (w_a o_a + w_b o_b) / (w_a + w_b)$. A z of 300 is rounded by up to 1.5e-5, and
-# $e^{z_a - z}$ is off by as much; the differences to m are not rounded. `mla_ref.combine` does it so too.
+# $e^{z_a - z}$ is off by as much; the differences to m are rounded far less. `mla_ref.combine` does it so too.
 #
 # | | shape | dtype |
 # |---|---|---|
@@ -641,10 +641,10 @@ else:
 
 # %% [markdown]
 # Whole decode steps on an H200: the paper's three prompts, own contexts drawn as continuous batching over MMLU leaves
-# them, {{own_tokens}} tokens on average (`mla_ref.serving`). The mixed step is `mla_ref`'s: over the prefix the kernel of lesson 11's
-# prefill or, for few users, one like the exercise's; pages for the rest. Against it stand our absorb and FlashMLA,
-# DeepSeek's kernel in CUDA. For another model or prompt, edit the last line: `ONE_LEVEL` has Kimi K2 and DeepSeek-V3,
-# each with prompts A, B and C.
+# them, {{own_tokens}} tokens on average (`mla_ref.serving`). The mixed step is `mla_ref`'s: over the prefix the kernel
+# of lesson 11's prefill or, for few users, one like the exercise's; pages for the rest. Against it stand our absorb and
+# FlashMLA, DeepSeek's kernel in CUDA. For another model or prompt, edit the last line: `ONE_LEVEL` has Kimi K2 and
+# DeepSeek-V3, each with prompts A, B and C.
 
 # %%
 # B, mixed, absorb and FlashMLA in microseconds

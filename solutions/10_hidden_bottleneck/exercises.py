@@ -131,8 +131,8 @@ BYTES = Exercise(
         ),
         _bytes_slip(
             "results left out",
-            "the bytes lack the results: what a product writes moves too, R words a row of the first and Dv of the "
-            "second",
+            "the bytes lack the results, or the rows of the second product: the first reads Dn words a row and writes "
+            "R, the second reads R and writes Dv",
             lambda B, H, Dn, R, **_: dict(moved=2 * B * H * (Dn + R)),
         ),
         _bytes_slip(

@@ -313,9 +313,9 @@ def tile_sizes():
 # That is its own affair, as long as the lse that it returns is natural: $\ln \ell = \ln 2 \cdot \log_2 \ell$. The next
 # exercise merges by it.
 #
-# **Points for speed.** The case is what most of a long context is: twice S = 512 queries against T = 2048 tokens that
-# all lie before them, so not causal; H = 64, DeepSeek-V3's widths, bfloat16. Arithmetic decides. Half of the
-# points: 0.13 of the floor's speed. All: 0.24 of it, and 2 times the speed of a padded batch in eager PyTorch.
+# **Points for speed.** The case is what most of a long context is: two sequences, each of 512 queries against 2048
+# tokens that all lie before them, so not causal; H = 64, DeepSeek-V3's widths, bfloat16. Arithmetic decides. Half of
+# the points: 0.13 of the floor's speed. All: 0.24 of it, and 2 times the speed of a padded batch in eager PyTorch.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -793,8 +793,8 @@ check_speed("pack_fp8")
 #
 # {{prefill_table}}
 #
-# The first four rows are arithmetic. Ours reaches {{long_share}} % of the fastest there. With GSM8K's lengths all are far
-# below it, for another reason. Ask your prediction for the bytes too:
+# The first four rows are arithmetic. Ours reaches {{long_share}} % of the fastest there. With GSM8K's lengths all are
+# far below it, for another reason. Ask your prediction for the bytes too:
 
 # %%
 said = prefill_work(gsm8k, gsm8k, **sizes, rate=h200.rate())
