@@ -466,9 +466,9 @@ def curves(
             for label, (x, y) in lines.items():
                 color, marker = looks[label.partition(",")[0]]
                 marker, size = (stars[label], 11) if label in points else (marker, 4)
+                look = dict(color=color, marker=marker, markersize=size)
                 if label in dotted:
-                    marker = ""
-                look = dict(color=color, marker=marker, markersize=size, zorder=2.1 if label in dotted else 2)
+                    look |= dict(markerfacecolor="none", zorder=2.1)
                 axes.plot(x, y, linestyle=dash[label], label=label, **look)
             for (label, x), dashes in zip((verticals or {}).items(), ((6, 2), (1, 2), (6, 2, 1, 2)), strict=False):
                 axes.axvline(x, color="#555555", linestyle=(0, dashes), linewidth=1.2, label=label)

@@ -120,7 +120,7 @@ def test_a_dotted_line_is_seen_on_top_of_others():
     lines = {"exact": ([1, 2], [1, 2]), "rounded": ([1, 2], [1, 2])}
     axes = drawn(plots.curves({"": lines}, xlabel="x", ylabel="y", dotted=["exact"]))
     exact, rounded = axes.lines
-    assert exact.zorder > rounded.zorder and exact.get_marker() == ""
+    assert exact.zorder > rounded.zorder and exact.get_markerfacecolor() == "none"
 
 
 def test_curves_of_one_name_have_one_colour_in_every_panel():
