@@ -545,6 +545,20 @@ ATTEMPTS = {
         [("token % page_size", "token % 16")],
         "the slot is not position % page_size",
     ),
+    "ended texts that go on": (
+        "generate_texts",
+        [("going.long(), cache", "torch.ones(B).long(), cache")],
+        "texts that have ended go through the model 4 times more",
+    ),
+    "done texts that go on": (
+        "verify_drafts",
+        [
+            ("going * (k + 1), cache", "torch.full_like(going, k + 1), cache"),
+            ("(taken + 1) * going", "taken + 1"),
+            ("new + k)", "new + 20 * k)"),
+        ],
+        "texts with all their tokens go through the model 2 times more",
+    ),
     "chunks of the first context": (
         "chunked_prefill",
         [("int(context.max())", "int(context[0])")],

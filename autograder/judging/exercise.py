@@ -132,6 +132,24 @@ class Speed:
 
 
 @dataclass(frozen=True)
+class Counted:
+    """Calls of a given function that are noted in the student's process.
+
+    Attributes
+    ----------
+    cell, function, argument : str
+        The set-up cell, its function, and the argument of which the numbers are noted, call by call.
+    wrong : callable
+        `wrong(calls, result, **arguments)` returns what is wrong with the calls that led to a right result, or None.
+    """
+
+    cell: str
+    function: str
+    argument: str
+    wrong: Callable[..., str | None]
+
+
+@dataclass(frozen=True)
 class Exercise:
     """One task of a lesson.
 
@@ -170,9 +188,8 @@ class Exercise:
     most : callable or None
         `most(**arguments)` returns the most that torch's operations in a call may cost: bytes that they write, FLOPs of
         their products. It tells what copies or expands from what does not.
-    counted : tuple of (str, str, str) or None
-        A function of the lesson's, the returned number that says how often it was called, and an argument for each
-        entry of which it may have been called so often. It is counted in the student's process.
+    counted : Counted or None
+        What calls of a function of the lesson's may add up to.
     may_change : tuple of str
         Arguments that the function is asked to change in place. Of a kernel, what it returns by such a name must be
         that argument.
@@ -201,7 +218,7 @@ class Exercise:
     needs: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
     most: Callable[..., Cost] | None = None
-    counted: tuple[str, str, str] | None = None
+    counted: Counted | None = None
     may_change: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     kernel: bool = False

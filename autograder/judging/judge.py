@@ -94,7 +94,7 @@ def judge(
         "entry": exercise.name,
         "driver": exercise.driver,
         "forbidden": list(exercise.forbidden),
-        "counted": exercise.counted[0] if exercise.counted else "",
+        "counted": [each.cell, each.function, each.argument] if (each := exercise.counted) else [],
         "cases": [packed(case.arguments) for case in cases],
     }
     if settle:
@@ -311,14 +311,14 @@ def _wanted(exercise: Exercise, case: Case, found: str) -> str:
 
 
 def _miscounted(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failure | None:
-    """Return the failure of right results that tell of fewer calls than there were, or None."""
+    """Return the failure of right results that took calls which they may not take, or None."""
     if not exercise.counted:
         return None
-    function, name, each = exercise.counted
-    said, calls = int(message["result"][exercise.returns.index(name)]), message.get("calls")
-    if type(calls) is not int or calls <= said * len(case.arguments[each]):
-        return None
-    return Failure(Outcome.WRONG, f"{name} is {said}, and {function} was called {calls} times", case=str(case))
+    calls = message.get("calls")
+    lists = [each for each in calls if isinstance(each, list)] if isinstance(calls, list) else []
+    numbers = [[number for number in each if type(number) is int] for each in lists]
+    wrong = exercise.counted.wrong(numbers, message["result"], **case.arguments)
+    return Failure(Outcome.WRONG, wrong, case=str(case)) if wrong else None
 
 
 def _kept_apart(exercise: Exercise, case: Case, message: dict[str, Any]) -> Failure | None:

@@ -185,6 +185,11 @@ def _work(r: Random, ratio: float) -> dict[str, float]:
     )
 
 
+def _little(r: Random) -> float:
+    """Return a share by which two times differ that are nearly equal."""
+    return 10 ** r.uniform(-6, -2)
+
+
 def _tie(r: Random) -> dict[str, float]:
     """Equal times, in powers of two so that they are equal in any arithmetic."""
     a, b, c = (2.0 ** r.randint(20, 40) for _ in range(3))
@@ -202,11 +207,9 @@ ROOFLINE_TIME = Exercise(
                 dict(flops=2000, nbytes=1000, peak_flops=100, bandwidth=10),
                 dict(flops=50, nbytes=25, peak_flops=100, bandwidth=10),
                 dict(flops=2 * 10**9, nbytes=3 * 10**9, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),
-                dict(flops=2950, nbytes=300, peak_flops=100, bandwidth=10),  # just below the ridge
+                dict(flops=29999, nbytes=3000, peak_flops=100, bandwidth=10),  # just below the ridge
             ],
-            hidden=lambda r: [
-                _work(r, ratio) for ratio in (r.uniform(0.1, 0.9), r.uniform(0.1, 0.9), r.uniform(0.97, 0.99))
-            ],
+            hidden=lambda r: [_work(r, r.uniform(0.1, 0.9)), _work(r, r.uniform(0.1, 0.9)), _work(r, 1 - _little(r))],
         ),
         Part(
             "compute-bound",
@@ -216,11 +219,9 @@ ROOFLINE_TIME = Exercise(
                 dict(flops=10**13, nbytes=10**9, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),
                 dict(flops=70, nbytes=5, peak_flops=100, bandwidth=10),
                 dict(flops=2**19, nbytes=2**8, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),  # less than 1 ns
-                dict(flops=3050, nbytes=300, peak_flops=100, bandwidth=10),  # just above the ridge
+                dict(flops=30001, nbytes=3000, peak_flops=100, bandwidth=10),  # just above the ridge
             ],
-            hidden=lambda r: [
-                _work(r, ratio) for ratio in (r.uniform(1.1, 10), r.uniform(1.1, 10), r.uniform(1.01, 1.03))
-            ],
+            hidden=lambda r: [_work(r, r.uniform(1.1, 10)), _work(r, r.uniform(1.1, 10)), _work(r, 1 + _little(r))],
         ),
         Part(
             "both equal, and a copy",
@@ -298,6 +299,11 @@ def _h100(
     }
 
 
+def _by_sparse_ridge(copied: int, size: int) -> float:
+    """The time of the product if the ridge of the sparse peak says what it is bound by."""
+    return _h100(copied, size, peak=math.inf if size / 3 < 1979 / 3.35 else 989e12)["matmul_us"]
+
+
 PREDICT_H100 = Exercise(
     name="predict_h100",
     title="a copy and a matrix product on an H100",
@@ -305,14 +311,19 @@ PREDICT_H100 = Exercise(
         Part(
             "a large product",
             2,
-            visible=[dict(copied=2**30, size=8192)],
-            hidden=lambda r: [dict(copied=r.randint(2**28, 2**33), size=r.randint(4000, 16000)) for _ in range(2)],
+            visible=[dict(copied=2**30, size=8192), dict(copied=2**30, size=950)],
+            hidden=lambda r: [
+                dict(copied=r.randint(2**28, 2**33), size=size)
+                for size in (r.randint(4000, 16000), r.randint(1000, 4000), r.randint(900, 1000))
+            ],
         ),
         Part(
             "a small product",
             1,
-            visible=[dict(copied=2**20, size=512)],
-            hidden=lambda r: [dict(copied=r.randint(2**20, 2**28), size=r.randint(64, 700)) for _ in range(2)],
+            visible=[dict(copied=2**20, size=512), dict(copied=2**20, size=800)],
+            hidden=lambda r: [
+                dict(copied=r.randint(2**20, 2**28), size=size) for size in (r.randint(64, 700), r.randint(700, 870))
+            ],
         ),
     ),
     inputs=as_given,
@@ -366,6 +377,18 @@ PREDICT_H100 = Exercise(
             "always memory",
             "a product this large is bound by compute on an H100: take the longer of both times",
             lambda **a: _only(_h100(**a), matmul_us=_h100(**a, peak=math.inf)["matmul_us"]),
+        ),
+        Mistake(
+            "ridge of the sparse peak",
+            "memory is taken to decide up to 591 FLOP/byte, the ridge of the sparse peak: that of dense bfloat16 is "
+            "half of it",
+            lambda **a: _only(_h100(**a), matmul_us=_by_sparse_ridge(**a)),
+        ),
+        Mistake(
+            "the shorter time at times",
+            "this is the shorter of the product's two times: take the longer one, whatever the size",
+            lambda **a: _only(_h100(**a), matmul_us=_h100(**a, longer=min)["matmul_us"]),
+            at_times=True,
         ),
         Mistake(
             "float32 entries",

@@ -270,9 +270,13 @@ def _grouped(q, k, v, head, **wrong):
 
 def _tiled_alone(q, k, v, name):
     """The keys or the values, by name, are those of head h mod G, the others those of head h // (H/G)."""
-    copied = {key: x.repeat_interleave(q.shape[2] // x.shape[2], 2) for key, x in (("k", k), ("v", v))}
     tiled = dict(k=k, v=v)[name]
-    return _attention(q, **copied | {name: tiled.repeat(1, 1, q.shape[2] // tiled.shape[2], 1)})
+    return _attention(**_copied(q, k, v) | {name: tiled.repeat(1, 1, q.shape[2] // tiled.shape[2], 1)})
+
+
+def _copied(q, k, v):
+    """Return the arguments with a copy of its key and value head for each query head."""
+    return {"q": q} | {name: x.repeat_interleave(q.shape[2] // x.shape[2], 2) for name, x in (("k", k), ("v", v))}
 
 
 def _consecutive(q, k, v, **wrong):
@@ -327,8 +331,13 @@ GROUPED_ATTENTION = Exercise(
                 dict(B=1, S=1, T=6, H=6, G=3, Dh=8),
                 dict(B=2, S=3, T=11, H=8, G=2, Dh=8),
                 dict(B=1, S=2, T=5, H=6, G=2, Dh=8),
+                dict(B=1, S=3, T=9, H=4, G=2, Dh=8, scale=15.0),
+                dict(B=1, S=3, T=5, H=4, G=2, Dh=8, depth=1e10),
             ],
-            hidden=lambda r: [_grouped_shape(r, r.randint(2, 4), n) for n in (r.randint(2, 4), r.choice([3, 5, 6]))],
+            hidden=lambda r: [
+                *(_grouped_shape(r, r.randint(2, 4), n) for n in (r.randint(2, 4), r.choice([3, 5, 6]))),
+                dict(B=1, S=r.randint(1, 3), T=19, H=6, G=2, Dh=8, scale=round(r.uniform(12, 20), 1)),
+            ],
         ),
     ),
     inputs=_qkv,
@@ -375,6 +384,8 @@ GROUPED_ATTENTION = Exercise(
         ),
         *other_scales(_consecutive, "1/√Dh", OTHER_SCALES),
         *mask_mistakes(_consecutive, "q", "k"),
+        Mistake("overflow to NaN", OVERFLOW, lambda **a: (_overflow(**_copied(**a), form="divided")[0], None)),
+        Mistake("overflow to zeros", OVERFLOW, lambda **a: _overflow(**_copied(**a), form="shifted by lse")),
     ),
     needs=("attention",),
     forbidden=("scaled_dot_product",),

@@ -36,7 +36,7 @@ def _two(
     left: float = 0.0,
     dtype: torch.dtype = FLOAT,
 ) -> Arguments:
-    """Return two parts, `apart` in their log-sum-exps. A part that is empty for a sequence has an out of NaN there.
+    """Return two parts, `apart` in their log-sum-exps. A part that is empty for a sequence has NaN and ∞ for its out.
 
     With `left` they cancel but for about that share of each: weights or products of 16 bits are seen then.
     """
@@ -44,12 +44,17 @@ def _two(
     for name, level, empty in (("a", at, empty_a), ("b", at + apart, empty_b)):
         out, lse = randn(g, B, H, Dv, dtype=dtype), randn(g, B, H, scale=2.0) + level
         for b in empty:
-            out[b], lse[b] = math.nan, -INF
+            out[b], lse[b] = _undefined(Dv), -INF
         found |= {f"out_{name}": out, f"lse_{name}": lse}
     if left:
         other = -(found["lse_a"] - found["lse_b"]).exp()[..., None] * found["out_a"].float()
         found["out_b"] = (other + left * found["out_b"].float()).to(dtype)
     return found
+
+
+def _undefined(width: int) -> Tensor:
+    """Return what an empty part may hold: NaN and infinity in turn."""
+    return torch.tensor([math.nan, INF]).repeat(width)[:width]
 
 
 def _finite(x: Tensor) -> Tensor:
@@ -85,6 +90,12 @@ def _nan_of_empty(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) ->
     lses = torch.stack((lse_a, lse_b))
     lse = lses.logsumexp(0)
     return ((lses - _finite(lse)).exp()[..., None] * torch.stack((out_a, out_b))).sum(0), lse
+
+
+def _inf_of_empty(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Leave NaN out of an empty part, and it alone."""
+    kept = [out.masked_fill(out.isnan(), 0) for out in (out_a, out_b)]
+    return _nan_of_empty(kept[0], lse_a, kept[1], lse_b)
 
 
 def _both_empty(lse_too: bool) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -221,6 +232,11 @@ MERGE = Exercise(
             "the out of an empty part is used: its weight is 0, but it may hold NaN, and 0 · NaN is NaN; leave it out",
             _nan_of_empty,
         ),
+        Mistake(
+            "infinity of an empty part",
+            "only NaN is left out of an empty part: it may hold infinity as well, and 0 · ∞ is NaN; go by its lse",
+            _inf_of_empty,
+        ),
     ),
 )
 
@@ -239,10 +255,13 @@ def _prefix_step(
     Dv: int = 12,
     R: int = 24,
     sharp: float = 1.0,
+    level: float = 0.0,
+    depth: float = 0.0,
 ) -> Arguments:
     """Return a step: a cache of B contexts whose first L tokens are the same, and these expanded.
 
-    `lens` are whole contexts. What the cache holds behind them is larger than tokens are.
+    `lens` are whole contexts. What the cache holds behind them is larger than tokens are. All scores are near `level`,
+    or fall by about `depth` with each place that a token stands further back.
     """
     T = T or max(lens)
     q_nope, q_rope = (randn(g, B, H, width, scale=2 * sharp) for width in (Dn, Dr))
@@ -252,6 +271,9 @@ def _prefix_step(
     seq_lens = torch.tensor(lens, dtype=torch.int32)
     beyond = (torch.arange(T) >= seq_lens[:, None])[..., None]
     c_kv, k_rope = (torch.where(beyond, 3 * x, x) for x in (c_kv, k_rope))
+    if level or depth:
+        q_nope[..., 0], w_uk[:, 0], w_uk[:, 0, 0], w_uv[..., 0] = (level or 1.0) * (Dn + Dr) ** 0.5, 0.0, 1.0, 0.0
+        c_kv[..., 0] = 1.0 if level else -depth * torch.arange(T, 0, -1)
     latent = c_kv[0, :L].double()
     k = torch.cat(
         (torch.einsum("lr,hdr->lhd", latent, w_uk.double()), k_rope[0, :L, None].double().expand(L, H, Dr)), -1
@@ -312,6 +334,13 @@ def _algorithm_1(
 _step_slip = slips(_algorithm_1)
 
 
+def _out_of_range(**given: Any) -> tuple[Tensor, None]:
+    """What comes of float32 if no maximum is subtracted before exp: a part is lost, and its lse is not finite."""
+    out, lse = _by_naive(**given)
+    lost = (lse > 88.7) | (lse < -103)
+    return out.masked_fill(lost[..., None], 0.0), None
+
+
 def _mean(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     return outs.mean(0), lses.logsumexp(0)
 
@@ -350,10 +379,15 @@ PREFIX = Exercise(
         Part(
             "contexts of one length",
             2,
-            visible=[dict(B=3, H=4, L=12, lens=(20, 20, 20)), dict(B=3, H=2, L=120, lens=(128,) * 3, **LONG)],
+            visible=[
+                dict(B=3, H=4, L=12, lens=(20, 20, 20)),
+                dict(B=3, H=2, L=120, lens=(128,) * 3, **LONG),
+                dict(B=2, H=2, L=7, lens=(12, 12), level=100.0),
+            ],
             hidden=lambda r: [
                 _drawn_prefix(r, r.randint(20, 40), [n := r.randint(8, 20), n]),
                 _drawn_prefix(r, r.randint(120, 140), [n := r.randint(8, 20), n]),
+                dict(B=2, H=3, L=r.randint(5, 9), lens=(16, 16), level=r.choice([-120.0, 110.0])),
             ],
         ),
         Part(
@@ -362,6 +396,7 @@ PREFIX = Exercise(
             visible=[
                 dict(B=4, H=3, L=9, lens=(14, 10, 20, 9), T=24),
                 dict(B=3, H=2, L=120, lens=(128, 121, 120), T=130, **LONG),
+                dict(B=3, H=2, L=6, lens=(9, 6, 7), T=11, depth=1e10),
             ],
             hidden=lambda r: [
                 _drawn_prefix(r, r.randint(10, 30), (r.randint(2, 9), 1, 0, r.randint(10, 20)), T=60),
@@ -460,6 +495,11 @@ PREFIX = Exercise(
             "lse base 2",
             "the parts hand base-2 log-sum-exps to a merge that takes natural ones, as TyphoonMLA's public code does",
             base=LN2,
+        ),
+        Mistake(
+            "maximum not subtracted",
+            "exp leaves float32 for scores beyond 88, and below −104: use logsumexp, or subtract the maximum first",
+            _out_of_range,
         ),
         _step_slip("plain mean", "out is the mean of both parts: merge them by their lse", merge=_mean),
         _step_slip("prefix left out", "the result is that of the own tokens alone: merge the prefix in", parts=(1,)),
@@ -990,7 +1030,7 @@ def _tree_step(
         k[..., 0] += level
     own_out, own_lse = randn(g, B, H, Dv), randn(g, B, H) + 2 + 4 * level * D**-0.5
     for b in without:
-        own_out[b], own_lse[b] = math.nan, -INF
+        own_out[b], own_lse[b] = _undefined(Dv), -INF
     tree = {"parents": list(parents), "lengths": list(lengths), "last": list(last)}
     return {"q": q, "k": k, "v": v, **tree, "own_out": own_out, "own_lse": own_lse}
 
@@ -1172,6 +1212,7 @@ TREE = Exercise(
                 dict(parents=(1, 2, 3, -1), lengths=(5, 3, 8, 6), last=(0, 2, 0, 1)),
                 UNUSED,
                 FAN,
+                TWO_LEVELS | dict(level=80.0),
             ],
             hidden=lambda r: [
                 _drawn_tree(r, r.randint(4, 9), 12),

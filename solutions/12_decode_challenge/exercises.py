@@ -252,10 +252,12 @@ def _step_operands(
     Dv: int = 16,
     room: int = 3,
     scale: float = 1.5,
+    peak: float = 0.0,
     dtype: torch.dtype = BF16,
 ) -> Arguments:
     """Return a layer, a new token for each sequence, and a cache with `room` places behind what it holds.
 
+    With a `peak`, which a first column makes that nothing else uses, it is the score of the token in the middle.
     What stands there is larger. Of length 302 the position before rounds to another number, as it does not of 300.
     """
     weights = dict(
@@ -264,13 +266,21 @@ def _step_operands(
     cache = randn(g, B, length + room, R + Dr, dtype=dtype)
     if g is not None:
         cache[:, length:] *= 4
-    return {
+    given = {
         "x": randn(g, B, 1, D, scale=scale, dtype=dtype),
         "cache": cache,
         "length": length,
         **{name: randn(g, *shape, scale=shape[1] ** -0.5, dtype=dtype) for name, shape in weights.items()},
         "heads": H,
     }
+    if peak:
+        heads = {name: given[name].unflatten(0, (H, -1)) for name in ("q_up", "kv_up")}
+        for row in (given["q_down"][0], given["kv_down"][0], heads["q_up"][:, 0], heads["kv_up"][:, 0]):
+            row.zero_()
+        given["x"][..., 0], given["q_down"][0, 0], heads["q_up"][:, 0, 0] = 1.0, 1.0, 8.0
+        heads["kv_up"][..., 0], cache[..., 0] = 0.0, 0.0
+        heads["kv_up"][:, 0, 0], cache[:, length // 2, 0] = 1.0, peak * (Dn + Dr) ** 0.5 / 8
+    return given
 
 
 def _normed(x: Tensor) -> Tensor:
@@ -449,8 +459,12 @@ def _step_exercise(
             Part(
                 "short contexts",
                 points[0],
-                visible=[dict(B=2, length=5), dict(B=1, length=0, room=1, R=128, Dr=64, **others)],
-                hidden=lambda r: [] if few else _short(r),
+                visible=[
+                    dict(B=2, length=5),
+                    dict(B=1, length=0, room=1, R=128, Dr=64, **others),
+                    *([] if few else [dict(B=2, length=9, peak=200.0)]),
+                ],
+                hidden=lambda r: [] if few else [*_short(r), dict(B=1, length=r.randint(4, 30), peak=150.0)],
             ),
             Part(
                 "across position 256",

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, randn
+from autograder.judging.exercise import Arguments, Counted, Exercise, Mistake, Part, randn
 from mla_ref.norm import rms_norm
 from mla_ref.rope import apply_rope, rope_cos_sin
 
@@ -27,10 +27,11 @@ def _tokens(acceptance: float, k: int) -> float:
 
 
 def _drafting(
-    acceptance: float, k: int, step_us: float, draft_us: float, check: float, tokens: Callable = _tokens
+    acceptance: float, k: int, step_us: float, draft_us: float, check: float, tokens: Callable = _tokens, more: int = 0
 ) -> dict[str, float]:
-    speedup = lambda n: tokens(acceptance, n) * step_us / (check * step_us + n * draft_us)
-    best = max(range(1, MOST + 1), key=speedup)
+    """Return what drafts are worth. `best_k` is that of `more` drafts in a step than are checked."""
+    speedup = lambda n, more=0: tokens(acceptance, n) * step_us / (check * step_us + (n + more) * draft_us)
+    best = max(range(1, MOST + 1), key=lambda n: speedup(n, more))
     return {"tokens": tokens(acceptance, k), "speedup": speedup(k), "best_k": best}
 
 
@@ -41,12 +42,17 @@ def _rate(acceptance: float, k: int, step_us: float = 9000.0, draft_us: float = 
     return dict(acceptance=acceptance, k=k, step_us=step_us, draft_us=draft_us, check=check)
 
 
-def _clear(r: Random, draw: Callable[[Random], dict[str, float]]) -> dict[str, float]:
-    """Draw until the best k is better than its neighbours by more than rounding."""
+def _clear(r: Random, dear: bool = False) -> dict[str, float]:
+    """Draw until the best k is better than its neighbours by more than rounding.
+
+    Drafts that are `dear` have another best k if a step takes one more or fewer of them.
+    """
     while True:
-        case = draw(r)
+        step_us, draft_us = (r.uniform(20, 100), r.uniform(5, 20)) if dear else (r.uniform(20, 9000), r.uniform(1, 20))
+        case = _rate(r.uniform(0.3, 0.95), r.randint(1, 6), step_us, draft_us, r.uniform(1, 1.5))
         rates = sorted(_drafting(**case | {"k": n})["speedup"] for n in range(1, MOST + 1))
-        if rates[-1] > rates[-2] * 1.001:
+        best = {_drafting(**case, more=more)["best_k"] for more in (-1, 0, 1)}
+        if rates[-1] > rates[-2] * 1.001 and (len(best) == 3 or not dear):
             return case
 
 
@@ -57,20 +63,8 @@ DRAFTING = Exercise(
         Part(
             "some drafts are taken",
             2,
-            visible=[_rate(0.6, 1), _rate(0.8, 3), _rate(0.85, 2, 50.0, 10.0, 1.3)],
-            hidden=lambda r: [
-                _clear(
-                    r,
-                    lambda r: _rate(
-                        r.uniform(0.3, 0.95),
-                        r.randint(1, 6),
-                        r.uniform(20, 9000),
-                        r.uniform(1, 20),
-                        r.uniform(1, 1.5),
-                    ),
-                )
-                for _ in range(3)
-            ],
+            visible=[_rate(0.6, 1), _rate(0.8, 3), _rate(0.85, 2, 50.0, 15.0, 1.2)],
+            hidden=lambda r: [_clear(r), _clear(r), _clear(r, dear=True)],
         ),
         Part(
             "all or none are taken",
@@ -104,6 +98,14 @@ DRAFTING = Exercise(
             "speedup takes a step over k + 1 tokens to be as fast as over one: it takes check times as long",
             lambda check, **a: _drafting(**a, check=1.0),
         ),
+        *(
+            _rate_slip(
+                "drafts of the best k",
+                f"best_k counts the time of one draft too {many} for each k: k drafts take k · draft_us",
+                more=more,
+            )
+            for more, many in ((1, "many"), (-1, "few"))
+        ),
         Mistake(
             "upside down",
             "speedup is upside down: it is the time of a token without drafts over that with drafts",
@@ -126,8 +128,13 @@ def _page_step(
     Dv: int = 10,
     R: int = 24,
     sharp: float = 1.0,
+    level: float = 0.0,
+    depth: float = 0.0,
 ) -> Arguments:
-    """Return a chunk of tokens for sequences that hold some already. Pages that nobody holds have old tokens."""
+    """Return a chunk of tokens for sequences that hold some already. Pages that nobody holds have old tokens.
+
+    All scores are near `level`, or fall by about `depth` with each place that a token stands further back.
+    """
     B, S = len(held), max(*lengths, 1)
     per = -(-(max(held) + S) // page) + 1
     num = B * per + 3
@@ -136,7 +143,15 @@ def _page_step(
     given |= {"c_kv": randn(g, B, S, R), "k_rope": randn(g, B, S, Dr)}
     given |= {"w_uk": randn(g, H, Dn, R, scale=R**-0.5), "w_uv": randn(g, H, Dv, R, scale=R**-0.5)}
     lens = {"seq_lens": torch.tensor(held), "lengths": torch.tensor(lengths)}
-    return given | {"pages": randn(g, num, page, R + Dr, scale=1.5), "table": table} | lens
+    pages = randn(g, num, page, R + Dr, scale=1.5)
+    if level or depth:
+        places = torch.arange(per * page, 0, -1)
+        first = torch.ones(per * page) if level else -depth * places
+        given["q_rope"][..., 0] = (level or 1.0) * (Dn + Dr) ** 0.5
+        for b, start in enumerate(held):
+            pages[table[b].long(), :, R] = first.view(per, page)
+            given["k_rope"][b, :, 0] = first[start : start + S]
+    return given | {"pages": pages, "table": table} | lens
 
 
 def _paged(
@@ -199,13 +214,25 @@ PAGES = Exercise(
         Part(
             "one token each",
             1,
-            visible=[dict(held=(5, 5), lengths=(1, 1)), dict(held=(0, 9, 4), lengths=(1, 1, 1))],
-            hidden=lambda r: [_one_each(r), dict(held=(7, 8, 3), lengths=(1, 1, 1), sharp=6.0)],
+            visible=[
+                dict(held=(5, 5), lengths=(1, 1)),
+                dict(held=(0, 9, 4), lengths=(1, 1, 1)),
+                dict(held=(6, 6), lengths=(1, 1), level=100.0),
+            ],
+            hidden=lambda r: [
+                _one_each(r),
+                dict(held=(7, 8, 3), lengths=(1, 1, 1), sharp=6.0),
+                dict(held=(5, r.randint(6, 20)), lengths=(1, 1), level=r.choice([-120.0, 110.0])),
+            ],
         ),
         Part(
             "a chunk of tokens",
             2,
-            visible=[dict(held=(0, 0), lengths=(6, 6)), dict(held=(3, 8), lengths=(5, 5), sharp=4.0)],
+            visible=[
+                dict(held=(0, 0), lengths=(6, 6)),
+                dict(held=(3, 8), lengths=(5, 5), sharp=4.0),
+                dict(held=(2, 3), lengths=(3, 3), depth=1e10),
+            ],
             hidden=lambda r: [
                 _drawn_pages(r, held=(r.randint(1, 12), 0), lengths=(n := r.randint(2, 9), n)),
                 dict(held=(4, 16), lengths=(4, 4), page=4),
@@ -318,6 +345,14 @@ def _chosen(
     return torch.tensor(found)
 
 
+def _out_of_range(logits, lengths, temperature=0.0, top_p=1.0, u=None):
+    """The first of shares that are all NaN, as sorting leaves them, if exp leaves float32."""
+    right = _chosen(logits, lengths, temperature, top_p, u)
+    powers = (logits[torch.arange(len(logits)), lengths - 1] / (temperature or 1.0)).float().exp()
+    shares, order = (powers / powers.sum(-1, keepdim=True)).sort(-1, descending=True)
+    return torch.where(shares.isnan().all(-1) & (temperature > 0), order[:, 0], right)
+
+
 _choice_slip = slips(_chosen)
 NEAR = 1e-3
 
@@ -368,10 +403,12 @@ CHOOSE = Exercise(
                 dict(lengths=(1,) * 6, temperature=1.0),
                 dict(lengths=(2, 3, 1, 3), temperature=0.7, V=13),
                 dict(lengths=(1,) * 16, temperature=1.5, V=3),
+                dict(lengths=(2, 1) * 3, temperature=1.0, at=120.0),
             ],
             hidden=lambda r: [
                 dict(lengths=[r.randint(1, 4) for _ in range(9)], temperature=r.uniform(0.4, 1.8)),
                 dict(lengths=(1,) * 16, temperature=1.5, V=3),  # the least likely is drawn, too
+                dict(lengths=(1,) * 8, temperature=r.uniform(0.6, 1.2), at=r.choice([-200.0, 150.0])),
             ],
         ),
         Part(
@@ -415,6 +452,11 @@ CHOOSE = Exercise(
                 beyond=beyond,
             )
             for beyond in ("kept", "all", "first")
+        ),
+        Mistake(
+            "maximum not subtracted",
+            "exp leaves float32 for numbers beyond 88, and below −104: use softmax, or subtract the maximum first",
+            _out_of_range,
         ),
         _choice_slip(
             "top-p before the temperature",
@@ -568,6 +610,27 @@ def _written(edit: Callable[[list[list[int]], int], Any] | None = None, **how: A
     return oracle
 
 
+def _goes_on(calls: list[list[int]], needed: list[int], last: int) -> int:
+    """Return in how many of the `last` calls texts are run beyond those that each needs, in whatever order they are."""
+    calls = calls[max(len(calls) - last, 0) :]
+    if any(len(each) != len(needed) for each in calls):
+        return 0  # a batch of those that go on, or a text alone
+    ran = sorted(sum(n > 0 for n in each) for each in zip(*calls, strict=True))
+    return sum(max(n - most, 0) for n, most in zip(ran, sorted(needed), strict=False))
+
+
+def _run_anew(calls: list[list[int]], found: Tensor, model: dict[str, Any], **_: Any) -> str | None:
+    """Return what is wrong with the tokens that went through the model, also where its limits were left out."""
+    if (longest := max(map(max, filter(None, calls)), default=0)) > model["most"]:
+        return f"{longest} tokens of a text in one run, and there is memory for {model['most']}"
+    if (tokens := sum(map(sum, calls))) > model["left"]:
+        return f"the runs take {tokens} tokens, more than the texts have: each goes through the model once"
+    new = (found >= 0).sum(1).tolist()
+    if more := _goes_on(calls, new, max(new) - 1):
+        return f"texts that have ended go through the model {more} times more: each gets length 0 in further runs"
+    return None
+
+
 TEXTS = Exercise(
     name="generate_texts",
     title="a batch of prompts, in chunks, then token by token",
@@ -603,6 +666,7 @@ TEXTS = Exercise(
     like=(torch.int64,),
     needs=("attend_pages", "choose_tokens"),
     may_change=("model",),
+    counted=Counted("model", "run", "lengths", _run_anew),
     mistakes=(
         Mistake(
             "positions restart",
@@ -710,6 +774,30 @@ def _run(hits: list[bool]) -> int:
     return hits.index(False) if False in hits else len(hits)
 
 
+def _rounds(row: list[int], guesses: list[list[int]]) -> int:
+    """Return how many rounds a text takes, from its tokens."""
+    rounds, n = 0, 1
+    while n < len(row):
+        n += _run([a == d for a, d in zip(row[n:], guesses[n - 1], strict=False)]) + 1
+        rounds += 1
+    return rounds
+
+
+def _miscounted(
+    calls: list[list[int]], result: tuple[Tensor, int], prompts: list, guesses: Tensor, **_: Any
+) -> str | None:
+    """Return what is wrong with calls that were not told, as many as there are texts for each that was, or needless."""
+    said = int(result[1])
+    if len(calls) > said * len(prompts):
+        return f"calls is {said}, and run was called {len(calls)} times"
+    needed = [_rounds(*each) for each in zip(result[0].tolist(), guesses.tolist(), strict=True)]
+    if more := _goes_on(calls, needed, max(needed)):
+        return (
+            f"texts with all their tokens go through the model {more} times more: each gets length 0 in further rounds"
+        )
+    return None
+
+
 _draft_slip = slips(_verified)
 
 VERIFY = Exercise(
@@ -746,7 +834,7 @@ VERIFY = Exercise(
     returns=("tokens", "calls"),
     like=(torch.int64,),
     needs=("attend_pages", "choose_tokens"),
-    counted=("run", "calls", "prompts"),
+    counted=Counted("model", "run", "lengths", _miscounted),
     mistakes=(
         _draft_slip(
             "cache not cut back",

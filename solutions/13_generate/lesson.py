@@ -185,12 +185,13 @@ def rotate(x, positions):
 
 
 def make_cache(model, B, capacity, page_size=4):
-    """An empty cache for B texts of capacity tokens and some to spare, its pages in no order; what it holds is old."""
+    """An empty cache for B texts of capacity tokens, its pages in no order, some to spare; what it holds is old."""
     w = model["layers"][0]
     per_text = -(-capacity // page_size) + 16
     order = torch.arange(B * per_text).flip(0).view(per_text, B).T
     shape = B * per_text, page_size, w["w_dkv"].shape[0]
     return {
+        "capacity": capacity,
         "pages": [torch.full(shape, 3.0) for _ in model["layers"]],
         "table": order.to(torch.int32).contiguous(),
         "seq_lens": torch.zeros(B, dtype=torch.int64),  # tokens that each text holds
@@ -202,8 +203,8 @@ def run(model, tokens, positions, lengths, cache):
 
     tokens, positions: [B, S], int64; lengths: [B], how many of the S are real, from the first on; 0 for a text that
     gets none. Returns logits [B, S, V], without meaning behind padding. cache["seq_lens"] is a new tensor afterwards.
-    Raises ValueError if a length is more than model["most"], where there is one, or all lengths are more than
-    model["left"], which counts them.
+    Raises ValueError if a length is more than model["most"], where there is one, if all lengths are more than
+    model["left"], which counts them, or if a text that gets some has more then than the cache has room for.
     """
     if (n := int(lengths.max())) > model.get("most", n):
         raise ValueError(f"{n} tokens of a text in one run, and there is memory for {model['most']}")
@@ -211,6 +212,8 @@ def run(model, tokens, positions, lengths, cache):
         model["left"] -= int(lengths.sum())
         if model["left"] < 0:
             raise ValueError("the runs have taken more tokens than the texts have: each goes through the model once")
+    if (n := int(((cache["seq_lens"] + lengths) * (lengths > 0)).max())) > cache["capacity"]:
+        raise ValueError(f"{n} tokens of a text, and the cache was made for {cache['capacity']}: make it larger")
     x = model["embed"][tokens]
     for w, pages in zip(model["layers"], cache["pages"], strict=True):
         Dn, R = w["w_uk"].shape[1:]
