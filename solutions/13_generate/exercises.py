@@ -793,7 +793,7 @@ def _miscounted(
     needed = [_rounds(*each) for each in zip(result[0].tolist(), guesses.tolist(), strict=True)]
     if more := _goes_on(calls, needed, max(needed)):
         return (
-            f"texts with all their tokens go through the model {more} times more: each gets length 0 in further rounds"
+            f"texts with all their tokens go through the model {more} times more: their length is then 0"
         )
     return None
 
