@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
@@ -431,9 +431,9 @@ def _called(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, 
         return result, _message(case, given, result), None
     given = _copy(case.arguments)
     if not exercise.kernel and not (exercise.replayed and find_spec("triton")):
-        with limit:
+        with limit, _counting(exercise, entry) as calls:
             result = _run(exercise, entry, given)
-        return result, _message(case, given, result), Explained(Recording([], [], []))
+        return result, _message(case, given, result) | {"calls": calls}, Explained(Recording([], [], []))
     memory = running.poisoned() if exercise.kernel else nullcontext()
     with limit, memory, Fills() as fills, recording(given, execute=True) as recorder:
         result = _run(exercise, entry, given)
@@ -450,6 +450,15 @@ def _called(exercise: Exercise, entry: Any, case: Case) -> tuple[Any, dict[str, 
     message["terms"] = broken_terms(exercise, case, len(call.launches), owners)
     known = not fills.open and wire.encode(notes) == _noted_on_noise(exercise, entry, case)
     return result, message, found if known or found.reason else None
+
+
+def _counting(exercise: Exercise, entry: Any) -> AbstractContextManager[list[list[int]]]:
+    """Count as the judge does: calls of the function that the entry's notebook has by that name."""
+    if not (counted := exercise.counted):
+        return nullcontext([])
+    function = getattr(entry, "__globals__", {}).get(counted.function)
+    filename = getattr(getattr(function, "__code__", None), "co_filename", "")
+    return running.counting(counted.cell, counted.function, counted.argument, filename)
 
 
 def _filled(exercise: Exercise, entry: Any, case: Case, fills: Fills, results: list[torch.Tensor]) -> list[str] | None:

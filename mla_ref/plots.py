@@ -370,7 +370,7 @@ def page_table(
     return figure
 
 
-def stacked(rows: Mapping[str, Mapping[str, float]], *, unit: str, title: str = "") -> "Figure":
+def stacked(rows: Mapping[str, Mapping[str, float]], *, unit: str, title: str = "", log: bool = False) -> "Figure":
     """Draw one horizontal bar per row, first on top, of parts end to end, with their sum behind it.
 
     Parameters
@@ -381,16 +381,28 @@ def stacked(rows: Mapping[str, Mapping[str, float]], *, unit: str, title: str = 
         Of the values.
     title
         Above the axes.
+    log
+        Whether the axis is logarithmic. Lengths do not add up on one: each part has a bar of its own there, and the sum
+        stands below the name.
     """
     parts = list(dict.fromkeys(part for row in rows.values() for part in row))
-    with _figure(title, height=1.1 + 0.35 * len(rows), width=8.5) as (figure, axes):
-        start = np.zeros(len(rows))
-        for part, color, hatch in zip(parts, PALETTE, HATCHES, strict=False):
+    with _figure(title, height=1.1 + (0.25 * len(parts) if log else 0.35) * len(rows), width=8.5) as (figure, axes):
+        start, places = np.zeros(len(rows)), np.arange(len(rows))
+        high = 0.8 / len(parts) if log else 0.8
+        for n, (part, color, hatch) in enumerate(zip(parts, PALETTE, HATCHES, strict=False)):
             values = np.array([row.get(part, 0.0) for row in rows.values()])
-            axes.barh(list(rows), values, left=start, color=color, label=part, hatch=hatch, edgecolor="white")
-            start += values
-        for name, end in zip(rows, start, strict=True):
-            axes.text(end, name, f"  {_number(end)}", va="center")
+            left, at = (0.0, places + high * (n - (len(parts) - 1) / 2)) if log else (start, places)
+            bars = axes.barh(at, values, high, left=left, color=color, label=part, hatch=hatch, edgecolor="white")
+            if log:
+                axes.bar_label(bars, [_number(value) for value in values], padding=4)
+            start = start + values
+        for place, end in zip(places, start, strict=True):
+            if not log:
+                axes.text(end, place, f"  {_number(end)}", va="center")
+        sums = [f"{name}\nin all {_number(end)}" for name, end in zip(rows, start, strict=True)]
+        axes.set_yticks(places, sums if log else list(rows))
+        if log:
+            axes.set_xscale("log")
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.margins(x=0.12)
@@ -426,7 +438,7 @@ def curves(
     log
         The logarithmic axes: ``""``, ``"x"``, ``"y"`` or ``"xy"``; x in powers of two.
     dotted, points
-        Labels that are drawn as a dotted line, and as points without a line.
+        Labels that are drawn as a dotted line on top of the others, and as points without a line.
     verticals
         ``label: x`` of vertical lines in every panel.
     """
@@ -454,7 +466,10 @@ def curves(
             for label, (x, y) in lines.items():
                 color, marker = looks[label.partition(",")[0]]
                 marker, size = (stars[label], 11) if label in points else (marker, 4)
-                axes.plot(x, y, linestyle=dash[label], color=color, marker=marker, label=label, markersize=size)
+                look = dict(color=color, marker=marker, markersize=size)
+                if label in dotted:
+                    look |= dict(markerfacecolor="none", zorder=2.1)
+                axes.plot(x, y, linestyle=dash[label], label=label, **look)
             for (label, x), dashes in zip((verticals or {}).items(), ((6, 2), (1, 2), (6, 2, 1, 2)), strict=False):
                 axes.axvline(x, color="#555555", linestyle=(0, dashes), linewidth=1.2, label=label)
             if "x" in log:

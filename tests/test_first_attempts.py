@@ -173,7 +173,7 @@ ATTEMPTS = {
     "a mask of 0 times −inf": (
         "latent_attention",
         [(".masked_fill(future[:, None, :], -math.inf)", " + future[:, None, :] * -math.inf")],
-        "has NaN in 24 of 24 entries: NaN comes here from 0/0, 0 · inf or inf - inf",
+        "has NaN in 24 of 24 entries: NaN comes here from 0/0, inf/inf, 0 · inf or inf - inf",
     ),
     "float64 computed in float32": (
         "rms_normalize",
@@ -530,7 +530,87 @@ ATTEMPTS = {
         [("    B, longest =", "    chunk = max(map(len, prompts))\n    B, longest =")],
         "9 tokens of a text in one run, and there is memory for 4",
     ),
+    "the rate of one device doubled": (
+        "predict_crossovers",
+        [("rate=376e12", "rate=2 * 376e12")],
+        r"prediction\['ascend'\] is [\d.]+, which is not the right number",
+    ),
+    "all rates doubled": (
+        "predict_crossovers",
+        [("376e12", "752e12"), ("1979e12 / 2", "1979e12"), ("744e12", "1488e12")],
+        "all three are twice as large",
+    ),
+    "slots by a page of 16": (
+        "paged_gather",
+        [("token % page_size", "token % 16")],
+        "the slot is not position % page_size",
+    ),
+    "ended texts that go on": (
+        "generate_texts",
+        [("going.long(), cache", "torch.ones(B).long(), cache")],
+        "texts that have ended go through the model 4 times more",
+    ),
+    "done texts that go on": (
+        "verify_drafts",
+        [
+            ("going * (k + 1), cache", "torch.full_like(going, k + 1), cache"),
+            ("(taken + 1) * going", "taken + 1"),
+            ("new + k)", "new + 20 * k)"),
+        ],
+        "texts with all their tokens go through the model 2 times more",
+    ),
+    "chunks of the first context": (
+        "chunked_prefill",
+        [("int(context.max())", "int(context[0])")],
+        r"part_lse has shape \[2, 7, 3\], expected \[3, 7, 3\]",
+    ),
+    "two of the products": (
+        "which_clock",
+        [("for each in products)", "for each in products[:2])")],
+        "which is not the right number",
+    ),
+    "scores of a tree that overflow": (
+        "tree_decode",
+        [("scores.logsumexp(-1)", "scores.exp().sum(-1).log()")],
+        "level=80",
+    ),
     "a loop that stands still": ("ridge_rows", [("+= 1", "+= 0 * wait()")], r"in line \d+ \(`"),
+}
+IN_A_PART = {  # mistakes that a part tells in `check`, since it does so when graded
+    "the maximum is not subtracted": (
+        "merge_two",
+        [("base = torch.maximum(lse_a, lse_b)\n", "base = torch.zeros_like(lse_a)\n")],
+        "a part is empty, or both are",
+    ),
+    "every node with every query": (
+        "tree_decode",
+        [
+            ("q[mine], keys)", "q, keys)"),
+            ("node_lse[..., None]), values)", "node_lse[..., None]), values)[mine]"),
+            ("part_lse[mine] = node_lse", "part_lse[mine] = node_lse[mine]"),
+        ],
+        "one level",
+    ),
+    "keys behind the sequence": (
+        "ragged_prefill",
+        [("seen = (first + offs_n)[None, :] < T\n", "seen = (first + offs_n)[None, :] >= 0\n")],
+        "empty sequences, and queries that see nothing",
+    ),
+    "quotients in 16 bits": (
+        "pack_fp8",
+        [("v.to(tl.float32) * v_inverse", "(v.to(tl.float32) * v_inverse).to(v.dtype).to(tl.float32)")],
+        "numbers beyond 448, and tiny ones",
+    ),
+    "the temperature behind the softmax": (
+        "choose_tokens",
+        [("(rows / temperature).softmax(-1)", "(rows.softmax(-1) ** (1 / temperature))")],
+        "drawn",
+    ),
+    "first tokens from the last chunk": (
+        "generate_texts",
+        [("torch.where(lengths > 0, choose_tokens(logits, lengths), token)", "choose_tokens(logits, lengths)")],
+        "texts that stop",
+    ),
 }
 HELPER = "import time\n\n\ndef wait():\n    time.sleep(0.001)\n    return 0\n"  # a cell of the student's own
 
@@ -557,6 +637,16 @@ def test_it_is_named(attempted, monkeypatch, capsys):
     name, changes, says = ATTEMPTS[attempted]
     with pytest.raises(CheckFailed, match=says):
         attempt(name, changes)
+
+
+@pytest.mark.thorough(but=1)
+@pytest.mark.parametrize("attempted", IN_A_PART)
+def test_a_part_tells_it(attempted, monkeypatch, capsys):
+    monkeypatch.setenv("MLA_COURSE", str(COURSE.root))
+    name, changes, part = IN_A_PART[attempted]
+    with pytest.raises(CheckFailed):
+        attempt(name, changes)
+    assert f"{part}: 0/" in capsys.readouterr().out
 
 
 def test_no_wrong_break_even_is_taken_for_another_mistake(monkeypatch, capsys):

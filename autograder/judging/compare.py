@@ -249,7 +249,7 @@ def _in_one_entry(
     for mistake in exercise.mistakes:
         other = mistake.oracle(**upcast(arguments))
         its = other.get(key) if isinstance(other, dict) else None
-        if not _numbers(its) or _value(result[key], its, key, tolerance):
+        if mistake.whole or not _numbers(its) or _value(result[key], its, key, tolerance):
             continue
         if any(_value(other.get(each), expected[each], each, tolerance) for each in before):
             continue

@@ -45,7 +45,8 @@ class Mistake:
     NaN of the oracle is NaN that a kernel computes; `unwritten` says that it stands for what no store writes, or for
     what a mask leaves out of a load. `at_times` says that it may be made in some calls only: the others, right or wrong
     in another way, do not speak against it. `apart` says that it shows in cases made for it, where other mistakes look
-    alike: a wrong result elsewhere that no mistake explains speaks against it, in a kernel too.
+    alike: a wrong result elsewhere that no mistake explains speaks against it, in a kernel too. `whole` says that it is
+    told where all numbers of a dict are its own, and not of one of them.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Mistake:
     unwritten: bool = False
     at_times: bool = False
     apart: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True)

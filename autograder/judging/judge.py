@@ -352,7 +352,7 @@ def _source_of(exercise: Exercise, case: Case, message: dict[str, Any], found: D
 
 def _nan_from(case: Case, *sources: str) -> str:
     """Return where a NaN comes from, beside these sources."""
-    made = "0/0, 0 · inf or inf - inf"
+    made = "0/0, inf/inf, 0 · inf or inf - inf"
     if any(bool(t.isnan().any()) for t in tensors_in(case.arguments)):
         sources = (*sources, "places of the arguments that hold NaN and do not count (0 · NaN is NaN, too)")
         made = f"or else from {made}"

@@ -540,7 +540,8 @@ draw_measured(128, 128, 4096)
 #
 # Now B = 1. A third axis of the grid counts the splits. Split $i$ of a sequence takes `share` tokens, from `i ·
 # share` on, where `share` is the sequence's own length divided by `num_splits`, rounded up. The last split that
-# has any may have fewer, and after it there may be splits with none. For T = 44, 4 splits and three sequences:
+# has any may have fewer, and after it there may be splits with none. For 4 splits, and sequences of 41, 23 and 3 tokens
+# in a cache of T = 44:
 
 # %%
 for length in (41, 23, 3):
@@ -830,7 +831,8 @@ measured = [label for label in lines if "measured" in label]
 plots.curves({"H = 16: decode step with its combine": lines}, xlabel="splits", ylabel="µs", log="xy", points=measured)
 
 # %% [markdown]
-# The marks that no line joins are measured on an H100, in blocks of 64 tokens (`model_measured.json`).
+# The marks that no line joins are measured on an H100, in blocks of 64 tokens (`model_measured.json`). Each has the
+# colour of its model: the star at 16 splits is of B = 8, though it lies on the line of B = 1.
 # The rough model is off by {{off_by}} of what was measured. Eight sequences are six times as fast with 16 splits as
 # with one{{!six_times}}. 128 sequences are {{slower}} times as slow: they filled the GPU already, and 1024 tokens in
 # 16 splits are 64 tokens each, where partial results move about as many bytes as the cache.
@@ -842,8 +844,8 @@ rows = {f"{n} splits": step_time(4, 16, 8192, n) for n in (4, 8, 16, 32, 64, 128
 plots.stacked(rows, unit="µs by the rough model", title="B = 4, H = 16, T = 8192")
 
 # %% [markdown]
-# So a launcher chooses: as many splits as give each SM one program, and at most one for each 128 tokens of T, rounded
-# up. It can use shapes only. With B sequences and ⌈H/BLOCK_H⌉ blocks of heads,
+# So a launcher chooses: as many splits as fit into one program an SM (rounded down), at most one for every 128 tokens
+# of T begun, and at least one. It can use shapes only. With B sequences and ⌈H/BLOCK_H⌉ blocks of heads,
 #
 # $$\text{num\_splits} = \max\Big(1,\ \min\big(\lfloor 132 / (B \cdot \lceil H / \text{BLOCK\_H}\rceil) \rfloor,\
 # \lceil T / 128 \rceil\big)\Big).$$

@@ -82,7 +82,7 @@ PREDICT = Exercise(
             "any lengths",
             1,
             visible=[
-                dict(lengths=(96, 0, 65, 1, 1000), page_size=48, batch=5, longest=1000),
+                dict(lengths=(96, 0, 1000, 65, 1), page_size=48, batch=5, longest=1000),
                 dict(lengths=(30, 31), page_size=64, batch=2, longest=40),  # pages that hold more than is preallocated
             ],
             hidden=lambda r: (
@@ -687,7 +687,7 @@ RUNS_ON = (
 ONE_TOO_FAR = (
     "tokens lie one position too far: a sequence of n tokens has its next at position n, in slot n % page_size"
 )
-NO_MODULO = "the slot is the whole position: within its page a token is at position % page_size"
+NO_MODULO = "the slot is not position % page_size: that is where a token is within its page"
 SLOT_OF_NEW = "the slot is s % page_size: it is that of the position, (starts[b] + s) % page_size"
 STRIDE = (
     "pages are taken to lie side by side, or as those of the other pool: page p begins p · stride(0) words behind the "
@@ -802,7 +802,7 @@ OFFSETS = Exercise(
             visible=[
                 dict(starts=(0, 5, 3), lengths=(5, 4, 1), S=5, page_size=4, width=6),
                 dict(starts=(1, 7), lengths=(5, 5), S=5, page_size=4, width=6, layers_in_pool=3),
-                dict(starts=(80, 15), lengths=(70, 2), S=70, page_size=1, width=6, max_pages=150),
+                dict(starts=(15, 80), lengths=(2, 70), S=70, page_size=1, width=6, max_pages=150),
                 dict(starts=(11,), lengths=(5000,), S=5000, page_size=48, width=2, max_pages=105),
                 dict(starts=(0, 3), lengths=(255, 250), S=255, page_size=16, width=2, max_pages=17),
                 dict(starts=(11, 0), lengths=(34001, 9), S=34001, page_size=48, width=2, max_pages=710),

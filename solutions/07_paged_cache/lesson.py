@@ -925,9 +925,9 @@ from mla_ref import playground
 playground.write("class Cache:\n    ", paged_decode=paged_decode, new=40, device=device)
 
 # %% [markdown]
-# By the model, looking ahead hardly matters: `check_speed` finds nearly the same for one look-up a block, in time
-# or a block ahead. In the model the look-up and the loads that need it run at the same
-# time. On a GPU they cannot, and so a look-up for every token costs more there than the model says.
+# By the model, looking ahead hardly matters: `check_speed` finds nearly the same whether a block's page is looked up
+# when the block begins or a block ahead. In the model the look-up and the loads that need it run at the same time. On a
+# GPU they cannot, and so a look-up for every token costs more there than the model says.
 #
 # ## Measure: what a table costs
 #

@@ -501,10 +501,13 @@ PREDICT_CROSSOVERS = Exercise(
             "these are the devices' ridges, rate over bandwidth: a batch is asked for, that of break_even",
             lambda right: {key: value * 1088 / 320 for key, value in right.items()},
         ),
-        _crossover_slip(
-            "MACs for FLOPs",
-            "all three are twice as large: the rates are FLOP/s, and one MAC is two FLOPs",
-            lambda right: {key: 2 * value for key, value in right.items()},
+        replace(
+            _crossover_slip(
+                "MACs for FLOPs",
+                "all three are twice as large: the rates are FLOP/s, and one MAC is two FLOPs",
+                lambda right: {key: 2 * value for key, value in right.items()},
+            ),
+            whole=True,
         ),
     ),
     needs=("break_even",),

@@ -448,7 +448,7 @@ check("choose_forms")
 # ### Figure 7 of the paper
 #
 # The time of the shared part, of the own part, and of both, on the NPU. The paper gives no lengths for this figure;
-# those of its figure 8 are 4096 shared and 128 own tokens.
+# those of its figure 8 are 4096 shared tokens and, as we read its "query length", 128 own ones.
 
 # %%
 npu = dict(itemsize=2, **half_precision(ascend))
@@ -821,11 +821,11 @@ plots.curves({title: lines}, xlabel="batch B", ylabel="microseconds", dotted=["a
 # 2{{!less_than_2}}: many short programs, then a second launch that merges them. The two lines cannot cross down
 # there. With a short prefix they could.
 #
-# **4. Caches.** The model counts bytes of DRAM. The latent prefix is 4.7 MB, and the L2 holds 50 MB. So a kernel
-# that does *not* know that the prefix is shared reads it B times, which the L2 can serve: `latent_attention`
-# takes {{each_us}} µs so at B = 128, and {{folded_us}} µs with the queries of all sequences folded over one
-# prefix{{!nearly_alike}}. (That is the slower of `mla_ref`'s two kernels. The faster one, `latent_attention_tma`,
-# takes {{tma_us}} µs folded, and was not timed the other way.)
+# **4. Caches.** The model counts bytes of DRAM. The latent prefix is 4.7 MB, and the L2 holds 50 MB. So a kernel that
+# does *not* know that the prefix is shared reads it B times, which the L2 can serve: `latent_attention` takes
+# {{each_us}} µs when it does so, at B = 128, and {{folded_us}} µs with the queries of all sequences folded over one
+# prefix{{!nearly_alike}}. (That is the slower of `mla_ref`'s two kernels. The faster one, `latent_attention_tma`, takes
+# {{tma_us}} µs folded, and was not timed the other way.)
 #
 # **5. The exponential.** Each pair of query head and token needs one, in both forms, and the count leaves it out.
 # An H100 does 3.9 · 10¹² of them a second (FlashAttention-3 paper, arXiv:2407.08608). By the data sheet they take

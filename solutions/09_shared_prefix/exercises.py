@@ -163,7 +163,10 @@ MERGE = Exercise(
         Part(
             "a part is empty, or both are",
             1,
-            visible=[dict(B=3, H=2, empty_a=(0,), empty_b=(1,)), dict(B=3, H=2, empty_a=(0, 2), empty_b=(2,))],
+            visible=[
+                dict(B=3, H=2, empty_a=(0,), empty_b=(1,)),
+                dict(B=3, H=2, at=150.0, empty_a=(0, 2), empty_b=(2,)),
+            ],
             hidden=lambda r: [
                 dict(B=2, H=r.randint(1, 4), empty_a=(0, 1), empty_b=(1,)),
                 dict(B=2, H=1, at=r.choice([-200.0, 200.0]), empty_b=(r.randint(0, 1),)),
@@ -391,7 +394,7 @@ PREFIX = Exercise(
             "lengths of their own",
             2,
             visible=[
-                dict(B=4, H=3, L=9, lens=(20, 10, 14, 9), T=24),
+                dict(B=4, H=3, L=9, lens=(14, 10, 20, 9), T=24),
                 dict(B=3, H=2, L=120, lens=(128, 121, 120), T=130, **LONG),
                 dict(B=3, H=2, L=6, lens=(9, 6, 7), T=11, depth=1e10),
             ],
@@ -404,7 +407,7 @@ PREFIX = Exercise(
         Part(
             "no prefix, or nothing else",
             1,
-            visible=[dict(B=3, H=2, L=0, lens=(8, 5, 1)), dict(B=2, H=2, L=96, lens=(96, 96), **LONG)],
+            visible=[dict(B=3, H=2, L=0, lens=(5, 8, 1)), dict(B=2, H=2, L=96, lens=(96, 96), **LONG)],
             hidden=lambda r: [
                 _drawn_prefix(r, 0, (r.randint(3, 9), 1), T=12),
                 _drawn_prefix(r, r.randint(5, 20), (0, 0), T=24),
@@ -1194,6 +1197,7 @@ TREE = Exercise(
             1,
             visible=[
                 dict(parents=(-1,), lengths=(12,), last=(0, 0, 0), D=20, Dv=6),
+                dict(parents=(-1, -1, -1), lengths=(6, 11, 4), last=(2, 0, 1, 1, -1)),
                 dict(parents=(), lengths=(), last=(-1, -1)),
             ],
             hidden=lambda r: [
@@ -1206,7 +1210,7 @@ TREE = Exercise(
             2,
             visible=[
                 TWO_LEVELS,
-                dict(parents=(2, 2, -1, 0), lengths=(5, 7, 9, 4), last=(3, 1, -1, 0, 2, 3)),
+                dict(parents=(2, 2, -1, 0), lengths=(5, 7, 9, 4), last=(3, 1, -1, 0, 2, 3), level=80.0),
                 dict(parents=(1, 2, 3, -1), lengths=(5, 3, 8, 6), last=(0, 2, 0, 1)),
                 UNUSED,
                 FAN,
@@ -1246,8 +1250,9 @@ TREE = Exercise(
         *(
             Mistake(
                 "order of the numbers",
-                "a node passes its users on before it has all of them: a parent may have the smaller number or the "
-                "larger one, so walk from each request's last node up",
+                "a node passes its users on before it has all of them, or the way up ends early: a parent may have the "
+                "smaller number or the larger one, and parents of its own, so walk from each request's last node up to "
+                "a root",
                 _tree(path=_pushed(up)),
             )
             for up in (False, True)

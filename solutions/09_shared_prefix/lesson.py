@@ -92,7 +92,7 @@ guess = 50  # users: put your own number here
 #
 # In float32 the weights are better taken from the larger one, $m = \max(z_a, z_b)$: $w_a = e^{z_a - m}$,
 # $w_b = e^{z_b - m}$ and $o = (w_a o_a + w_b o_b) / (w_a + w_b)$. A z of 300 is rounded by up to 1.5e-5, and
-# $e^{z_a - z}$ is off by as much; the differences to m are not rounded. `mla_ref.combine` does it so too.
+# $e^{z_a - z}$ is off by as much; the differences to m are rounded far less. `mla_ref.combine` does it so too.
 #
 # | | shape | dtype |
 # |---|---|---|
@@ -641,10 +641,10 @@ else:
 
 # %% [markdown]
 # Whole decode steps on an H200: the paper's three prompts, own contexts drawn as continuous batching over MMLU leaves
-# them, some 250 tokens (`mla_ref.serving`). The mixed step is `mla_ref`'s: over the prefix the kernel of lesson 11's
-# prefill or, for few users, one like the exercise's; pages for the rest. Against it stand our absorb and FlashMLA,
-# DeepSeek's kernel in CUDA. For another model or prompt, edit the last line: `ONE_LEVEL` has Kimi K2 and DeepSeek-V3,
-# each with prompts A, B and C.
+# them, {{own_tokens}} tokens on average (`mla_ref.serving`). The mixed step is `mla_ref`'s: over the prefix the kernel
+# of lesson 11's prefill or, for few users, one like the exercise's; pages for the rest. Against it stand our absorb and
+# FlashMLA, DeepSeek's kernel in CUDA. For another model or prompt, edit the last line: `ONE_LEVEL` has Kimi K2 and
+# DeepSeek-V3, each with prompts A, B and C.
 
 # %%
 # B, mixed, absorb and FlashMLA in microseconds
@@ -675,8 +675,9 @@ draw_one_level("Kimi K2, prompt A", "Kimi K2, prompt C")
 # prompt A, B = 1024. It is {{absorb_gain}} times as fast as our absorb and {{flash_gain}} times as fast as FlashMLA.
 # {{flash_gain}} is less than {{work}}: the two do not compute at one rate. FlashMLA reaches {{flash_rate}} TFLOP/s, and
 # the mixed step {{prefix_rate}}{{!flash_rate_higher}}. Its two parts were also timed alone, in turns with the whole
-# step. The prefix reaches {{alone_rate}} TFLOP/s. The own contexts have {{own_share}} % of the arithmetic and take
-# {{own_us}} µs, the prefix {{alone_us}} µs. Own contexts are short: a program loads queries, works on some four blocks
+# step. The prefix, its whole pages of {{whole_pages}} tokens, reaches {{alone_rate}} TFLOP/s in {{alone_us}} µs. The
+# own contexts, with the {{left_tokens}} tokens of the prompt behind those pages, have {{own_share}} % of the arithmetic
+# and take {{own_us}} µs. Own contexts are short: a program loads queries, works on some four blocks
 # of tokens, and stores results. The products with W_UK and W_UV are part of these times, and not of the arithmetic. In
 # these turns the whole step took {{step_us}} µs, and {{beside_us}} µs among the longer calls of FlashMLA and absorb:
 # compare times of one measurement only.

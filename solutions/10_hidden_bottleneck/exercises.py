@@ -131,8 +131,8 @@ BYTES = Exercise(
         ),
         _bytes_slip(
             "results left out",
-            "the bytes lack the results: what a product writes moves too, R words a row of the first and Dv of the "
-            "second",
+            "the bytes lack the results, or the rows of the second product: the first reads Dn words a row and writes "
+            "R, the second reads R and writes Dv",
             lambda B, H, Dn, R, **_: dict(moved=2 * B * H * (Dn + R)),
         ),
         _bytes_slip(
@@ -722,6 +722,11 @@ BEYOND_L2 = dict(
     weight_bytes=96 * 2**20,
     bandwidth=3.35e12,
 )
+THREE = LIKE_H200 | dict(
+    products=[*LIKE_H200["products"], dict(wall=31.0, events=19.0, graph=7.0, flushed=9.5)],
+    weight_bytes=3 * 2**24,
+    bandwidth=3.35e12,
+)
 
 CLOCK = Exercise(
     name="which_clock",
@@ -733,7 +738,7 @@ CLOCK = Exercise(
         Part(
             "other tables",
             1,
-            visible=[BEYOND_L2],
+            visible=[BEYOND_L2, THREE],
             hidden=lambda r: [_tables(r, 1, fits=False), _tables(r, 3), _tables(r, r.randint(4, 9))],
         ),
     ),

@@ -372,7 +372,8 @@ plots.matrices(
 #
 # **Points for speed.** The case is B = 16, H = 128, Dn = 128, R = 512, groups of 128, in bfloat16. The floor is 2 µs,
 # and a launch alone takes longer, so the bars are low. Half of the points: 0.1 of the floor's speed. All: 0.12 of it,
-# and at least the speed of **cuBLAS with 16-bit weights**, which the article's kernel had half of.
+# and the speed of a call of **cuBLAS with 16-bit weights**, of which the article's kernel had half. This second
+# condition decides where a GPU times both; by the model of one, cuBLAS's call takes longer than 0.12 allows.
 #
 # <details><summary>Hint 1</summary>
 #

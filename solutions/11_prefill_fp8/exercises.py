@@ -90,7 +90,7 @@ PREDICT = Exercise(
             2,
             visible=[
                 dict(lengths_q=[512] * 4, lengths_kv=[81920] * 4, **V3_HEADS | dict(H=16), rate=H200.rate()),
-                dict(lengths_q=[3, 1, 8], lengths_kv=[5, 9, 8], H=2, Dn=32, Dr=16, Dv=24, rate=1e12),
+                dict(lengths_q=[3, 1, 8], lengths_kv=[9, 5, 8], H=2, Dn=32, Dr=16, Dv=24, rate=1e12),
             ],
             hidden=lambda r: [_batch(r, contexts=True), _batch(r, contexts=True)],
         ),
@@ -502,6 +502,7 @@ RAGGED = Exercise(
                 dict(lengths=[(20, 12), (6, 6)], H=2, Dr=32, scale=0.4),
                 dict(lengths=[(6, 6), (300, 20), (5, 5)], H=2),
                 dict(lengths=[(5, 5), *[(0, 0)] * 279, (4, 4)], H=2),
+                dict(lengths=[(4, 0), (3, 9)], H=1, causal=False),
             ],
             hidden=lambda r: [
                 dict(lengths=[(r.randint(40, 90), r.randint(1, 20)), (0, 0), (3, 5)], H=1, dtype=BF16),
@@ -665,7 +666,7 @@ CHUNKED = Exercise(
             2,
             visible=[
                 dict(lengths=[(3, 9), (2, 4), (4, 4)], chunk=4),
-                dict(lengths=[(2, 12), (0, 7), (5, 6)], chunk=5, H=3),
+                dict(lengths=[(5, 6), (2, 12), (0, 7)], chunk=5, H=3),  # the first context is the shortest
             ],
             hidden=lambda r: [
                 dict(lengths=[(S := r.randint(1, 7), S + r.randint(0, 30)) for _ in range(4)], chunk=8, H=3),
@@ -1052,7 +1053,7 @@ PACK = Exercise(
             1,
             visible=[
                 dict(N=3, H=4, size=300.0, k_scale=1.0, v_scale=0.5),
-                dict(N=3, H=4, size=900.0, k_scale=2.0, v_scale=4.0),
+                dict(N=3, H=4, size=900.0, k_scale=1.7, v_scale=3.3),
             ],
             hidden=lambda r: [
                 dict(N=9, H=5, size=300.0, k_scale=r.uniform(0.5, 2), v_scale=r.uniform(0.5, 2)),

@@ -313,9 +313,9 @@ def tile_sizes():
 # That is its own affair, as long as the lse that it returns is natural: $\ln \ell = \ln 2 \cdot \log_2 \ell$. The next
 # exercise merges by it.
 #
-# **Points for speed.** The case is what most of a long context is: twice S = 512 queries against T = 2048 tokens that
-# all lie before them, so not causal; H = 64, DeepSeek-V3's widths, bfloat16. Arithmetic decides. Half of the
-# points: 0.13 of the floor's speed. All: 0.24 of it, and 2 times the speed of a padded batch in eager PyTorch.
+# **Points for speed.** The case is what most of a long context is: two sequences, each of 512 queries against 2048
+# tokens that all lie before them, so not causal; H = 64, DeepSeek-V3's widths, bfloat16. Arithmetic decides. Half of
+# the points: 0.13 of the floor's speed. All: 0.24 of it, and 2 times the speed of a padded batch in eager PyTorch.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -793,8 +793,8 @@ check_speed("pack_fp8")
 #
 # {{prefill_table}}
 #
-# Long prompts are arithmetic. Ours reaches {{long_share}} % of the fastest there. With GSM8K's lengths all are far
-# below it, for another reason. Ask your prediction for the bytes too:
+# The first four rows are arithmetic. Ours reaches {{long_share}} % of the fastest there. With GSM8K's lengths all are
+# far below it, for another reason. Ask your prediction for the bytes too:
 
 # %%
 said = prefill_work(gsm8k, gsm8k, **sizes, rate=h200.rate())
@@ -842,11 +842,11 @@ else:
 #
 # {{decode_table}}
 #
-# The cache takes {{cache_share}} % of the bytes: {{capacity}} times as many tokens fit. That much is certain. The
-# time is another matter: in the first row it went to {{decode_time}} % of bfloat16's with a scale a token, and to
-# {{decode_time_128}} % with one for 128. A conversion for every number that is read has to fit in beside the reading,
-# and how well it does is the kernel's affair. The error hardly depends on the choice, as in your table where nothing
-# is large{{!same_error}}.
+# The cache takes {{cache_share}} % of the bytes with a scale a token, {{cache_share_128}} % with one for 128:
+# {{capacity}} and {{capacity_128}} times as many tokens fit. That much is certain. The time is another matter: in the
+# first row it went to {{decode_time}} % of bfloat16's with a scale a token, and to {{decode_time_128}} % with one for
+# 128. A conversion for every number that is read has to fit in beside the reading, and how well it does is the kernel's
+# affair. The error hardly depends on the choice, as in your table where nothing is large{{!same_error}}.
 #
 # ## In the field
 #

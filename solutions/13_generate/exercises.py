@@ -402,6 +402,7 @@ CHOOSE = Exercise(
             visible=[
                 dict(lengths=(1,) * 6, temperature=1.0),
                 dict(lengths=(2, 3, 1, 3), temperature=0.7, V=13),
+                dict(lengths=(1,) * 16, temperature=1.5, V=3),
                 dict(lengths=(2, 1) * 3, temperature=1.0, at=120.0),
             ],
             hidden=lambda r: [
@@ -609,12 +610,24 @@ def _written(edit: Callable[[list[list[int]], int], Any] | None = None, **how: A
     return oracle
 
 
-def _run_anew(calls: list[list[int]], _: Tensor, model: dict[str, Any], **__: Any) -> str | None:
+def _goes_on(calls: list[list[int]], needed: list[int], last: int) -> int:
+    """Return in how many of the `last` calls texts are run beyond those that each needs, in whatever order they are."""
+    calls = calls[max(len(calls) - last, 0) :]
+    if any(len(each) != len(needed) for each in calls):
+        return 0  # a batch of those that go on, or a text alone
+    ran = sorted(sum(n > 0 for n in each) for each in zip(*calls, strict=True))
+    return sum(max(n - most, 0) for n, most in zip(ran, sorted(needed), strict=False))
+
+
+def _run_anew(calls: list[list[int]], found: Tensor, model: dict[str, Any], **_: Any) -> str | None:
     """Return what is wrong with the tokens that went through the model, also where its limits were left out."""
     if (longest := max(map(max, filter(None, calls)), default=0)) > model["most"]:
         return f"{longest} tokens of a text in one run, and there is memory for {model['most']}"
     if (tokens := sum(map(sum, calls))) > model["left"]:
         return f"the runs take {tokens} tokens, more than the texts have: each goes through the model once"
+    new = (found >= 0).sum(1).tolist()
+    if more := _goes_on(calls, new, max(new) - 1):
+        return f"texts that have ended go through the model {more} times more: each gets length 0 in further runs"
     return None
 
 
@@ -644,7 +657,7 @@ TEXTS = Exercise(
         Part(
             "texts that stop",
             1,
-            visible=[dict(lengths=(5, 7), new=8, chunk=8, stops=2), dict(lengths=(4, 6, 5), new=6, chunk=3, stops=0)],
+            visible=[dict(lengths=(5, 7), new=8, chunk=8, stops=2), dict(lengths=(5, 2, 7), new=6, chunk=3, stops=0)],
             hidden=lambda r: [
                 dict(lengths=(6, 3, 8), new=8, chunk=5, stops=r.randint(1, 4)),
                 dict(lengths=(5,), new=9, chunk=8, stops=r.randint(1, 4)),  # nobody goes on
@@ -765,10 +778,28 @@ def _run(hits: list[bool]) -> int:
     return hits.index(False) if False in hits else len(hits)
 
 
-def _miscounted(calls: list[list[int]], result: tuple[Tensor, int], prompts: list, **_: Any) -> str | None:
-    """Return what is wrong with calls that were not told: as many as there are texts for each that was."""
+def _rounds(row: list[int], guesses: list[list[int]]) -> int:
+    """Return how many rounds a text takes, from its tokens."""
+    rounds, n = 0, 1
+    while n < len(row):
+        n += _run([a == d for a, d in zip(row[n:], guesses[n - 1], strict=False)]) + 1
+        rounds += 1
+    return rounds
+
+
+def _miscounted(
+    calls: list[list[int]], result: tuple[Tensor, int], prompts: list, guesses: Tensor, **_: Any
+) -> str | None:
+    """Return what is wrong with calls that were not told, as many as there are texts for each that was, or needless."""
     said = int(result[1])
-    return f"calls is {said}, and run was called {len(calls)} times" if len(calls) > said * len(prompts) else None
+    if len(calls) > said * len(prompts):
+        return f"calls is {said}, and run was called {len(calls)} times"
+    needed = [_rounds(*each) for each in zip(result[0].tolist(), guesses.tolist(), strict=True)]
+    if more := _goes_on(calls, needed, max(needed)):
+        return (
+            f"texts with all their tokens go through the model {more} times more: their length is then 0"
+        )
+    return None
 
 
 _draft_slip = slips(_verified)
@@ -780,7 +811,7 @@ VERIFY = Exercise(
         Part(
             "several drafts",
             2,
-            visible=[dict(lengths=(3, 7), new=10, k=3, right=0.6), dict(lengths=(6,), new=9, k=2, right=0.7)],
+            visible=[dict(lengths=(7, 3), new=10, k=3, right=0.6), dict(lengths=(6,), new=9, k=2, right=0.7)],
             hidden=lambda r: [
                 dict(lengths=(r.randint(1, 9), r.randint(1, 9)), new=11, k=r.randint(2, 4), right=0.6),
                 dict(lengths=(7, 2, 4), new=9, k=3, right=0.7),

@@ -384,8 +384,8 @@ check("choose_tokens")
 #
 # Call `make_cache`, `run` and `choose_tokens`. Three things need care. A short prompt ends in an earlier chunk than a
 # long one, and its first new token comes from *that* run's logits. The new tokens' positions go on where the prompt
-# ended. And a text that has no tokens in this chunk gets length 0, as does one that has ended: its row holds −1 in any
-# case, but its cache would go on growing.
+# ended. And a text that has no tokens in this chunk gets length 0, as does one that has ended: else its cache
+# grows, though its row holds −1 anyway.
 #
 # <details><summary>Hint 1</summary>
 #

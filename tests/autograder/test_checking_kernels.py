@@ -78,7 +78,11 @@ def test_python_that_is_no_kernel_is_refused(checked, step, says, capsys):
     [
         (", other=0.0", "", r"NaN in 3 of 3 entries: sum_kernel in line 5 \(.*the mask leaves places out of this load"),
         ("    tl.store", "    return\n    tl.store", "NaN in 3 of 3 entries: no store wrote 3 of them"),
-        ("* alpha", "* alpha + (tl.sum(x) * 0) / (tl.sum(x) * 0)", "NaN comes here from 0/0, 0 · inf or inf - inf"),
+        (
+            "* alpha",
+            "* alpha + (tl.sum(x) * 0) / (tl.sum(x) * 0)",
+            "NaN comes here from 0/0, inf/inf, 0 · inf or inf - inf",
+        ),
     ],
 )
 def test_where_nan_comes_from_is_said(checked, old, new, says, capsys):

@@ -1,4 +1,5 @@
 import base64
+import itertools
 import math
 
 import matplotlib
@@ -104,6 +105,22 @@ def test_stacked_bars_end_at_their_sum():
     axes = drawn(plots.stacked({"eager": {"cache": 2.0, "scores": 3.0}, "fused": {"cache": 1.5}}, unit="bytes"))
     assert [text.get_text().strip() for text in axes.texts] == ["5", "1.5"]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["cache", "scores"]
+
+
+def test_parts_beside_each_other_on_a_logarithmic_axis():
+    figure = plots.stacked({"naive": {"weights": 0.5, "made": 300.0}, "fused": {"weights": 0.5}}, unit="GB", log=True)
+    axes = drawn(figure)
+    assert axes.get_xscale() == "log" and all(bar.get_x() == 0 for bar in axes.patches)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["naive\nin all 300.5", "fused\nin all 0.5"]
+    tops = sorted((bar.get_y(), bar.get_y() + bar.get_height()) for bar in axes.patches)
+    assert all(below >= end - 1e-9 for (_, end), (below, _) in itertools.pairwise(tops))
+
+
+def test_a_dotted_line_is_seen_on_top_of_others():
+    lines = {"exact": ([1, 2], [1, 2]), "rounded": ([1, 2], [1, 2])}
+    axes = drawn(plots.curves({"": lines}, xlabel="x", ylabel="y", dotted=["exact"]))
+    exact, rounded = axes.lines
+    assert exact.zorder > rounded.zorder and exact.get_markerfacecolor() == "none"
 
 
 def test_curves_of_one_name_have_one_colour_in_every_panel():

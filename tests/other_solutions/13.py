@@ -82,8 +82,9 @@ def choose_tokens(logits, lengths, temperature=0.0, top_p=1.0, u=None):
 # %% generate_texts: positions counted by hand
 #: cache["seq_lens"][:, None], going.long() => torch.tensor([[len(prompt) + n] for prompt in prompts]), going.long()
 
-# %% generate_texts: ended texts go on unseen
-#: going.long(), cache) => torch.ones_like(token), cache)
+# %% generate_texts: the last token of each text runs as well
+#: going = going & (token != stop) => running, going = going, going & (token != stop)
+#: going.long(), cache) => running.long(), cache)
 
 # %% generate_texts: padded to the whole chunk
 #: S = int(lengths.max()) => S = chunk

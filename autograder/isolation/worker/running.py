@@ -147,10 +147,13 @@ def case(request: dict[str, Any], message: dict[str, Any], entry: Callable, argu
 
 
 @contextmanager
-def counting(cell: str = "", function: str = "", argument: str = "") -> Iterator[list[list[int]]]:
-    """Note the numbers in an argument of each call of a cell's function, whatever name it is called by."""
+def counting(cell: str = "", function: str = "", argument: str = "", filename: str = "") -> Iterator[list[list[int]]]:
+    """Note the numbers in an argument of each call of a cell's function, whatever name it is called by.
+
+    `filename` is where the function was compiled, if not as that cell.
+    """
     calls: list[list[int]] = []
-    place = CELL.format(cell), function
+    place = filename or CELL.format(cell), function
 
     def note(frame: types.FrameType, event: str, _: Any) -> None:
         if event == "call" and (frame.f_code.co_filename, frame.f_code.co_name) == place:
