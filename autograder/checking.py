@@ -107,8 +107,9 @@ def check(name: str) -> None:
         calls = [call for _, _, call in results]
         verdict = _confirmed(namespace, course, lesson, exercise, cases, calls) or verdict
     if exercise.needs and not course.has(lesson, "lesson"):
-        cells, _ = _cells(namespace, course, lesson)
-        used = names_read(exercise.needs, cells, found[-1]) if (found := defining(exercise.name, cells)) else []
+        cells, plan = _cells(namespace, course, lesson)
+        given, there = plan.setup if plan else (), [name for name in exercise.needs if defining(name, cells)]
+        used = names_read(there, cells, found[-1], given) if (found := defining(exercise.name, cells)) else []
         verdict = report.with_own(verdict, used)
     told = telling(exercise, failures) if failures else None
     picture = "" if told is None else _picture(exercise, cases[told], results[told][1])

@@ -429,13 +429,19 @@ USED = {  # cells, and what is said of the student's own `double`
         ["def double(x): return 3 * x", "def quad(x): return double(double(x))"],
         f"{OWN}: where yours is wrong, this may be right",
     ),
+    "in a function that the lesson gives": (
+        ["def double(x): return 2 * x", "def quad(x): return twice(twice(x))", "def twice(x): return double(x)"],
+        f"{OWN}, so rely only on what double's task promises",
+    ),
     "not at all": (["def double(x): return 2 * x", "def quad(x): return 4 * x"], ""),
 }
+TWICE = '# %% setup="twice"\ndef twice(x): return double(x)\n\n# %% solution="double"'
 
 
 @pytest.mark.parametrize("name", USED)
 def test_a_check_says_which_answers_of_ones_own_it_used(tmp_path, monkeypatch, name, capsys):
-    monkeypatch.setenv("MLA_COURSE", str(without_script(tmp_path).root))
+    given = {'# %% solution="double"': TWICE} if "gives" in name else {}
+    monkeypatch.setenv("MLA_COURSE", str(without_script(tmp_path, given).root))
     cells, says = USED[name]
     in_session(["import torch", *cells], "quad")
     said = capsys.readouterr().out
