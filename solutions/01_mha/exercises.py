@@ -66,7 +66,10 @@ PREDICT_CACHE_BYTES = Exercise(
         Part(
             "a whole model",
             1,
-            visible=[dict(num_layers=10, num_heads=40, num_kv_heads=8, head_dim=128, itemsize=2)],
+            visible=[
+                dict(num_layers=10, num_heads=40, num_kv_heads=8, head_dim=128, itemsize=2),
+                dict(num_layers=6, num_heads=12, num_kv_heads=3, head_dim=48, itemsize=4),
+            ],
             hidden=lambda r: [_model(r, r.randint(2, 90)), _model(r, r.randint(2, 90))],
         ),
     ),
@@ -397,7 +400,17 @@ def _cache_session(
 
 
 def _cache(
-    init, steps, *, limit=0, clip=False, fill=False, count_first=False, counted=True, shared=False, written=(), returned="filled"
+    init,
+    steps,
+    *,
+    limit=0,
+    clip=False,
+    fill=False,
+    count_first=False,
+    counted=True,
+    shared=False,
+    written=(),
+    returned="filled",
 ):
     """What each call returns, from lists of chunks; the keywords make it wrong.
 
