@@ -36,7 +36,8 @@ from autograder.isolation.sandbox import Sandbox
 from autograder.isolation.worker import layout, running, wire
 from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for, without_bfloat16
-from autograder.judging.exercise import Arguments, Exercise, upcast
+from autograder.judging.compare import difference
+from autograder.judging.exercise import Arguments, Exercise, relative_tolerance, upcast
 from autograder.judging.judge import Failure, broken_terms, calls_of, judge, read_case, telling, verdict_from
 from autograder.judging.program import Cell, build_program, defining, names_bound, names_read, parsed
 from autograder.judging.verdict import Outcome, Verdict
@@ -547,11 +548,13 @@ def _display(html: str, text: str) -> None:
 
 def _picture(exercise: Exercise, case: Case, result: Any) -> str:
     """Return a picture of the error where the first output is a tensor of the right shape but not right."""
-    expected = exercise.oracle(**upcast(case.arguments))
+    expected, tolerance = exercise.oracle(**upcast(case.arguments)), relative_tolerance(exercise, case.arguments)
     if isinstance(expected, tuple) and isinstance(result, tuple | list) and expected and result:
         expected, result = expected[0], result[0]
     if not isinstance(expected, torch.Tensor) or not isinstance(result, torch.Tensor):
         return ""
     if expected.shape != result.shape or expected.numel() < SMALLEST_PICTURE or not result.is_floating_point():
+        return ""
+    if difference(result.detach().cpu(), expected, exercise.returns[:1], tolerance) is None:
         return ""
     return report.error_picture(result.detach().cpu(), expected, exercise.returns[0])

@@ -359,8 +359,8 @@ PREDICT_H100 = Exercise(
         ),
         Mistake(
             "always compute",
-            "the product takes the time of its arithmetic alone: in bfloat16 one this small is memory-bound on an H100, and the "
-            "longer of both times decides",
+            "the product takes the time of its arithmetic alone: in bfloat16 one this small is memory-bound on an "
+            "H100, and the longer of both times decides",
             lambda **a: _only(_h100(**a), matmul_us=2e6 * a["size"] ** 3 / 989e12),
         ),
         Mistake(

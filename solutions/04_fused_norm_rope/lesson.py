@@ -1167,8 +1167,9 @@ print(f"\nattention scores: {scores / 1e9:.2f} G numbers; "
 #
 # **Loaded only once?** Section 3.2.3 of the report tiles a row into segments, makes two passes over it, and says that
 # each element is loaded from memory only once. Two passes with one load are possible only if the row fits into one
-# block, as in your kernel. A loop over segments loads the row twice, the second time from a cache at best. Measured on an H100 with 16384 rows of 7168:
-# {{one_block_us}} µs in one block, {{loop_us}} µs in a loop over segments of 1024 (`benchmarks/model_measured.json`).
+# block, as in your kernel. A loop over segments loads the row twice, the second time from a cache at best. Measured on
+# an H100 with 16384 rows of 7168: {{one_block_us}} µs in one block, {{loop_us}} µs in a loop over segments of 1024
+# (`benchmarks/model_measured.json`).
 #
 # **Every other number.** Liger-Kernel's `llama4_rope` loads the even and the odd elements apart, one head per program.
 # It took {{llama4_us}} µs for the query and key above, in place. Its kernel for half rotation, where both elements of a

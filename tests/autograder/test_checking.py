@@ -7,6 +7,7 @@ import sys
 import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -150,6 +151,16 @@ def test_a_picture_can_be_drawn_of_any_shape(shape):
     svg = report.error_picture(result, expected, "out<")
     assert svg.count("<rect") <= 24 * 64
     assert "out&lt;" in svg
+
+
+def test_no_picture_is_drawn_of_what_is_right():
+    out = torch.randn(8, 8, dtype=torch.float64)
+    exercise = SimpleNamespace(oracle=lambda x: (2 * x, x), returns=("out", "lse"), tolerance=1e-5)
+    case = SimpleNamespace(arguments={"x": out})
+    assert checking._picture(exercise, case, (2 * out, 3 * out)) == ""
+    drawn = checking._picture(exercise, case, (torch.where(out == out[0, 0], 0.0, 2 * out), 3 * out))
+    assert "error of out" in drawn
+    assert drawn.count("rgb(255,255,255)") == 63  # white, as it says below
 
 
 def test_a_grader_fault_shows_no_points():
