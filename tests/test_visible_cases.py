@@ -233,3 +233,13 @@ def test_a_number_that_passes_31_bits_in_a_hidden_case_does_so_in_a_visible_one(
         numbers = [pair for case in cases for pair in whole_numbers(exercise.oracle(**upcast(case.arguments)))]
         large[hidden] = {name for name, number in numbers if abs(number) >= 2**31}
     assert large[True] <= large[False]
+
+
+def test_each_part_on_numbers_shows_what_a_slip_gives_in_its_hidden_cases():
+    """A step that doubles, and an itemsize that is always 2."""
+    rows, cache = (COURSE.locate(name)[1] for name in ("ridge_rows", "predict_cache_bytes"))
+    for part in rows.parts:
+        found = [rows.oracle(**case) for case in part.visible]
+        assert any(n & (n - 1) for n in found), part.name
+    for part in cache.parts:
+        assert {case["itemsize"] for case in part.visible} != {2}, part.name

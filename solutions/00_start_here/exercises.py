@@ -428,7 +428,7 @@ RIDGE_ROWS = Exercise(
             visible=[
                 dict(n=256, k=160, itemsize=4, peak_flops=320 * 10**9, bandwidth=27 * 10**9),
                 dict(n=2048, k=4096, itemsize=4, peak_flops=8 * 10**9, bandwidth=20 * 10**9),  # a slow one: 1 row
-                dict(n=1024, k=1024, itemsize=4, peak_flops=300 * 10**9, bandwidth=25 * 10**9),  # 26: no power of 2
+                dict(n=512, k=512, itemsize=4, peak_flops=300 * 10**9, bandwidth=25 * 10**9),  # 27: no power of 2
             ],
             hidden=lambda r: [_layer(r, 4, r.uniform(4, 40)), _layer(r, 4, r.uniform(4, 40)), _layer(r, 4, 0.4)],
         ),

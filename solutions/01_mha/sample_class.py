@@ -617,7 +617,7 @@ class KVCache:
             "head_dim\n        self.k = KVCache.stores.setdefault(shape, torch.zeros(shape))",
         },
         "what an earlier call or another object has left",
-        1,
+        3,
     ),
     slip(
         "bea",
