@@ -36,7 +36,8 @@ from autograder.isolation.sandbox import Sandbox
 from autograder.isolation.worker import layout, running, wire
 from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for, without_bfloat16
-from autograder.judging.exercise import Arguments, Exercise, upcast
+from autograder.judging.compare import difference
+from autograder.judging.exercise import Arguments, Exercise, relative_tolerance, upcast
 from autograder.judging.judge import Failure, broken_terms, calls_of, judge, read_case, telling, verdict_from
 from autograder.judging.program import Cell, build_program, defining, names_bound, names_read, parsed
 from autograder.judging.verdict import Outcome, Verdict
@@ -107,8 +108,9 @@ def check(name: str) -> None:
         calls = [call for _, _, call in results]
         verdict = _confirmed(namespace, course, lesson, exercise, cases, calls) or verdict
     if exercise.needs and not course.has(lesson, "lesson"):
-        cells, _ = _cells(namespace, course, lesson)
-        used = names_read(exercise.needs, cells, found[-1]) if (found := defining(exercise.name, cells)) else []
+        cells, plan = _cells(namespace, course, lesson)
+        given, there = plan.setup if plan else (), [name for name in exercise.needs if defining(name, cells)]
+        used = names_read(there, cells, found[-1], given) if (found := defining(exercise.name, cells)) else []
         verdict = report.with_own(verdict, used)
     told = telling(exercise, failures) if failures else None
     picture = "" if told is None else _picture(exercise, cases[told], results[told][1])
@@ -555,11 +557,13 @@ def _display(html: str, text: str) -> None:
 
 def _picture(exercise: Exercise, case: Case, result: Any) -> str:
     """Return a picture of the error where the first output is a tensor of the right shape but not right."""
-    expected = exercise.oracle(**upcast(case.arguments))
+    expected, tolerance = exercise.oracle(**upcast(case.arguments)), relative_tolerance(exercise, case.arguments)
     if isinstance(expected, tuple) and isinstance(result, tuple | list) and expected and result:
         expected, result = expected[0], result[0]
     if not isinstance(expected, torch.Tensor) or not isinstance(result, torch.Tensor):
         return ""
     if expected.shape != result.shape or expected.numel() < SMALLEST_PICTURE or not result.is_floating_point():
+        return ""
+    if difference(result.detach().cpu(), expected, exercise.returns[:1], tolerance) is None:
         return ""
     return report.error_picture(result.detach().cpu(), expected, exercise.returns[0])

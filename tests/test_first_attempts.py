@@ -225,7 +225,7 @@ ATTEMPTS = {
             ('acc = tl.dot(x, y, acc, input_precision="ieee")', "acc += tl.sum(x[:, :, None] * y[None], axis=1)"),
             ("triton.next_power_of_2(size), 16), 128)", "16, 16), 16)"),
         ],
-        "makes a tl.dot in TF32 of the tl.sum of a product of two blocks",
+        "turns a tl.sum over a product of two blocks into a tl.dot",
     ),
     "a sum of products in 16 bits": (
         "latent_decode",

@@ -1,5 +1,6 @@
 """The lessons as students and the grader meet them."""
 
+import builtins
 import dis
 import itertools
 import re
@@ -25,6 +26,7 @@ from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import draw_cases
 from autograder.judging.compare import Calls, assess
 from autograder.judging.exercise import upcast
+from autograder.judging.program import Cell, build_program
 
 COURSE = Course.at(Path(__file__).parents[1])
 LESSONS = COURSE.lesson_names()
@@ -226,6 +228,17 @@ def _names(code):
         steps = (step for each in inner for step in dis.get_instructions(each))
         read |= {step.argval for step in steps if step.opname == "LOAD_GLOBAL"} - put
     return read, put
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_where_a_students_own_answers_stand_in_all_that_is_given_has_what_it_calls(name):
+    """As in a release. Of an exercise that needs none, what the lesson gives may be of no use."""
+    lesson = COURSE.lesson(name)
+    cells = [Cell(each, without_marks(source)) for each, source in lesson.solutions.items()]
+    for exercise in (each for each in lesson.exercises if each.needs):
+        cut = build_program(lesson.setup, [], cells, next(cell for cell in cells if cell.name == exercise.name))
+        read, put = _names(compile("\n".join(cell.source for cell in cut), name, "exec"))
+        assert not read - put - set(dir(builtins)), exercise.name
 
 
 @pytest.mark.parametrize("name", LESSONS)

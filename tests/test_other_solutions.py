@@ -13,11 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from autograder import checking
 from autograder.classroom.grader import Grader
 from autograder.classroom.restore import clean_cells, restore
 from autograder.course.course import Course
 from autograder.course.lesson import without_marks
 from autograder.course.sample import Submission, find_cell, render, rewrite, submissions
+from autograder.isolation.worker import running
+from autograder.judging.cases import draw_cases
+from autograder.judging.judge import read_case
 from autograder.judging.verdict import Outcome
 
 pytestmark = pytest.mark.xdist_group("other solutions")  # which are judged once, all together
@@ -104,3 +108,28 @@ def test_a_right_solution_of_another_shape_earns_its_marks(grader, jobs, other):
     assert (answers.outcome, answers.score) == (Outcome.PASSED, answers.points), answers.reason
     for verdict in speed:
         assert verdict.outcome in (Outcome.PASSED, Outcome.PARTIAL, Outcome.SLOW), verdict.reason
+
+
+BUILDS = {
+    each.name: [one.name for one in COURSE.exercises(name) if each.name in one.needs and one.replayed]
+    for name in COURSE.lesson_names()
+    for each in COURSE.exercises(name)
+}
+
+
+@pytest.mark.parametrize(
+    "other", [each for each in OTHERS if BUILDS[each[0]]], ids=lambda other: f"{other[0]}: {other[1]}"
+)
+def test_what_builds_on_a_right_solution_of_another_shape_is_right(other):
+    """As in a release, where a student's own answers stand in: what one exercise allows none behind it refuses."""
+    name, exercises = COURSE.locate(other[0])[0], BUILDS[other[0]]
+    lesson = COURSE.lesson(name)
+    for exercise in map(lesson.exercise, exercises):
+        namespace = {}
+        sources = [without_marks(lesson.solutions[each]) for each in (*exercise.needs, exercise.name)]
+        for n, source in enumerate((*(cell.source for cell in lesson.setup), *sources, whole(other[0], other[2]))):
+            running.run_cell(f"{other[0]} {n}", source, namespace)
+        case = draw_cases(exercise, "seed", hidden=False)[0]
+        message, _, call = checking.run_case(exercise, namespace[exercise.name], case)
+        assert read_case(exercise, case, message) is None, exercise.name
+        assert not (call and call.reason), exercise.name

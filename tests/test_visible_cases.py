@@ -333,3 +333,13 @@ def test_exp_without_the_maximum_is_red_in_a_visible_case(name):
         return assess(exercise, case.arguments, result)
 
     assert any(wrong(case) for case in draw_cases(exercise, "seed", hidden=False))
+
+
+def test_each_part_on_numbers_shows_what_a_slip_gives_in_its_hidden_cases():
+    """A step that doubles, and an itemsize that is always 2."""
+    rows, cache = (COURSE.locate(name)[1] for name in ("ridge_rows", "predict_cache_bytes"))
+    for part in rows.parts:
+        found = [rows.oracle(**case) for case in part.visible]
+        assert any(n & (n - 1) for n in found), part.name
+    for part in cache.parts:
+        assert {case["itemsize"] for case in part.visible} != {2}, part.name

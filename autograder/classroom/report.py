@@ -155,5 +155,5 @@ def _blocks(error: torch.Tensor, count: int, axis: int) -> torch.Tensor:
 
 
 def _grey(shade: float) -> str:
-    level = round(235 * (1 - shade)) + 5
+    level = round(255 * (1 - shade))
     return f"{level},{level},{level}"

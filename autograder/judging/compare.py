@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from autograder.isolation.worker.running import BESIDE
 from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.exercise import Arguments, Exercise, Mistake, relative_tolerance, upcast
 from autograder.judging.formula import Answer, explained
@@ -293,7 +294,8 @@ def _calls(steps: Sequence[Sequence[Any]]) -> list[str]:
     """
     methods, names, before = [method for method, _ in steps], [], ""
     for n, (method, arguments) in enumerate(steps):
-        name = f"call {methods[: n + 1].count(method)} of {method}"
+        name = f"call {methods[: n + 1].count(method)} of {method.removeprefix(BESIDE)}"
+        name += " of a second object" if method.startswith(BESIDE) else ""
         names.append(f"{method} after {before}" if before and not arguments else name)
         before = name if arguments else before
     return names

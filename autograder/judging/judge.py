@@ -14,7 +14,7 @@ from typing import Any
 
 from autograder.isolation.sandbox import Reply, Sandbox, SandboxError, ServerLost
 from autograder.isolation.worker.layout import packed
-from autograder.isolation.worker.running import TIME_IS_UP, in_words
+from autograder.isolation.worker.running import BESIDE, TIME_IS_UP, in_words
 from autograder.isolation.worker.shelf import EVERY
 from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case, draw_cases, noise_for
@@ -290,7 +290,7 @@ def read_case(exercise: Exercise, case: Case, message: dict[str, Any], calls: Ca
 
 def _of_methods(case: Case, part: str) -> str:
     """Return what to call an argument in a part of a session: "init" or "steps"."""
-    methods = dict.fromkeys(method for method, given in case.arguments["steps"] if given)
+    methods = dict.fromkeys(method.removeprefix(BESIDE) for method, given in case.arguments["steps"] if given)
     return f"an argument of {'__init__' if part == 'init' else ' or '.join(methods)}"
 
 

@@ -19,7 +19,7 @@ import sys
 import threading
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -99,14 +99,15 @@ def build_program(
     Parameters
     ----------
     setup, references
-        Trusted cells: the lesson's set-up, and solutions of the exercises that this one needs.
+        Trusted cells: the lesson's set-up, and solutions of the exercises that this one needs. Of names that the
+        set-up reads and none of these binds, the student's own cells are asked, where the solution needs them.
     own
         The student's code cells in order, `solution` among them: cells of one name are the same cell.
     last
         Of a name that cells above and below bind, those below count, too: where they have run, theirs is the last.
     """
     trusted = [*setup, *references]
-    given = {name for cell in trusted for name in ([cell.gives] if cell.gives else names_bound(cell.source))}
+    given = _open_names(trusted)
     main = _code(solution.source)
     reads = {name for statement in main.statements or () for name in statement.reads}
     helpers = [
@@ -116,10 +117,10 @@ def build_program(
     ]
     names = [cell.name for cell in own]
     before = len(names) if last else names.index(solution.name)
-    picked = _pick([code for _, code in helpers], reads - _bound(main) - given, given, before)
+    picked = _pick([code for _, code in helpers], _missing(reads - _bound(main), given) - _bound(main), given, before)
     front: list[Cell] = []
     behind: list[Cell] = []
-    late = _bound(main) - given  # names that are there only behind the solution
+    late = _bound(main) - given.keys()  # names that are there only behind the solution
     for n, ((cell, code), statements) in enumerate(zip(helpers, picked, strict=True)):
         if not statements:
             continue
@@ -133,7 +134,32 @@ def build_program(
     return [*trusted, *front, Cell(solution.name, main.source, required=True), *behind]
 
 
-def _pick(codes: Sequence[_Code], needed: set[str], given: set[str], before: int) -> list[set[_Statement]]:
+def _open_names(trusted: Sequence[Cell]) -> dict[str, set[str]]:
+    """Return the names that trusted cells bind, each with what it needs besides and none of them binds."""
+    reads: dict[str, set[str]] = {cell.gives: set() for cell in trusted if cell.gives}
+    for cell in trusted:
+        for statement in () if cell.gives else _code(cell.source).statements or ():
+            for name in statement.bound:
+                reads.setdefault(name, set()).update(statement.reads)
+    needs = {}
+    for name in reads:
+        seen, waiting = {name}, [name]
+        while waiting:
+            fresh = reads.get(waiting.pop(), set()) - seen
+            seen |= fresh
+            waiting += fresh
+        needs[name] = seen - reads.keys() - BUILTINS
+    return needs
+
+
+def _missing(names: Set[str], given: Mapping[str, Set[str]]) -> set[str]:
+    """Return which of these names are not given, and what those that are need besides."""
+    return (names - given.keys()).union(*(given[name] for name in names & given.keys()))
+
+
+def _pick(
+    codes: Sequence[_Code], needed: set[str], given: Mapping[str, Set[str]], before: int
+) -> list[set[_Statement]]:
     """Return of each cell the statements that bind the needed names and what those need in turn.
 
     Of names that one of the first cells binds, as many as `before`, only these do.
@@ -153,7 +179,7 @@ def _pick(codes: Sequence[_Code], needed: set[str], given: set[str], before: int
             if (n, statement) not in followed and (n < before or not first):
                 followed.add((n, statement))
                 chosen[n].add(statement)
-                fresh = statement.reads - given - seen
+                fresh = _missing(statement.reads, given) - seen
                 seen |= fresh
                 waiting += fresh
     return chosen
@@ -188,10 +214,13 @@ def defining(name: str, cells: Sequence[Cell]) -> list[Cell]:
     return [cell for cell, defines in zip(cells, found, strict=True) if defines]
 
 
-def names_read(names: Sequence[str], own: Sequence[Cell], solution: Cell) -> list[str]:
-    """Return which of these names a solution reads, or what it needs of the other cells beside what binds them."""
+def names_read(names: Sequence[str], own: Sequence[Cell], solution: Cell, setup: Sequence[Cell] = ()) -> list[str]:
+    """Return which of these names a solution reads, or what it needs of the set-up and the other cells does.
+
+    What binds them is left aside.
+    """
     given = [Cell(name, "", gives=name) for name in names]
-    cells = build_program((), given, own, solution, last=True)[len(given) :]
+    cells = build_program((), given, [*setup, *own], solution, last=True)[len(given) :]
     read = {name for cell in cells for statement in _code(cell.source).statements or () for name in statement.reads}
     return [name for name in names if name in read]
 

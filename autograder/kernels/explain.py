@@ -286,8 +286,8 @@ def torch_alone(recording: Recording, forbidden: Sequence[str], most: Cost | Non
     strange |= {v["storage"] for v in recording.result if "content" in storages[v["storage"]] and not _is_integer(v)}
     if reason is None and any(view["storage"] in strange for view in recording.result):
         reason = (
-            "the result holds what no operation of torch in this call made, as far as this thread can see: what Python "
-            "or NumPy computes from data does not count"
+            "the result holds what no operation of torch in this call made, as far as this thread can see: what an "
+            "earlier call or another object has left, or Python or NumPy computes from data, does not count"
         )
     return Explained(replace(recording, events=[e for e in events if e["kind"] == "host"]), reason, frozen=frozen)
 

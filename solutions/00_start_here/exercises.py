@@ -370,7 +370,8 @@ PREDICT_H100 = Exercise(
         ),
         Mistake(
             "always compute",
-            "a product this small is memory-bound on an H100: take the longer of both times",
+            "the product takes the time of its arithmetic alone: in bfloat16 one this small is memory-bound on an "
+            "H100, and the longer of both times decides",
             lambda **a: _only(_h100(**a), matmul_us=2e6 * a["size"] ** 3 / 989e12),
         ),
         Mistake(
@@ -450,6 +451,7 @@ RIDGE_ROWS = Exercise(
             visible=[
                 dict(n=256, k=160, itemsize=4, peak_flops=320 * 10**9, bandwidth=27 * 10**9),
                 dict(n=2048, k=4096, itemsize=4, peak_flops=8 * 10**9, bandwidth=20 * 10**9),  # a slow one: 1 row
+                dict(n=512, k=512, itemsize=4, peak_flops=300 * 10**9, bandwidth=25 * 10**9),  # 27: no power of 2
             ],
             hidden=lambda r: [_layer(r, 4, r.uniform(4, 40)), _layer(r, 4, r.uniform(4, 40)), _layer(r, 4, 0.4)],
         ),

@@ -145,9 +145,9 @@ except CheckFailed as error:
 # **What the judge runs.** It runs your solution cell in a process of its own. Functions, classes, imports and
 # assignments that the solution uses from your other cells come along; plots, measurements and experiments do not.
 # `check` runs that program, too, on the cases that it shows, and says so if it fails where your notebook does not.
-# Files of yours and packages that the course does not install are not there. If several cells define an answer, four
-# of them are judged: the exercise's own and the last three others. The best counts. A broken cell costs only the
-# exercises that need it. Where an exercise builds on an earlier one, the grader supplies the right earlier answer, so
+# Files of yours and packages that the course does not install are not there. If several cells define an answer, the
+# judge takes the exercise's own and the last three others, and the best counts. A broken cell costs only the exercises
+# that need it. Where an exercise builds on an earlier one, the grader supplies the right earlier answer, so
 # one mistake is counted once.
 #
 # From lesson 01 on, compute with torch's operations. In most exercises a result that Python or NumPy computed from a

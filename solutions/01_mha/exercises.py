@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from autograder.isolation.worker.running import BESIDE
 from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, randn
 from mla_ref import Cost, sdpa
 
@@ -65,7 +66,10 @@ PREDICT_CACHE_BYTES = Exercise(
         Part(
             "a whole model",
             1,
-            visible=[dict(num_layers=10, num_heads=40, num_kv_heads=8, head_dim=128, itemsize=2)],
+            visible=[
+                dict(num_layers=10, num_heads=40, num_kv_heads=8, head_dim=128, itemsize=2),
+                dict(num_layers=6, num_heads=12, num_kv_heads=3, head_dim=48, itemsize=4),
+            ],
             hidden=lambda r: [_model(r, r.randint(2, 90)), _model(r, r.randint(2, 90))],
         ),
     ),
@@ -397,23 +401,34 @@ GROUPED_ATTENTION = Exercise(
 def _cache_session(
     g: torch.Generator, B: int, capacity: int, G: int, Dh: int, appends: tuple[int, ...], another: int | None = None
 ) -> dict[str, list[Any]]:
-    """Return a cache and its calls. Before append number `another` a second cache is made."""
+    """Return a cache and its calls. Before append number `another` a second cache is made, and gets tokens, too."""
     steps: list[Any] = [["length", []]]
     for n, S in enumerate(appends):
-        steps += [["", []]] if n == another else []
+        second = [[f"{BESIDE}append", [randn(g, B, S, G, Dh), randn(g, B, S, G, Dh)]]] if n == another else []
+        steps += [["", []], *second] if second else []
         steps += [["append", [randn(g, B, S, G, Dh), randn(g, B, S, G, Dh)]], ["length", []]]
     return {"init": [B, capacity, G, Dh], "steps": steps}
 
 
 def _cache(
-    init, steps, *, limit=0, clip=False, fill=False, count_first=False, counted=True, shared=False, returned="filled"
+    init,
+    steps,
+    *,
+    limit=0,
+    clip=False,
+    fill=False,
+    count_first=False,
+    counted=True,
+    shared=False,
+    written=(),
+    returned="filled",
 ):
     """What each call returns, from lists of chunks; the keywords make it wrong.
 
     `limit` moves the largest length that is accepted, `clip` drops what does not fit, `fill` keeps what fits of a chunk
     that is refused, `count_first` counts tokens that are then refused, `counted` is whether tokens are counted at all,
-    `shared` whether the storage of all caches is one; `returned` is "filled", "new", "storage", or of what is filled
-    "exchanged", "keys" or "values".
+    `shared` whether a second cache empties the first, `written` which of keys (0) and values (1) it writes over;
+    `returned` is "filled", "new", "storage", or of what is filled "exchanged", "keys" or "values".
     """
     batch, capacity, heads, width = init
     if not counted:
@@ -425,6 +440,12 @@ def _cache(
             kept = tuple(map(torch.zeros_like, kept))
         if method in ("length", ""):
             results.append(length if method else None)
+            continue
+        if method.startswith(BESIDE):
+            kept = _written_over(kept, new, written)
+            if not shared:  # views, which change with what they show
+                results = [_written_over(r, new, written) if isinstance(r, tuple) else r for r in results]
+            results += _cache(init, [["append", new]], returned="storage" if returned == "storage" else "filled")
             continue
         if clip:
             new = [x[:, : capacity - length] for x in new]
@@ -442,10 +463,17 @@ def _cache(
     if returned == "storage":  # views: every call shows what the storage holds in the end
         tail = torch.zeros(batch, capacity - length, heads, width, dtype=torch.float64)
         storage = tuple(torch.cat((x, tail), 1) for x in kept)
-        results = [storage if isinstance(result, tuple) else result for result in results]
+        first = (isinstance(r, tuple) and not m.startswith(BESIDE) for r, (m, _) in zip(results, steps, strict=True))
+        results = [storage if mine else result for mine, result in zip(first, results, strict=True)]
     if order := {"exchanged": (1, 0), "keys": (0, 0), "values": (1, 1)}.get(returned):
         results = [tuple(each[n] for n in order) if isinstance(each, tuple) else each for each in results]
     return results
+
+
+def _written_over(held, new, which):
+    """Return keys and values of which those of these numbers begin with the new tokens."""
+    pairs = enumerate(zip(held, new, strict=True))
+    return tuple(torch.cat((y[:, : x.shape[1]], x[:, y.shape[1] :]), 1) if n in which else x for n, (x, y) in pairs)
 
 
 def _uncounted(init, steps):
@@ -455,6 +483,8 @@ def _uncounted(init, steps):
     for method, new in steps:
         if method in ("length", ""):
             results.append(0 if method else None)
+        elif method.startswith(BESIDE):
+            results.append(tuple(new))
         elif (size := new[0].shape[1]) > init[1]:
             results.append("ValueError")
         else:
@@ -551,6 +581,16 @@ KV_CACHE = Exercise(
             "storage shared by all caches",
             "a second cache that is made empties the first: the storage belongs to self, not to the class",
             shared=True,
+            written=(0, 1),
+        ),
+        *(
+            _cache_slip(
+                "second cache writes into the first",
+                f"what a second cache appends stands in the first, too, in its {what}: the storage belongs to self, "
+                "not to the class",
+                written=written,
+            )
+            for what, written in (("keys and values", (0, 1)), ("keys", (0,)), ("values", (1,)))
         ),
         _cache_slip(
             "last place refused",

@@ -464,8 +464,8 @@ check("KVCache")
 # The test is the definition of a right cache: the outputs of **one prefill of the whole sequence** and of **any
 # sequence of steps** are the same. The judge also counts the FLOPs of your products: at most twice what it takes if
 # each step projects only its new tokens. The grader supplies a right `grouped_attention` and `KVCache`; where the
-# course came without solutions, `check` takes yours. Use the cache through `append` and `length` alone: the
-# attributes of the grader's may have other names, which a `check` that takes yours cannot see.
+# course came without solutions, `check` takes yours. Use the cache through `append` and `length` alone. The grader's
+# cache may name its attributes otherwise. A `check` that runs with your cache will not notice if you read them.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -757,7 +757,7 @@ plots.roofline(h100, points, title="Attention of one decode step, one layer")
 # **Order of grouped heads.** Both orders have the same shapes, so nothing fails. The ONNX definition of attention tiled
 # its key heads as 0, 1, 0, 1, where PyTorch interleaves them as 0, 0, 1, 1 (onnx#7274).
 #
-# The cell reproduces three of the four with your functions.
+# The cell reproduces three of the four, two of them with your functions.
 
 # %%
 torch.manual_seed(0)

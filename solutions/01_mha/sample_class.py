@@ -607,6 +607,19 @@ class KVCache:
         3,
     ),
     slip(
+        "aras",
+        "keys that all caches share",
+        "KVCache",
+        {
+            "    def __init__(self, batch, capacity, num_kv_heads, head_dim):\n": "    stores = {}\n\n"
+            "    def __init__(self, batch, capacity, num_kv_heads, head_dim):\n",
+            "self.k = torch.zeros(batch, capacity, num_kv_heads, head_dim)": "shape = batch, capacity, num_kv_heads, "
+            "head_dim\n        self.k = KVCache.stores.setdefault(shape, torch.zeros(shape))",
+        },
+        "what an earlier call or another object has left",
+        3,
+    ),
+    slip(
         "bea",
         "a mask the wrong way round",
         "attention",

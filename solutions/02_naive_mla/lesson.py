@@ -566,8 +566,8 @@ print(f"\nmultiply-accumulates: you wrote {my_quotient:g}, counted H(Dn+Dv)R / H
 # %% [markdown]
 # The expansion has about 410 times the arithmetic of the attention. Its time is a smaller multiple: it is a large
 # matrix product, which a processor does near its full rate. The attention of a single query does two operations with
-# each number that it reads, so it waits for memory. Each step expands every latent again: the arithmetic of
-# generating $T$ tokens grows with $T^2$, as that of attention alone does, and is some 410 times as much.
+# each number that it reads, so it waits for memory. Each step expands every latent again. To generate $T$ tokens,
+# expansion takes some 410 times the arithmetic of attention; both grow with $T^2$.
 #
 # The next cell calculates the same for an H100, as in lesson 00: the sizes of DeepSeek-V3 in bfloat16, 128 sequences of
 # 4096 tokens, one layer, one step.
@@ -761,9 +761,8 @@ playground.write("class Cache:\n    ", layer=mla_decode_step, new=48)
 # improved (ollama #13893). Megatron-LM took D/H = 5120/128 = 40 for the width (Megatron-LM #1501).
 #
 # YaRN, a way to extend a model's context, multiplies the scale by one more factor: 1.87 for DeepSeek-V3. It was
-# computed from the wrong field (Megatron-LM #1429) or left out (transformers #47435, TensorRT-LLM #19112). The next
-# cell shows the size of these errors on random data: multiplying the queries by a factor is the same as multiplying the
-# scale by it.
+# computed from the wrong field (Megatron-LM #1429) or left out (transformers #47435). The next cell shows the size of
+# these errors on random data: multiplying the queries by a factor is the same as multiplying the scale by it.
 
 # %%
 torch.manual_seed(0)

@@ -234,8 +234,8 @@ ABSORB_QUERY = Exercise(
     mistakes=(
         Mistake(
             "weight by position",
-            "the weight is picked by the query's position, not by its head: `@` lines the H of w_uk up with the S of "
-            "q_nope",
+            "the weight is picked by the query's position, not by its head, or all weights meet the only position: "
+            "`@` lines the H of w_uk up with the S of q_nope",
             lambda q_nope, w_uk: _by_position(q_nope, w_uk),
         ),
         Mistake(
@@ -302,9 +302,14 @@ ABSORB_OUTPUT = Exercise(
             lambda out_latent, w_uv: _transposed(out_latent, w_uv.mT),
         ),
         Mistake(
+            "reshaped",
+            "w_uv is reshaped to [H, R, Dv], which moves no number: transpose its last two axes, w_uv.mT",
+            lambda out_latent, w_uv: _per_head(out_latent, w_uv.reshape(w_uv.mT.shape)),
+        ),
+        Mistake(
             "weight by position",
-            "the weight is picked by the query's position, not by its head: `@` lines the H of w_uv up with the S of "
-            "out_latent",
+            "the weight is picked by the query's position, not by its head, or all weights meet the only position: "
+            "`@` lines the H of w_uv up with the S of out_latent",
             lambda out_latent, w_uv: _by_position(out_latent, w_uv.mT),
         ),
         Mistake(

@@ -379,8 +379,8 @@ check("absorb_output")
 # Limit: 256 MiB. One hidden case has 4,300 tokens or more, H = 64 and Dn = 256: its expanded keys alone would take
 # 4,300 × 64 × 256 × 4 bytes = 269 MiB. The absorbed form needs a few MiB beside its arguments. The judge also counts
 # the FLOPs of your products and the bytes that your operations write: at most twice the FLOPs of the absorbed form, and
-# 16 times the bytes of its tensors. So expanding one head after the other does not pass either, nor does a copy of
-# the latent for every head that you write. (A broadcasting `@` makes one, too, where B > 1. It passes.)
+# 16 times the bytes of its tensors. So expanding one head after the other does not pass either, nor does writing a
+# copy of the latent for every head. (A broadcasting `@` makes one, too, where B > 1. It passes.)
 #
 # <details><summary>Hint 1</summary>
 #

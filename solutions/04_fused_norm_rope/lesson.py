@@ -1166,9 +1166,10 @@ print(f"\nattention scores: {scores / 1e9:.2f} G numbers; "
 # float16 is infinite, and the row becomes zero.
 #
 # **Loaded only once?** Section 3.2.3 of the report tiles a row into segments, makes two passes over it, and says that
-# each element is loaded from memory only once. Both hold only if the row fits into one block, as in your kernel. A loop
-# over segments loads the row twice, the second time from a cache at best. Measured on an H100 with 16384 rows of 7168:
-# {{one_block_us}} µs in one block, {{loop_us}} µs in a loop over segments of 1024 (`benchmarks/model_measured.json`).
+# each element is loaded from memory only once. Two passes with one load are possible only if the row fits into one
+# block, as in your kernel. A loop over segments loads the row twice, the second time from a cache at best. Measured on
+# an H100 with 16384 rows of 7168: {{one_block_us}} µs in one block, {{loop_us}} µs in a loop over segments of 1024
+# (`benchmarks/model_measured.json`).
 #
 # **Every other number.** Liger-Kernel's `llama4_rope` loads the even and the odd elements apart, one head per program.
 # It took {{llama4_us}} µs for the query and key above, in place. Its kernel for half rotation, where both elements of a
@@ -1177,7 +1178,7 @@ print(f"\nattention scores: {scores / 1e9:.2f} G numbers; "
 # **Offsets of 32 bits.** `tl.program_id` is a 32-bit number, and so is its product with a row's width: from $2^{31}$
 # elements on it wraps, and the kernel writes somewhere else. For 7168 columns that is row 299593. An RMSNorm kernel of
 # Liger-Kernel did so (Liger-Kernel #1483). The remedy is `.to(tl.int64)` on the program id.
-# Not on an argument: one that is 1 becomes a constant, which has no `.to`.
+# Do not put it on an argument: Triton makes an argument of value 1 a constant, and that has no `.to`.
 #
 # **Fusing further.** FlashInfer's `mla_rope_quantize_fp8` rotates query and key and converts all four parts to 8 bits
 # in one kernel. A change proposed for vLLM normalises both latents and quantises the query's in one kernel: 8.04 µs

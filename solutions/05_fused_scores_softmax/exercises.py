@@ -292,7 +292,7 @@ FIRST_BLOCK = tuple(
 )
 IN_TF32 = (
     'float32 operands are multiplied in TF32, with 10 bits of mantissa: give tl.dot input_precision="ieee" (Triton '
-    "makes a tl.dot in TF32 of the tl.sum of a product of two blocks, too)"
+    "also turns a tl.sum over a product of two blocks into a tl.dot, in TF32)"
 )
 FLOAT16_SUM = "the sums overflow float16 (65504) before they are scaled: accumulate in tl.float32, scale, then store"
 
@@ -1289,7 +1289,7 @@ PREDICT_ABLATION = Exercise(
         ),
         Mistake(
             "gains multiplied",
-            "combined_gain multiplies the gains: that holds for one piece made faster twice; here "
+            "combined_gain multiplies the gains: that holds if each makes the whole layer faster by a factor; here "
             "each saves time of its own, and these times add up",
             altered(_ablation, lambda right: {"combined_gain": math.prod(1 + gain for gain in right["gains"]) - 1}),
         ),

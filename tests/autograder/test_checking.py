@@ -7,6 +7,7 @@ import sys
 import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -150,6 +151,16 @@ def test_a_picture_can_be_drawn_of_any_shape(shape):
     svg = report.error_picture(result, expected, "out<")
     assert svg.count("<rect") <= 24 * 64
     assert "out&lt;" in svg
+
+
+def test_no_picture_is_drawn_of_what_is_right():
+    out = torch.randn(8, 8, dtype=torch.float64)
+    exercise = SimpleNamespace(oracle=lambda x: (2 * x, x), returns=("out", "lse"), tolerance=1e-5)
+    case = SimpleNamespace(arguments={"x": out})
+    assert checking._picture(exercise, case, (2 * out, 3 * out)) == ""
+    drawn = checking._picture(exercise, case, (torch.where(out == out[0, 0], 0.0, 2 * out), 3 * out))
+    assert "error of out" in drawn
+    assert drawn.count("rgb(255,255,255)") == 63  # white, as it says below
 
 
 def test_a_grader_fault_shows_no_points():
@@ -447,13 +458,19 @@ USED = {  # cells, and what is said of the student's own `double`
         ["def double(x): return 3 * x", "def quad(x): return double(double(x))"],
         f"{OWN}: where yours is wrong, this may be right",
     ),
+    "in a function that the lesson gives": (
+        ["def double(x): return 2 * x", "def quad(x): return twice(twice(x))", "def twice(x): return double(x)"],
+        f"{OWN}, so rely only on what double's task promises",
+    ),
     "not at all": (["def double(x): return 2 * x", "def quad(x): return 4 * x"], ""),
 }
+TWICE = '# %% setup="twice"\ndef twice(x): return double(x)\n\n# %% solution="double"'
 
 
 @pytest.mark.parametrize("name", USED)
 def test_a_check_says_which_answers_of_ones_own_it_used(tmp_path, monkeypatch, name, capsys):
-    monkeypatch.setenv("MLA_COURSE", str(without_script(tmp_path).root))
+    given = {'# %% solution="double"': TWICE} if "gives" in name else {}
+    monkeypatch.setenv("MLA_COURSE", str(without_script(tmp_path, given).root))
     cells, says = USED[name]
     in_session(["import torch", *cells], "quad")
     said = capsys.readouterr().out

@@ -31,6 +31,7 @@ LAST = 1  # second of a process: to say where it was when its time was up
 PATIENCE = 4.0  # times the seconds of a limit, by the clock: a busy machine gives a process a share of itself
 SHORTEST = 0.1  # seconds of a call, though the time be up
 AGAIN = 0.001  # seconds until what could not be stopped is looked at once more
+BESIDE = "beside "  # begins the name of a method that a session calls on the object that it built beside
 REFERENCE = " (reference)"  # ends the names of cells with supplied solutions
 AS_ASKED = "_{}_as_asked"  # what makes of a function of the student's one that is called like the supplied one
 
@@ -59,10 +60,11 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
 
     Returns one result a step. A step that raises ValueError gives a string that begins with that word, so that refusals
     can be asked for, and goes on with its place and message. An attribute that is not a method raises TypeError, and so
-    does a method that returns an exception. A step without a method gives None. It builds another object beside, or
-    turns the signs of the arguments of those steps that it names, which are their caller's.
+    does a method that returns an exception. A step without a method gives None. It builds another object beside, whose
+    methods are called by names that begin with BESIDE, or turns the signs of the arguments of those steps that it
+    names, which are their caller's.
     """
-    instance = entry(*arguments["init"])
+    instance = beside = entry(*arguments["init"])
     results = []
     for number, (method, values) in enumerate(arguments["steps"]):
         try:
@@ -70,12 +72,13 @@ def session(entry: Callable, arguments: dict[str, Any]) -> list[Any]:
                 for earlier in values:
                     mapped(arguments["steps"][earlier][1], torch.Tensor.neg_)
                 if not values:
-                    entry(*arguments["init"])
+                    beside = entry(*arguments["init"])
                 results.append(None)
                 continue
-            called = getattr(instance, method)
+            owner, method = (beside if method.startswith(BESIDE) else instance), method.removeprefix(BESIDE)
+            called = getattr(owner, method)
             if not callable(called):
-                raise TypeError(_why_no_method(instance, method))
+                raise TypeError(_why_no_method(owner, method))
             result = called(*values)
             if isinstance(result, BaseException):
                 raise TypeError(f"{method} returns a {type(result).__name__}: write raise in place of return")

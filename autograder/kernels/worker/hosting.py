@@ -57,9 +57,9 @@ ON_INTEGERS = _words(
 )
 # Of PyTorch's mathematics what has no tag that says so
 MATHEMATICS = _words(
-    """_softmax _log_softmax addbmm addmv baddbmm cross dot einsum index_add linalg_vector_norm logcumsumexp
-    logsumexp mv norm outer polar std std_mean take_along_dim tensordot trace var var_mean vdot view_as_complex
-    view_as_real _conj"""
+    """_softmax _log_softmax addbmm addmv baddbmm block_diag complex cross diag_embed dot einsum index_add
+    linalg_vector_norm logcumsumexp logsumexp mv nansum norm outer polar rot90 std std_mean take_along_dim tensordot
+    trace var var_mean vdot view_as_complex view_as_real _conj"""
 )
 # What may be in a call besides, and takes a pass over memory
 REDUCING = _words(

@@ -356,6 +356,14 @@ def test_a_session_keeps_its_state_and_may_refuse(box):
     assert "self.total hides the method total" in found.reason
     found = verdict(box, right.replace("self.n", "Counter.n"), session)  # another object, of the same class
     assert "total after call 2 of add is 3" in found.reason
+    beside = dataclasses.replace(
+        session,
+        inputs=lambda g: {"init": [3], "steps": [["", []], ["beside add", [2]], ["beside total", []], ["add", [1]]]},
+        oracle=lambda init, steps: [None, 5, 5, 4],
+    )
+    assert verdict(box, right, beside).outcome is Outcome.PASSED
+    shared = right.replace("self.n = n", "Counter.n = n").replace("self.n += k", "Counter.n += k")
+    assert "call 1 of add is 6, expected 4" in verdict(box, shared, beside).reason
 
 
 def test_the_same_seed_draws_the_same_cases_and_another_others():

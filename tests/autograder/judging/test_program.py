@@ -146,6 +146,19 @@ def test_set_up_wins_over_the_students_names():
     assert run("math = None", "def answer(): return round(math.cos(0))", main=1) == 1
 
 
+def test_what_the_set_up_needs_of_the_students_own_is_found_where_the_solution_needs_it():
+    setup = [Cell("given", "def given(): return more()\ndef more(): return first() + 1\ndef idle(): return second()")]
+    own = [Cell("a", "def first(): return 41\ndef second(): return 1"), Cell("b", "def helper(): return given()")]
+    for solution in Cell("answer", "def answer(): return given()"), Cell("answer", ANSWER):
+        cut = build_program(setup, [], [*own, solution], solution)
+        namespace = {}
+        exec("\n".join(cell.source for cell in cut), namespace)
+        assert namespace["answer"]() == 42
+        assert "second" not in namespace
+        supplied = Cell("first (reference)", "def first(): return 0", gives="first")
+        assert "a" not in [cell.name for cell in build_program(setup, [supplied], [*own, solution], solution)]
+
+
 def test_references_win_but_their_helpers_stay_out_of_the_way():
     reference = Cell(
         "other (reference)", "def other(): return _pad(2)\ndef _pad(x): return 20 * x", True, gives="other"
