@@ -386,6 +386,19 @@ def ridge_rows(n, k, itemsize, peak_flops, bandwidth):
                 ({"itemsize=2": "itemsize=4"}, "entries are counted at 4 bytes", 0),
                 ({"1979e12 / 2, 3.35e12": "744e12, 3.019e12"}, "times by measured rates", 0),
                 ({"1979e12 / 2": "744e12"}, "a time by a measured rate", 0),
+                (
+                    {
+                        "1e6 * matmul": "1e6 * (cost['bytes'] / bandwidth if size / 3 < 1979e12 / bandwidth "
+                        "else cost['flops'] / peak_flops)"
+                    },
+                    "up to 591 FLOP/byte, the ridge of the sparse peak",
+                    1,
+                ),
+                (
+                    {"1e6 * matmul": "1e6 * (cost['bytes'] / bandwidth if size < 600 else cost['flops'] / peak_flops)"},
+                    "take the longer one, whatever the size",
+                    2,
+                ),
             )
         )
     ),

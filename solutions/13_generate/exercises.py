@@ -313,6 +313,9 @@ PAGES = Exercise(
 # --- choose_tokens ----------------------------------------------------------------------------------------------------
 
 
+ROUNDED = 1e-6  # by which the sum of all shares may be above 1
+
+
 def _chosen(
     logits, lengths, temperature=0.0, top_p=1.0, u=None,
     *, at=None, cut="crossing", total=True, order="tempered", beyond="kept",
@@ -329,7 +332,7 @@ def _chosen(
         by = shares if order == "tempered" else row.softmax(-1).tolist()
         kept, before = [], 0.0
         for token in ranks:
-            if before >= top_p if cut == "crossing" else before + by[token] > top_p:
+            if before >= top_p if cut == "crossing" else before + by[token] > top_p + ROUNDED:
                 break
             kept.append(token)
             before += by[token]
@@ -796,9 +799,7 @@ def _miscounted(
         return f"calls is {said}, and run was called {len(calls)} times"
     needed = [_rounds(*each) for each in zip(result[0].tolist(), guesses.tolist(), strict=True)]
     if more := _goes_on(calls, needed, max(needed)):
-        return (
-            f"texts with all their tokens go through the model {more} times more: their length is then 0"
-        )
+        return f"texts with all their tokens go through the model {more} times more: their length is then 0"
     return None
 
 

@@ -317,6 +317,22 @@ def generate_all(model, prompts, new):
             )
         )
     ),
+    slip(
+        "drafts-one-more",
+        "the best k pays for a draft more",
+        "predict_drafting",
+        {"key=speedup": "key=lambda n: tokens(n) / (check * step_us + (n + 1) * draft_us)"},
+        "one draft too many for each k",
+        1,
+    ),
+    slip(
+        "no-maximum",
+        "exp without the maximum",
+        "choose_tokens",
+        {"(rows / temperature).softmax(-1)": "torch.nn.functional.normalize((rows / temperature).exp(), 1, -1)"},
+        "exp leaves float32 for numbers beyond 88",
+        3,
+    ),
     Submission(
         "kim",
         "whole prompts in one run",
