@@ -386,12 +386,6 @@ PREDICT_H100 = Exercise(
             lambda **a: _only(_h100(**a), matmul_us=_by_sparse_ridge(**a)),
         ),
         Mistake(
-            "the shorter time at times",
-            "this is the shorter of the product's two times: take the longer one, whatever the size",
-            lambda **a: _only(_h100(**a), matmul_us=_h100(**a, longer=min)["matmul_us"]),
-            at_times=True,
-        ),
-        Mistake(
             "float32 entries",
             "the product's entries are counted at 4 bytes: those of bfloat16 take 2",
             lambda **a: _only(_h100(**a), matmul_us=_h100(**a, itemsize=4)["matmul_us"]),

@@ -394,11 +394,6 @@ def ridge_rows(n, k, itemsize, peak_flops, bandwidth):
                     "up to 591 FLOP/byte, the ridge of the sparse peak",
                     1,
                 ),
-                (
-                    {"1e6 * matmul": "1e6 * (cost['bytes'] / bandwidth if size < 600 else cost['flops'] / peak_flops)"},
-                    "take the longer one, whatever the size",
-                    2,
-                ),
             )
         )
     ),
