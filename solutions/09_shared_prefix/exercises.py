@@ -1032,7 +1032,7 @@ def _tree_step(
         k[..., 0] += level
     own_out, own_lse = randn(g, B, H, Dv), randn(g, B, H) + 2 + 4 * level * D**-0.5
     for b in without:
-        own_out[b], own_lse[b] = _undefined(Dv), -INF
+        own_out[b], own_lse[b] = math.nan, -INF
     tree = {"parents": list(parents), "lengths": list(lengths), "last": list(last)}
     return {"q": q, "k": k, "v": v, **tree, "own_out": own_out, "own_lse": own_lse}
 
