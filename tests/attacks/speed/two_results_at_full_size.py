@@ -4,7 +4,7 @@ fault of the grader.
 
 EXERCISE = "scale_add"
 SPEED = True
-EXPECT = "at full size"
+EXPECT = ("at full size", "counts once the answer is right")
 
 # The cell:
 @triton.jit
