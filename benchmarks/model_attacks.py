@@ -20,27 +20,20 @@ from typing import Any
 import record
 
 from autograder.classroom.grader import Grader
-from autograder.classroom.restore import clean_cells, restore
-from autograder.course.sample import Submission, render, rewrite
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.kernels.measure import GpuWorker
 from autograder.kernels.speed import judge_speed
 from autograder.kernels.workers import KernelWorkers
-from tests.attacks.test_attacks import ATTACKS, COURSE, HONEST, name, read
+from tests.attacks.test_attacks import ATTACKS, COURSE, HONEST, jobs_of, name, read
 
 NAME = "model_attacks"
 
 
 def verdict(path: Path, worker: KernelWorkers | GpuWorker) -> Verdict:
     """Return the verdict on the speed of a file's cell."""
-    entry = read(path)
-    lesson_name, exercise = COURSE.locate(entry.exercise)
-    lesson = COURSE.lesson(lesson_name)
-    plain = render(lesson, Submission("student", entry.about, (rewrite(exercise.name, entry.cell),)))
-    notebook = restore(lesson, list(clean_cells(json.loads(plain)["cells"])))
     with Grader(COURSE, None, modelled=True) as grader:
-        job = next(job for job in grader.jobs(lesson, notebook) if job.exercise.name == exercise.name)
-    return judge_speed(exercise, job.program, worker)
+        _, (job, *_) = jobs_of(grader, read(path))
+    return judge_speed(job.exercise, job.program, worker)
 
 
 def modelled(path: Path) -> Verdict:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -106,7 +105,7 @@ def replays(
     """
     request = {"task": "replay", "source": source, "replays": list(requests), "seconds": seconds}
     reply, limits = workers.perform(request, (1.0 + further) * seconds)
-    limits = dataclasses.replace(limits, seconds=seconds)
+    limits = replace(limits, seconds=seconds)
     found: list[Any] = []
     for answer in reply.messages[: len(requests)]:
         said = answer["error"].get("message") if "error" in answer else None

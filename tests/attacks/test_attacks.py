@@ -62,14 +62,20 @@ def grader(judged):
         yield grader
 
 
-def judged(grader, entry):
-    """Return the verdicts on the exercise of an entry: on the answers, and on their speed if it has a speed."""
+def jobs_of(grader, entry):
+    """Return the lesson of an entry, and the jobs on its exercise: on the answers, and on their speed if it has one."""
     lesson_name, exercise = COURSE.locate(entry.exercise)
     lesson = COURSE.lesson(lesson_name)
     plain = render(lesson, Submission("student", entry.about, (rewrite(exercise.name, entry.cell),)))
     notebook = restore(lesson, list(clean_cells(json.loads(plain)["cells"])))
     jobs = [job for job in grader.jobs(lesson, notebook) if job.exercise.name == exercise.name]
-    return [grader.verdict(lesson, job) for job in jobs[: 1 + entry.speed]]
+    return lesson, jobs[: 1 + entry.speed]
+
+
+def judged(grader, entry):
+    """Return the verdicts on the exercise of an entry."""
+    lesson, jobs = jobs_of(grader, entry)
+    return [grader.verdict(lesson, job) for job in jobs]
 
 
 def test_there_are_as_many_as_promised():

@@ -38,10 +38,8 @@ WAITS = ("program", "gpu", "system")  # whom a barrier, or the fence of an order
 TILE = (16, 8)  # rows and columns of what a warp's instruction multiplies at the least
 BY_LINE = ("executions", "turns", "runs", "chances")
 LONG = 16  # accesses from which on a program is long, and few of its kind are run
-LONG_FLOW, BLOCK_RUN = (
-    1 << 28,
-    1 << 14,
-)  # elements that control flow makes, and how many of them take as long as a block
+LONG_FLOW = 1 << 28  # elements that a kernel's control flow may make
+BLOCK_RUN = 1 << 14  # as so many counts a block that it runs, beside its own
 SHORT_NAMES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5"}
 IN_PARTS = {1: "x3", 3: "x3", 4: "x6"}  # how many products stand for one, by the precision asked of a float32 tl.dot
 LOOPS = ("scf.for", "scf.while")
