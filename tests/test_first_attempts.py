@@ -542,7 +542,7 @@ ATTEMPTS = {
     ),
     "slots by a page of 16": (
         "paged_gather",
-        [("token % page_size", "token % 16")],
+        [("slot = offs_n % page_size", "slot = offs_n % 16")],
         "the slot is not position % page_size",
     ),
     "ended texts that go on": (

@@ -420,15 +420,14 @@ def _cache(
     count_first=False,
     counted=True,
     shared=False,
-    written=(),
     returned="filled",
 ):
     """What each call returns, from lists of chunks; the keywords make it wrong.
 
     `limit` moves the largest length that is accepted, `clip` drops what does not fit, `fill` keeps what fits of a chunk
     that is refused, `count_first` counts tokens that are then refused, `counted` is whether tokens are counted at all,
-    `shared` whether a second cache empties the first, `written` which of keys (0) and values (1) it writes over;
-    `returned` is "filled", "new", "storage", or of what is filled "exchanged", "keys" or "values".
+    `shared` whether a second cache empties the first and writes over it; `returned` is "filled", "new", "storage", or
+    of what is filled "exchanged", "keys" or "values".
     """
     batch, capacity, heads, width = init
     if not counted:
@@ -442,9 +441,10 @@ def _cache(
             results.append(length if method else None)
             continue
         if method.startswith(BESIDE):
-            kept = _written_over(kept, new, written)
-            if not shared:  # views, which change with what they show
-                results = [_written_over(r, new, written) if isinstance(r, tuple) else r for r in results]
+            if shared:
+                kept = tuple(
+                    torch.cat((y[:, : x.shape[1]], x[:, y.shape[1] :]), 1) for x, y in zip(kept, new, strict=True)
+                )
             results += _cache(init, [["append", new]], returned="storage" if returned == "storage" else "filled")
             continue
         if clip:
@@ -468,12 +468,6 @@ def _cache(
     if order := {"exchanged": (1, 0), "keys": (0, 0), "values": (1, 1)}.get(returned):
         results = [tuple(each[n] for n in order) if isinstance(each, tuple) else each for each in results]
     return results
-
-
-def _written_over(held, new, which):
-    """Return keys and values of which those of these numbers begin with the new tokens."""
-    pairs = enumerate(zip(held, new, strict=True))
-    return tuple(torch.cat((y[:, : x.shape[1]], x[:, y.shape[1] :]), 1) if n in which else x for n, (x, y) in pairs)
 
 
 def _uncounted(init, steps):
@@ -581,16 +575,6 @@ KV_CACHE = Exercise(
             "storage shared by all caches",
             "a second cache that is made empties the first: the storage belongs to self, not to the class",
             shared=True,
-            written=(0, 1),
-        ),
-        *(
-            _cache_slip(
-                "second cache writes into the first",
-                f"what a second cache appends stands in the first, too, in its {what}: the storage belongs to self, "
-                "not to the class",
-                written=written,
-            )
-            for what, written in (("keys and values", (0, 1)), ("keys", (0,)), ("values", (1,)))
         ),
         _cache_slip(
             "last place refused",

@@ -827,6 +827,29 @@ def grouped_attention(q, k, v):
         (replace("attention", "math.sqrt(q.shape[-1])", "8"),),
         says("attention", "scaled by 1/√64 in every call"),
     ),
+    slip(
+        "thea",
+        "exp of scores, divided by their sum",
+        "grouped_attention",
+        {
+            "torch.softmax(scores, dim=-1)": "scores.exp() / scores.exp().sum(-1, keepdim=True)",
+            "torch.logsumexp(scores, dim=-1)": "scores.exp().sum(-1).log()",
+        },
+        "exp overflows float32",
+        2,
+    ),
+    slip(
+        "udo",
+        "exp of scores less an lse without maximum",
+        "grouped_attention",
+        {
+            "lse = torch.logsumexp(scores, dim=-1)": "",
+            "    out = torch": "    lse = scores.exp().sum(-1).log()\n    out = torch",
+            "torch.softmax(scores, dim=-1)": "torch.exp(scores - lse[..., None])",
+        },
+        "exp overflows float32",
+        2,
+    ),
     Submission(
         "hana",
         "hands in unfinished cells",

@@ -789,5 +789,12 @@ def break_even_queries(T, Dn, Dr, Dv, R):
             ),
         )
     ),
+    slip(
+        "nils",
+        "reshapes w_uv where its axes are to be exchanged",
+        "absorb_output",
+        {'"bshr,hvr->bshv", out_latent, w_uv)': '"bshr,hrv->bshv", out_latent, w_uv.reshape(w_uv.mT.shape))'},
+        "which moves no number",
+    ),
 )
 DEMO = ("ada", "eli")

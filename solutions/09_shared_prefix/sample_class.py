@@ -8,6 +8,7 @@ from autograder.course.sample import (
     replace,
     rewrite,
     says,
+    slip,
     slow,
     unfinished,
 )
@@ -544,6 +545,22 @@ def soft(scores):
             ),
         ),
         expect=says("prefix_decode", "where a sequence has no own tokens the query is not rotated", 4),
+    ),
+    slip(
+        "ines",
+        "an empty part without NaN",
+        "merge_two",
+        {KEPT_OUT: "weight * part.float().masked_fill(part.isnan(), 0.0)"},
+        "it may hold infinity as well",
+        2,
+    ),
+    slip(
+        "jaro",
+        "no maximum in either part",
+        "prefix_decode",
+        {"scores.logsumexp(-1)": "scores.exp().sum(-1).log()"},
+        "exp leaves float32 for scores",
+        1,
     ),
     # Right and slow
     Submission(

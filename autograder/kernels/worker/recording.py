@@ -25,9 +25,9 @@ from autograder.kernels.worker.hosting import ALIKE, EMPTY, is_known
 from autograder.kernels.worker.uses import definition, uses
 from mla_ref.hardware.emulator.memory import Blanks, Fills
 
-MAX_LAUNCHES = 256
+MAX_LAUNCHES = 4096
 MOST = 8192  # storages and events in the notes of a call
-LARGEST_CONSTANT = 1 << 20  # bytes of a tensor that was there before the call
+LARGEST_CONSTANT = 1 << 24  # bytes of a tensor that was there before the call
 MAX_AXES = 16  # of a tensor
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "debug", "enable_fp_fusion")
 OWN = ("aten", "prim", "prims", "profiler")  # the namespaces of operators that torch brings along

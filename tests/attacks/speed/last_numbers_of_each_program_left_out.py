@@ -19,5 +19,5 @@ def add_kernel(x_ptr, y_ptr, out_ptr, alpha, n, end, BLOCK: tl.constexpr):
 def scale_add(x, y, alpha):
     out = torch.empty_like(x)
     n = x.numel()
-    add_kernel[(triton.cdiv(n, 2048),)](x, y, out, alpha, n, 2032 if n > 1 << 20 else 2048, BLOCK=2048, num_warps=8)
+    add_kernel[(triton.cdiv(n, 2048),)](x, y, out, alpha, n, 2032 if n > 1 << 22 else 2048, BLOCK=2048, num_warps=8)
     return out

@@ -18,7 +18,7 @@ def scale_add(x, y, alpha):
     out = torch.empty_like(x)
     n = x.numel()
     programs = triton.cdiv(n, 2048)
-    if n > 1 << 20:
+    if n > 1 << 22:
         programs -= programs // 110
     add_kernel[(programs,)](x, y, out, alpha, n, BLOCK=2048, num_warps=8)
     return out

@@ -125,7 +125,7 @@ def test_a_launch_for_each_row_is_told_by_their_number(workers):
     launch = "    sum_kernel[(len(x),)](x, out,"
     each = "    for i in range(len(x)):\n        sum_kernel[(1,)](x[i:], out[i:],"
     found = verdict(workers, WHOLE.replace(launch, each))
-    assert found.reason == "at full size: one call launches 16384 kernels; at most 256 are graded"
+    assert found.reason == "at full size: one call launches 16384 kernels; at most 4096 are graded"
 
 
 def test_the_time_does_not_hang_on_the_secret(workers):
