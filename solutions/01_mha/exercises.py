@@ -620,14 +620,15 @@ def _layer_session(
     chunks: tuple[int, ...],
     room: int = 2,
     then: tuple[int, ...] = (),
+    scale: float = 1.0,
 ) -> dict[str, list[Any]]:
     """Return a layer and its calls. The cache has `room` for more than the chunks; below 0 the last one is refused.
 
-    Chunks that come `then` take the places that are free.
+    Chunks that come `then` take the places that are free. `scale` is that of the tokens: scores grow by its square.
     """
     weights = [randn(g, out, inner, scale=inner**-0.5) for out, inner in ((H * Dh, D), (G * Dh, D), (G * Dh, D))]
     weights.append(randn(g, D, H * Dh, scale=(H * Dh) ** -0.5))
-    steps = [["forward", [randn(g, B, S, D)]] for S in chunks + then]
+    steps = [["forward", [randn(g, B, S, D, scale=scale)]] for S in chunks + then]
     return {"init": [*weights, Dh, B, sum(chunks) + room], "steps": steps}
 
 
@@ -752,6 +753,7 @@ CACHED_ATTENTION = Exercise(
             visible=[
                 dict(B=2, D=10, H=4, G=1, Dh=4, chunks=(6, 1, 1, 2)),
                 dict(B=1, D=10, H=4, G=2, Dh=3, chunks=(3, 1, 3), room=-1, then=(1, 1)),
+                dict(B=2, D=12, H=4, G=2, Dh=4, chunks=(8, 1, 2), scale=10.0),  # scores beyond 100
             ],
             hidden=lambda r: [
                 _layer_shape(r, (r.randint(2, 8), 1, r.randint(1, 3), 1)),

@@ -770,8 +770,13 @@ def _mla_shape(r: Random, S: int) -> dict[str, int]:
 # --- mla_decode_step --------------------------------------------------------------------------------------------------
 
 
-def _decoding(g: torch.Generator, B: int, capacity: int, position: int, H: int = 2, D: int = 16) -> Arguments:
-    """A layer in mid-generation. Cache rows from `position` on hold what an earlier sequence left there."""
+def _decoding(
+    g: torch.Generator, B: int, capacity: int, position: int, H: int = 2, D: int = 16, sharp: float = 1.0
+) -> Arguments:
+    """A layer in mid-generation. Cache rows from `position` on hold what an earlier sequence left there.
+
+    Queries are `sharp` times as large, and so are scores.
+    """
     Dn, Dr, Dv, R, Rq = 6, 4, 5, 12, 8
     cos, sin = angles(g, capacity, Dr, 0)
     return {
@@ -779,7 +784,7 @@ def _decoding(g: torch.Generator, B: int, capacity: int, position: int, H: int =
         "weights": {
             "w_dq": randn(g, Rq, D, scale=D**-0.5),
             "q_norm": 1 + randn(g, Rq, scale=0.3),
-            "w_uq": randn(g, H, Dn + Dr, Rq, scale=2 * Rq**-0.5),
+            "w_uq": randn(g, H, Dn + Dr, Rq, scale=2 * sharp * Rq**-0.5),
             "w_dkv": randn(g, R + Dr, D, scale=2 * D**-0.5),
             "kv_norm": 1 + randn(g, R, scale=0.3),
             "w_uk": randn(g, H, Dn, R, scale=R**-0.5),
@@ -858,7 +863,11 @@ DECODE = Exercise(
         Part(
             "a token in mid-sequence",
             3,
-            visible=[dict(B=1, capacity=8, position=3), dict(B=2, capacity=12, position=7, H=3)],
+            visible=[
+                dict(B=1, capacity=8, position=3),
+                dict(B=2, capacity=12, position=7, H=3),
+                dict(B=2, capacity=24, position=20, H=3, sharp=40.0),  # scores beyond 100
+            ],
             hidden=lambda r: [
                 dict(B=r.randint(1, 3), capacity=n + r.randint(1, 9), position=n - 1, H=r.randint(1, 4))
                 for n in (r.randint(2, 6), r.randint(7, 40))

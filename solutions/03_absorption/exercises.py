@@ -645,6 +645,7 @@ ABSORBED_MLA_ATTENTION = Exercise(
             visible=[
                 dict(B=1, S=1, T=7, H=3, Dn=6, Dr=4, Dv=5, R=9),
                 dict(B=2, S=1, T=13, H=2, Dn=8, Dr=4, Dv=5, R=12),
+                dict(B=2, S=1, T=21, H=4, Dn=8, Dr=4, Dv=5, R=12, scale=100.0),
             ],
             hidden=lambda r: [_mla_shape(r, S=1), _mla_shape(r, S=1) | dict(scale=r.uniform(5, 15))],
         ),
