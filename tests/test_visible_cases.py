@@ -259,6 +259,21 @@ def test_what_varies_in_hidden_cases_does_so_in_visible_ones(exercise):
     assert [name for name, each in seen.items() if len(each) == 1 < len(everywhere[name])] == []
 
 
+def types_of(case):
+    return {(name, type(value)) for argument in case.items() for name, value in values(*argument)}
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda each: each.name)
+def test_a_number_that_is_a_float_in_a_hidden_case_is_so_in_a_visible_one_of_its_part(exercise):
+    """And an int likewise: else `check` is green for who divides with // and returns what comes of it."""
+    cases = [case for seed in "ab" for case in draw_cases(exercise, seed)]
+    for n, part in enumerate(exercise.parts):
+        of_part = [case for case in cases if case.part == n]
+        hidden = [types_of(case.arguments) for case in of_part if case.params not in part.visible]
+        seen = [types_of(case.arguments) for case in of_part if case.params in part.visible]
+        assert set().union(*hidden) <= set().union(*seen), part.name
+
+
 def whole_numbers(result, name=""):
     """Yield each number of a result that is no tensor, with its name."""
     if isinstance(result, dict | list | tuple):

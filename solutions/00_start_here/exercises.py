@@ -208,6 +208,7 @@ ROOFLINE_TIME = Exercise(
                 dict(flops=50, nbytes=25, peak_flops=100, bandwidth=10),
                 dict(flops=2 * 10**9, nbytes=3 * 10**9, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),
                 dict(flops=29999, nbytes=3000, peak_flops=100, bandwidth=10),  # just below the ridge
+                dict(flops=295.1e6, nbytes=1e6, peak_flops=989e12, bandwidth=3.35e12),  # and of one of 295.2
             ],
             hidden=lambda r: [_work(r, r.uniform(0.1, 0.9)), _work(r, r.uniform(0.1, 0.9)), _work(r, 1 - _little(r))],
         ),
@@ -220,6 +221,7 @@ ROOFLINE_TIME = Exercise(
                 dict(flops=70, nbytes=5, peak_flops=100, bandwidth=10),
                 dict(flops=2**19, nbytes=2**8, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),  # less than 1 ns
                 dict(flops=30001, nbytes=3000, peak_flops=100, bandwidth=10),  # just above the ridge
+                dict(flops=295.3e6, nbytes=1e6, peak_flops=989e12, bandwidth=3.35e12),
             ],
             hidden=lambda r: [_work(r, r.uniform(1.1, 10)), _work(r, r.uniform(1.1, 10)), _work(r, 1 + _little(r))],
         ),
@@ -229,6 +231,7 @@ ROOFLINE_TIME = Exercise(
             visible=[
                 dict(flops=1000, nbytes=100, peak_flops=100, bandwidth=10),
                 dict(flops=0, nbytes=1000, peak_flops=100, bandwidth=10),
+                dict(flops=0.0, nbytes=1e6, peak_flops=989e12, bandwidth=3.35e12),
             ],
             hidden=lambda r: [_tie(r), _work(r, 0.0)],
         ),
@@ -445,7 +448,7 @@ RIDGE_ROWS = Exercise(
             visible=[
                 dict(n=256, k=160, itemsize=4, peak_flops=320 * 10**9, bandwidth=27 * 10**9),
                 dict(n=2048, k=4096, itemsize=4, peak_flops=8 * 10**9, bandwidth=20 * 10**9),  # a slow one: 1 row
-                dict(n=512, k=512, itemsize=4, peak_flops=300 * 10**9, bandwidth=25 * 10**9),  # 27: no power of 2
+                dict(n=512, k=512, itemsize=4, peak_flops=300e9, bandwidth=25e9),  # 27: no power of 2
             ],
             hidden=lambda r: [_layer(r, 4, r.uniform(4, 40)), _layer(r, 4, r.uniform(4, 40)), _layer(r, 4, 0.4)],
         ),
@@ -454,7 +457,7 @@ RIDGE_ROWS = Exercise(
             2,
             visible=[
                 dict(n=7168, k=2048, itemsize=1, peak_flops=1979 * 10**12, bandwidth=3350 * 10**9),
-                dict(n=7168, k=7168, itemsize=2, peak_flops=989 * 10**12, bandwidth=3350 * 10**9),
+                dict(n=7168, k=7168, itemsize=2, peak_flops=989e12, bandwidth=3.35e12),
                 dict(n=1024, k=1024, itemsize=2, peak_flops=256 * 10**12, bandwidth=10**12),  # 512 rows: equal times
                 dict(n=8192, k=8192, itemsize=2, peak_flops=1340 * 10**12, bandwidth=10**12),  # 1992 rows
             ],

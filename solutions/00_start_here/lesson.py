@@ -145,9 +145,9 @@ except CheckFailed as error:
 # **What the judge runs.** It runs your solution cell in a process of its own. Functions, classes, imports and
 # assignments that the solution uses from your other cells come along; plots, measurements and experiments do not.
 # `check` runs that program, too, on the cases that it shows, and says so if it fails where your notebook does not.
-# Files of yours and packages that the course does not install are not there. If several cells define an answer, the
-# judge takes the exercise's own and the last three others, and the best counts. A broken cell costs only the exercises
-# that need it. Where an exercise builds on an earlier one, the grader supplies the right earlier answer, so
+# Files of yours and packages that the course does not install are not there. If several cells define the same function,
+# the judge tries the exercise's own cell and the last three others, and counts the best. A broken cell costs only the
+# exercises that need it. Where an exercise builds on an earlier one, the grader supplies the right earlier answer, so
 # one mistake is counted once.
 #
 # From lesson 01 on, compute with torch's operations. In most exercises a result that Python or NumPy computed from a
@@ -399,8 +399,8 @@ plots.bars(
 )
 
 # %% [markdown]
-# - **Fixed cost.** Copying 1 KiB usually takes hardly longer than copying 1 byte. Nearly all of that time is the fixed
-#   cost of a call; on a GPU that is the launch.
+# - **Fixed cost.** On an idle machine, copying 1 KiB takes hardly longer than copying 1 byte. Nearly all of that time
+#   is the fixed cost of a call; on a GPU that is the launch.
 # - **Caches.** On a CPU, the sizes in the middle usually run above the rate of 128 MiB: they stay in a cache, close to
 #   the cores, and hardly touch DRAM. In a model, other layers run between two calls of a kernel, and replace what the
 #   cache held. So a benchmark must **flush the caches** between calls. On a GPU `bench` does: it
@@ -428,7 +428,7 @@ def ridge_rows(n, k, itemsize, peak_flops, bandwidth):
     """Return the smallest m for which [m, k] @ [k, n] is compute-bound, an int.
 
     [k, n]: shape of the weights; itemsize: bytes of every element; peak_flops: FLOP/s; bandwidth:
-    bytes/s. The m rows read and the m results written count too.
+    bytes/s; these two may be floats. The m rows read and the m results written count too.
     """
     ### BEGIN SOLUTION
     m = 1
