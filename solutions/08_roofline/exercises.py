@@ -561,6 +561,7 @@ STEP_TIME = Exercise(
                 dict(form="absorb", B=3, S=1, T=5000, L=0, sizes=KIMI, **ON_H100),
                 dict(form="naive", B=3, S=1, T=5000, L=0, sizes=KIMI, **{**ON_H100, "itemsize": 1}),
                 dict(form="naive", B=3, S=2, T=4096, L=4096, sizes=V3, **ON_H100),
+                dict(form="absorb", B=1, S=2, T=5000, L=0, sizes=V3, **{**ON_H100, "itemsize": 4}),
             ],
             hidden=lambda r: [_drawn_step(r, form, "memory") for form in FORMS],
         ),
@@ -572,6 +573,7 @@ STEP_TIME = Exercise(
                 dict(form="naive", B=500, S=1, T=4096, L=4096, sizes=KIMI, **ON_H100),
                 dict(form="absorb", B=8, S=1, T=900, L=0, sizes=V3, itemsize=2, rate=65e12, bandwidth=1e12),
                 dict(form="absorb", B=40, S=3, T=2000, L=1500, sizes=SMALL, itemsize=1, rate=5e13, bandwidth=1e12),
+                dict(form="absorb", B=1, S=1, T=5000, L=0, sizes=V3, **{**ON_H100, "itemsize": 1}),
             ],
             hidden=lambda r: (
                 [_drawn_step(r, form, "compute") for form in FORMS]
@@ -748,6 +750,8 @@ CHOOSE_FORMS = Exercise(
             visible=[
                 dict(B=32, S=1, T=4352, L=4096, sizes=V3, **ON_H100),
                 dict(B=256, S=1, T=4352, L=4096, sizes=V3, **ON_H100),
+                dict(B=256, S=1, T=4097, L=4096, sizes=V3, **ON_H100),  # one token of its own
+                dict(B=256, S=1, T=300, L=1, sizes=V3, **ON_H100),
                 EQUAL,
             ],
             hidden=lambda r: [_drawn_choice(r, ("naive", "absorb"), S=1), _drawn_choice(r, ("absorb", "absorb"), S=1)],

@@ -159,7 +159,7 @@ print(f"\nB = {B}, L = {L}, {T - L} own tokens: naive reads {counts['naive_words
 # B_\theta = \frac{D_{qk} + D_v}{S_q (2D_l + D_r)} \cdot \frac{T}{M}$$
 #
 # Look at the units. On the left words are divided by bytes per second, on the right MACs by operations per
-# second. That is off by 2 on both sides when a word has two bytes, and the twos cancel. With 8-bit or 32-bit
+# second. Each side then lacks a factor of 2 when a word has two bytes, and the twos cancel. With 8-bit or 32-bit
 # words they do not. Write the equation with `itemsize` bytes per word and 2 FLOPs per MAC.
 #
 # <details><summary>Hint 1</summary>
@@ -811,11 +811,12 @@ plots.curves({title: lines}, xlabel="batch B", ylabel="microseconds", dotted=["a
 # %% [markdown]
 # The kernel splits the context where more programs fill rounds of 132 better; each split costs a merge. The programs
 # are then 2·B·splits. With 32 sequences 64 programs become 128 in two splits: one round, over half of the context. With
-# 48 two splits would be 192 programs, one round and a part of another. The kernel takes four, 384 programs: three
-# rounds over a quarter{{!rounds}}. That is nearly as long as 64 sequences take, 128 programs over all of
-# it{{!nearly_as_64}}. With 80 there are 160 programs, more than fit at once. The crossing falls onto the rise from 32
-# to 48, where the rate drops from {{rate_32}} to {{rate_48}} TFLOP/s. Far out it is {{reached}}. Naive has tiles too:
-# any batch up to 128 takes about the same time{{!same_time}}, and a larger one more, where the roofline is still flat.
+# 48 sequences, two splits would make 192 programs: one round and a part of another. The kernel takes four, 384
+# programs: three rounds over a quarter{{!rounds}}. That is nearly as long as 64 sequences take, 128 programs over all
+# of it{{!nearly_as_64}}. With 80 there are 160 programs, more than fit at once. The crossing falls onto the rise from
+# 32 to 48, where the rate drops from {{rate_32}} to {{rate_48}} TFLOP/s. Far out it is {{reached}}. Naive has tiles
+# too: any batch up to 128 takes about the same time{{!same_time}}, and a larger one more, where the roofline is still
+# flat.
 #
 # **3. Starting costs time.** At B = 1 absorb takes {{absorb_1_us}} µs where the model says less than
 # 2{{!less_than_2}}: many short programs, then a second launch that merges them. The two lines cannot cross down
