@@ -100,6 +100,8 @@ BYTES = Exercise(
                 dict(B=128, T=1000, **V3, group=64, **ON_H100),
                 dict(B=7, T=1, H=3, Dn=96, Dr=16, Dv=32, R=160, group=32, rate=1e12, bandwidth=1e10),
                 dict(B=512, T=100, **V3, group=128, rate=2e12, bandwidth=1e11),
+                # apart, one product would be bound by compute, and the other by memory
+                dict(B=64, T=50, H=3, Dn=96, Dr=16, Dv=32, R=160, group=32, rate=2.5e11, bandwidth=1e10),
             ],
             hidden=lambda r: [_asked(r), _asked(r, T=0), _by_compute(r)],
         ),

@@ -71,7 +71,8 @@ plots.stacked(rows, unit="MB read by one layer", title="DeepSeek-V3, B = 1")
 # - Weights are read once for the whole batch. The rows that go in are read, and the results are written. All words
 #   have two bytes.
 # - One multiply-accumulate is two FLOPs. Intensity is FLOPs per byte moved.
-# - The **floor** is the longer of two times: bytes over bandwidth, FLOPs over rate.
+# - The **floor** is the longer of two times: the bytes of both products together over bandwidth, or their FLOPs over
+#   rate. It is no sum of a floor for each product.
 # - For the attention take the time to read the caches, 2·B·T·(R+Dr) bytes, and nothing else. The **share** is what
 #   part of products and attention together the products are.
 # - With INT4, a weight has half a byte, and each group of weights has a scale of two bytes. Rows and results stay as
@@ -106,7 +107,7 @@ def reconstruction_bytes(B, T, H, Dn, Dr, Dv, R, group, rate, bandwidth):
       weight_bytes  of w_uk and w_uv
       bytes         weights, rows that go in, results
       intensity     FLOPs per byte
-      floor_us      microseconds: the longer of reading and computing
+      floor_us      microseconds: the longer of moving all bytes and computing all FLOPs
       share         floor over floor and reading of the caches, 0 to 1
       int4_gain     bytes over bytes with INT4 weights
 
