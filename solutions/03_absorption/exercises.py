@@ -298,7 +298,7 @@ ABSORB_OUTPUT = Exercise(
     mistakes=(
         Mistake(
             "transposed",
-            "the wrong axis of w_uv is summed over: it is [H, Dv, R], and here its last axis, R, goes away",
+            "the wrong axis of w_uv is summed over: it is [H, Dv, R], and its last axis, R, is the one to sum over",
             lambda out_latent, w_uv: _transposed(out_latent, w_uv.mT),
         ),
         Mistake(

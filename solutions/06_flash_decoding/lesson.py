@@ -835,7 +835,7 @@ plots.curves({"H = 16: decode step with its combine": lines}, xlabel="splits", y
 # colour of its model: the star at 16 splits is of B = 8, though it lies on the line of B = 1.
 # The rough model is off by {{off_by}} of what was measured. Eight sequences are six times as fast with 16 splits as
 # with one{{!six_times}}. 128 sequences are {{slower}} times as slow: they filled the GPU already, and 1024 tokens in
-# 16 splits are 64 tokens each, where partial results move about as many bytes as the cache.
+# 16 splits are 64 tokens each, near the 57 at which partial results move as many bytes as the cache.
 #
 # The next cell takes the model's time apart. Find where waiting disappears, and where the combine begins to show.
 
@@ -936,10 +936,10 @@ plots.matrix(seen, title="Bright: what row m = s·H + h sees (token m // H)", xl
 # 1 see nothing in it, while others do. Their maximum stays −inf, −inf − (−inf) is NaN, and so are their weights,
 # sum and accumulator.
 #
-# In the kernel of `split_decode` such a row would end with a sum of NaN. `l_i > 0` is false for NaN, so the guard
-# against 0/0 takes 1 for the sum. The row's maximum is −inf, so its lse is −inf + ln 1 = −inf, and `combine_splits`
-# does not read what an empty part holds. A kernel that writes its result itself, or another combine, would hand the
-# NaN on. So use the stand-in of `online_update`: it costs a line.
+# In the kernel of `split_decode` such a row would end with a sum of NaN. If you wrote your guard against 0/0 as
+# `l_i > 0`, it is false for NaN and takes 1 for the sum. The row's maximum is −inf, so its lse is −inf + ln 1 = −inf,
+# and `combine_splits` does not read what an empty part holds. A kernel that writes its result itself, or another
+# combine, would hand the NaN on. So use the stand-in of `online_update`: it costs a line.
 #
 # ## Exercise: folded_decode
 #

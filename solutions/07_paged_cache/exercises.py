@@ -1566,7 +1566,8 @@ DECODE = Exercise(
         ),
         *_in_blocks(
             "slot in the page",
-            "every block reads the first tokens of its page: add offs_n % page_size to the page's first row",
+            "every block reads the first tokens of its page: add the token's position % page_size to the page's first "
+            "row",
             lambda block: _attended(_first_of_page(block)),
         ),
         *(
