@@ -37,6 +37,10 @@ def sizes(case):
                 yield name, each
 
 
+def seen_in(exercise):
+    return [case for part in exercise.parts for case in part.visible]
+
+
 def largest(cases, exercise):
     found = {
         n: p.default for n, p in inspect.signature(exercise.inputs).parameters.items() if isinstance(p.default, int)
@@ -173,8 +177,59 @@ def programs():
 
 @pytest.mark.parametrize("exercise", KERNELS, ids=lambda each: each.name)
 def test_a_visible_case_has_more_heads_than_a_block_of_256(exercise):
-    heads = [size for part in exercise.parts for case in part.visible for name, size in sizes(case) if name == "H"]
+    heads = [size for case in seen_in(exercise) for name, size in sizes(case) if name == "H"]
     assert not heads or max(heads) > 256 or exercise.name in MANY_HEADS
+
+
+LSE = {"lse", "partial_lse"}
+REAL = ("06_flash_decoding", "07_paged_cache")
+AS_IN_A_MODEL = [each for name in REAL for each in COURSE.lesson(name).exercises if each.kernel]
+WIDTHS = {"R": 512, "width": 512, "Dn": 128, "Dv": 128}
+CONTEXTS = ("T", "S", "lens", "lengths")  # which have tokens of context, cached or to be cached
+IN_WHOLE_BLOCKS = ("apply_rope", "rope_query_key", "latent_decode", "split_decode", "folded_decode", "paged_decode")
+
+
+@pytest.mark.parametrize("exercise", AS_IN_A_MODEL, ids=lambda each: each.name)
+def test_the_widths_of_a_model_are_in_a_visible_case(exercise):
+    """Else who takes 256 columns, or scores of those that a program holds, is right."""
+    found = largest(seen_in(exercise), exercise)
+    assert all(found[name] >= least for name, least in WIDTHS.items() if name in found)
+    assert found.keys() & WIDTHS
+
+
+@pytest.mark.parametrize("exercise", AS_IN_A_MODEL, ids=lambda each: each.name)
+def test_a_context_is_longer_than_a_block_of_2048_in_a_visible_case(exercise):
+    """Else who has no loop, and a block in its place, is right."""
+    found = largest(seen_in(exercise), exercise)
+    assert exercise.name == "combine_splits" or max(found.get(name, 0) for name in CONTEXTS) > 2048
+
+
+@pytest.mark.parametrize("exercise", AS_IN_A_MODEL, ids=lambda each: each.name)
+def test_the_first_sequence_is_not_the_longest_in_a_visible_case(exercise):
+    """Else who loops up to its length is right; by more than a block of 128."""
+    lengths = [case["lens"] for case in seen_in(exercise) if case.get("lens")]
+    assert not lengths or any(each[0] < max(each) - 128 for each in lengths)
+
+
+@pytest.mark.parametrize(
+    "exercise", [each for each in AS_IN_A_MODEL if LSE & {*each.returns}], ids=lambda each: each.name
+)
+def test_no_score_is_near_0_in_a_visible_case(exercise):
+    """Else who lets the maximum begin at 0, or subtracts none that is lower, is right."""
+    cases = [case.arguments for case in draw_cases(exercise, "seed", hidden=False)]
+    (place,) = (n for n, name in enumerate(exercise.returns) if name in LSE)
+    found = [exercise.oracle(**upcast(arguments))[place] for arguments in cases]
+    drawn = inspect.signature(exercise.inputs).parameters
+    for depth in (-100, *[-10000] * ("level" in drawn)):  # which is often taken for −∞
+        assert any(lse.isfinite().any() and lse.max() < depth for lse in found)
+
+
+@pytest.mark.parametrize(
+    "exercise", [each for each in KERNELS if each.name in IN_WHOLE_BLOCKS], ids=lambda each: each.name
+)
+def test_heads_fill_several_blocks_in_a_visible_case(exercise):
+    """Else what the last block does, or masks, may go by H // BLOCK_H, or by H % BLOCK_H."""
+    assert any(case["H"] > 64 and case["H"] % 64 == 0 for case in seen_in(exercise) if "H" in case)
 
 
 def test_copies_of_what_a_cache_holds_cost_the_same_part_whatever_the_seed():

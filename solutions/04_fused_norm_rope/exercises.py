@@ -543,7 +543,7 @@ ROPE = Exercise(
                 dict(B=2, S=3, H=130, Dr=64, first=9),
                 dict(B=2, S=3, H=2, Dr=128, first=7),
                 dict(B=3, S=711, H=3, Dr=8),
-                dict(B=2, S=3, H=300, Dr=6),
+                dict(B=2, S=3, H=384, Dr=6),
             ],
             hidden=lambda r: [
                 dict(B=r.randint(2, 3), S=4, H=4, Dr=8, first=r.randint(0, 50)),
@@ -673,7 +673,7 @@ QUERY_KEY = Exercise(
                 dict(B=1, S=2, H=3, Dr=6, first=50, dtype=BF16),
                 dict(B=2, S=2, H=2, Dr=128, first=7),
                 dict(B=3, S=711, H=3, Dr=8, first=1),
-                dict(B=2, S=2, H=300, Dr=6, dtype=HALF),
+                dict(B=2, S=2, H=384, Dr=6, dtype=HALF),
             ],
             hidden=lambda r: [
                 dict(B=2, S=r.randint(2, 4), H=r.randint(1, 6), Dr=2 * r.randint(2, 20), first=r.randint(0, 99999)),

@@ -343,7 +343,7 @@ DECODE = Exercise(
                 dict(B=2, H=5, T=16),
                 dict(B=2, H=130, T=16, R=64, Dr=32, scale=0.1),
                 dict(B=1, H=1, T=16),
-                dict(B=2, H=300, T=16),
+                dict(B=2, H=384, T=16),
                 dict(B=281, H=5, T=16),
             ],
             hidden=lambda r: [
@@ -360,6 +360,7 @@ DECODE = Exercise(
                 dict(B=1, H=20, T=384, scale=0.4, dtype=BF16),
                 dict(B=1, H=8, T=192, sharp=60.0),
                 dict(B=1, H=2, T=2000, sharp=0.0, first=12.0),
+                dict(B=1, H=1, T=4500, level=-150.0),  # longer than any block, and no score near 0
             ],
             hidden=lambda r: [dict(B=1, H=r.randint(1, 20), T=128 * r.randint(1, 3), R=64, scale=0.1, dtype=BF16)],
         ),
@@ -367,8 +368,9 @@ DECODE = Exercise(
             "lengths of their own",
             1,
             visible=[
-                dict(B=4, H=8, T=200, lens=(200, 21, 0, 1), scale=0.4),
+                dict(B=4, H=8, T=200, lens=(21, 200, 0, 1), scale=0.4),
                 dict(B=3, H=8, T=40, lens=(37, 5, 0), nan_beyond=True),
+                dict(B=2, H=3, T=40, lens=(17, 40), **WIDE),
                 dict(B=1, H=4, T=40, lens=(37,), **FAR_BELOW_0),
             ],
             hidden=lambda r: [
@@ -609,7 +611,7 @@ SPLIT = Exercise(
                 dict(B=1, H=1, T=16, num_splits=1),  # integers of 1 are constants in a kernel
                 dict(B=2, H=120, T=160, R=64, Dr=32, num_splits=2, scale=0.1),
                 dict(B=2, H=130, T=32, R=64, num_splits=2),
-                dict(B=2, H=300, T=32, R=64, num_splits=2),
+                dict(B=2, H=384, T=32, R=64, num_splits=2),
             ],
             hidden=lambda r: (
                 [dict(B=1, H=r.randint(1, 20), T=16 * n, num_splits=n) for n in (r.randint(1, 3),)]
@@ -624,6 +626,8 @@ SPLIT = Exercise(
                 dict(B=1, H=3, T=50, num_splits=4),
                 dict(B=2, H=3, T=150, lens=(141, 23), num_splits=4, scale=0.4),
                 dict(B=1, H=2, T=600, lens=(570,), num_splits=2, dtype=BF16),
+                dict(B=1, H=1, T=4999, num_splits=2, level=-150.0),
+                dict(B=2, H=3, T=300, lens=(17, 300), num_splits=2, **WIDE),
                 NAN_SPLITS,
             ],
             hidden=lambda r: [
@@ -843,7 +847,7 @@ COMBINE = Exercise(
         Part(
             "large log-sum-exps",
             1,
-            visible=[dict(P=3, B=2, H=2, at=150.0)],
+            visible=[dict(P=3, B=2, H=2, at=150.0), dict(P=3, B=2, H=64, at=-150.0)],
             hidden=lambda r: [dict(P=5, B=1, H=3, at=r.choice([-200.0, 300.0]))],
         ),
         Part(
@@ -1041,18 +1045,19 @@ def _folded_step(
     R: int = 32,
     Dr: int = 16,
     lens: Sequence[int] | None = None,
+    sharp: float = 1.0,
     level: float = 0.0,
     scale: float = 0.25,
     dtype: torch.dtype = HALF,
     nan_beyond: bool = False,
     cancel: float = 0.0,
 ) -> Arguments:
-    """The operands of a step; `level` is added to all scores.
+    """Return the operands of a step; `sharp` is the size of the queries, `level` is added to all scores.
 
     With `cancel` all scores are 0, and each number of a latent is so much higher in the first half, and lower in the
     second one: parts of the context give large results, whose mean is small.
     """
-    q_latent, q_rope = (randn(g, B, S, H, width, dtype=dtype) for width in (R, Dr))
+    q_latent, q_rope = (randn(g, B, S, H, width, scale=sharp, dtype=dtype) for width in (R, Dr))
     tokens = _tokens(g, B, T, R, Dr, lens, dtype, nan_beyond)
     found = {"q_latent": q_latent, "q_rope": q_rope, **tokens, "scale": scale}
     if level:
@@ -1202,7 +1207,7 @@ FOLDED = Exercise(
                 dict(B=1, S=1, H=3, T=300, R=64, Dr=64, scale=0.1, dtype=BF16),
                 dict(B=2, S=1, H=4, T=150, lens=(121, 7)),
                 dict(B=1, S=1, H=3, T=270, level=250.0),
-                dict(B=1, S=1, H=3, T=17001),  # more than 128 splits of 128 tokens
+                dict(B=1, S=1, H=3, T=17001, level=-150.0),  # more than 128 splits of 128 tokens
                 dict(B=281, S=1, H=1, T=4),
                 dict(B=1, S=1, H=2, T=1024, dtype=BF16, cancel=32.0),
             ],
@@ -1226,11 +1231,13 @@ FOLDED = Exercise(
             2,
             visible=[
                 dict(B=1, S=3, H=4, T=24),
-                dict(B=2, S=4, H=2, T=150, Dr=32, lens=(150, 38), scale=0.1),
+                dict(B=2, S=4, H=2, T=150, Dr=32, lens=(17, 150), scale=0.1),
                 dict(B=2, S=2, H=60, T=32),
                 dict(B=1, S=2, H=60, T=503),  # blocks of rows beside splits, which T does not divide into
                 dict(B=2, S=2, H=70, T=32),
-                dict(B=1, S=2, H=300, T=32),
+                dict(B=2, S=2, H=3, T=40, lens=(17, 40), **WIDE),
+                dict(B=1, S=3, H=2, T=40, lens=(37,), **FAR_BELOW_0),
+                dict(B=1, S=2, H=384, T=32),
             ],
             hidden=lambda r: [
                 dict(B=1, S=5, H=r.choice([13, 14]), T=48, Dr=32, lens=(r.randint(20, 47),), scale=0.4),

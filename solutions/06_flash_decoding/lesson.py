@@ -478,7 +478,7 @@ def latent_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
     """One decode step over the latent cache, in one launch.
 
     q_latent: [B, H, R]; q_rope: [B, H, Dr]; c_kv: [B, T, R]; k_rope: [B, T, Dr]; float16 or bfloat16,
-    contiguous; R and Dr are powers of two. seq_lens: [B], int32, 0 to T; scale: float.
+    contiguous; R and Dr are powers of two. seq_lens: [B], int32, 0 to T; scale: float, above 0.
     Returns out [B, H, R] in the dtype of the query and lse [B, H] in float32, natural logarithm; 0 and -inf for a
     sequence of length 0. Launches latent_decode_kernel once.
 
@@ -647,7 +647,7 @@ def split_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, scale, num_splits):
     """Partial results of a decode step, each context in num_splits parts, in one launch.
 
     q_latent: [B, H, R]; q_rope: [B, H, Dr]; c_kv: [B, T, R]; k_rope: [B, T, Dr]; float16 or bfloat16,
-    contiguous; R and Dr are powers of two. seq_lens: [B], int32, 0 to T; scale: float; num_splits: int.
+    contiguous; R and Dr are powers of two. seq_lens: [B], int32, 0 to T; scale: float, above 0; num_splits: int.
     Split i of sequence b: tokens from i * share up to (i + 1) * share, share = ceil(seq_lens[b] / num_splits).
     Returns partial_out [num_splits, B, H, R] and partial_lse [num_splits, B, H], float32; 0 and -inf where a split
     has no token. Launches split_decode_kernel once.
@@ -1045,7 +1045,8 @@ def folded_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
     """A decode step of S query tokens, folded into the heads, split and combined.
 
     q_latent: [B, S, H, R]; q_rope: [B, S, H, Dr]; c_kv: [B, T, R]; k_rope: [B, T, Dr]; float16 or bfloat16,
-    contiguous; R and Dr are powers of two. seq_lens: [B], int32, 0 to T, the S new tokens included; scale: float.
+    contiguous; R and Dr are powers of two. seq_lens: [B], int32, 0 to T, the S new tokens included; scale: float,
+    above 0.
     Returns out [B, S, H, R] in the dtype of the query and lse [B, S, H] in float32; 0 and -inf for a query that sees
     nothing. Launches folded_decode_kernel, and calls combine_splits.
 

@@ -1026,7 +1026,7 @@ UPDATE = Exercise(
                 dict(S=3, page_size=4, starts=(0,), lengths=(3,)),
                 dict(S=5, page_size=4, starts=(0, 5), lengths=(5, 5)),
                 dict(S=1, page_size=4, starts=(3, 4), lengths=(1, 1)),
-                dict(S=70, page_size=64, starts=(50, 63), lengths=(70, 70), R=64, Dr=64, max_pages=3, dtype=BF16),
+                dict(S=70, page_size=64, starts=(50, 63), lengths=(70, 70), R=512, Dr=64, max_pages=3, dtype=BF16),
             ],
             hidden=lambda r: [
                 dict(
@@ -1051,7 +1051,7 @@ UPDATE = Exercise(
                 dict(S=9, page_size=6, starts=(4, 11), lengths=(9, 7), Dr=32, max_pages=4),
                 dict(S=40, page_size=1, starts=(20, 0), lengths=(33, 0), max_pages=80, rubbish_behind=True),
                 dict(S=255, page_size=16, starts=(0, 9), lengths=(255, 240), max_pages=17),
-                dict(S=1101, page_size=16, starts=(0, 9), lengths=(1101, 3), max_pages=69),
+                dict(S=2101, page_size=16, starts=(0, 9), lengths=(2101, 3), max_pages=132),
                 dict(S=5, page_size=4, starts=[n % 9 for n in range(281)], lengths=[5, *[0] * 279, 4]),
             ],
             hidden=lambda r: [
@@ -1220,7 +1220,7 @@ GATHER = Exercise(
             1,
             visible=[
                 dict(lengths=(8, 8), T=8, page_size=4),
-                dict(lengths=(128,), T=128, page_size=64, R=64, Dr=32, dtype=BF16),
+                dict(lengths=(128, 128), T=128, page_size=64, R=512, Dr=64, dtype=BF16),
                 dict(lengths=(1,), T=1, page_size=1, R=64),
             ],
             hidden=lambda r: [
@@ -1235,7 +1235,7 @@ GATHER = Exercise(
                 dict(lengths=(3, 8, 0), T=18, page_size=4, max_pages=3, rubbish_behind=True),
                 dict(lengths=(70, 50), T=75, page_size=50, Dr=32, max_pages=2, rubbish_behind=True),
                 dict(lengths=(255, 130), T=255, page_size=16, max_pages=16),
-                dict(lengths=(1101, 130), T=1101, page_size=16, max_pages=69),
+                dict(lengths=(2101, 130), T=2101, page_size=16, max_pages=132),
                 dict(lengths=[9, *[0] * 279, 4], T=11, page_size=6),
             ],
             hidden=lambda r: [
@@ -1477,8 +1477,10 @@ DECODE = Exercise(
                 dict(H=120, lens=(16, 32), page_size=16, max_pages=2),
                 dict(H=3, lens=(128,), page_size=128, Dr=32, max_pages=2, scale=0.1),
                 dict(H=3, lens=(256, 128), page_size=128, Dr=32, max_pages=2, scale=0.1),
-                dict(H=3, lens=(700, 300), page_size=512, max_pages=2),
-                dict(H=300, lens=(16, 32), page_size=16, max_pages=2),
+                dict(H=3, lens=(300, 700), page_size=512, max_pages=2),
+                dict(H=384, lens=(16, 32), page_size=16, max_pages=2),
+                dict(H=1, lens=(2500,), page_size=64, max_pages=40, level=-150.0),
+                dict(H=3, lens=(16, 40), page_size=16, max_pages=3, R=512, Dr=64, scale=192**-0.5, dtype=BF16),
             ],
             hidden=lambda r: [
                 dict(

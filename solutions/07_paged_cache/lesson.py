@@ -889,7 +889,7 @@ def paged_decode(q_latent, q_rope, c_kv_pages, k_rope_pages, block_table, seq_le
 
     q_latent: [B, H, R]; q_rope: [B, H, Dr], contiguous; c_kv_pages: [num_pages, page_size, R]; k_rope_pages:
     [num_pages, page_size, Dr], pages stride(0) apart; float16 or bfloat16; R, Dr and page_size are powers of two from
-    16 on. block_table: [B, max_pages], int32; seq_lens: [B], int32; scale: float.
+    16 on. block_table: [B, max_pages], int32; seq_lens: [B], int32; scale: float, above 0.
     Returns out [B, H, R] in the dtype of the query and lse [B, H] in float32, natural logarithm; 0 and -inf for a
     sequence of length 0. Launches paged_decode_kernel.
 
