@@ -640,6 +640,14 @@ def finite_mask(oracle: Oracle) -> Mistake:
     return Mistake("finite mask", FINITE, wrong)
 
 
+def softmax_from(least: float, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Return softmax and lse by powers of float32, relative to a maximum that begins at `least`."""
+    top = scores.amax(-1).clamp(min=least)
+    powers = (scores - top[..., None]).float().exp()
+    total = powers.sum(-1)
+    return (powers / total[..., None]).double(), top + total.log()
+
+
 def eager_decode(
     q_latent: Tensor, q_rope: Tensor, c_kv: Tensor, k_rope: Tensor, seq_lens: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:

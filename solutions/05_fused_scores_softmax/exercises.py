@@ -176,9 +176,17 @@ def _matrices(
     K: int,
     scale: float = 0.25,
     large: bool = False,
+    rest: float = 0.0,
     dtype: torch.dtype = FLOAT,
 ) -> Arguments:
-    """Return two matrices. With `large`, their products exceed float16 before they are scaled."""
+    """Return two matrices. With `large`, their products exceed float16 before they are scaled.
+
+    With a `rest`, the column in the middle makes most of each sum. All others add this share of it, each little.
+    """
+    if rest:
+        x, y = (0.5 + 0.5 * _uniform(g, rows, K, dtype) for rows in (M, N))
+        x[:, K // 2] = y[:, K // 2] = math.sqrt(9 / 16 * K / rest)
+        return {"x": x, "y": y, "scale": scale}
     if large:
         return {"x": 60 + 9 * _uniform(g, M, K, dtype), "y": 60 + 9 * _uniform(g, N, K, dtype), "scale": scale}
     return {"x": randn(g, M, K, dtype=dtype), "y": randn(g, N, K, dtype=dtype), "scale": scale}
@@ -245,6 +253,16 @@ def _scaled_in_turns(block: int) -> Callable[..., Tensor]:
     return oracle
 
 
+def _summed_in(dtype: torch.dtype, block: int) -> Callable[..., Tensor]:
+    def oracle(x: Tensor, y: Tensor, scale: float) -> Tensor:
+        acc = x.new_zeros(len(x), len(y))
+        for a, b in zip(x.split(block, 1), y.split(block, 1), strict=True):
+            acc = (acc + _matmul(a, b, scale)).to(dtype).double()
+        return acc
+
+    return oracle
+
+
 def _added_twice(block: int) -> Callable[..., Tensor]:
     return lambda x, y, scale: _matmul(x * _doubled(torch.arange(x.shape[1]) // block), y, scale)
 
@@ -294,6 +312,10 @@ IN_TF32 = (
     'float32 operands are multiplied in TF32, with 10 bits of mantissa: give tl.dot input_precision="ieee" (Triton '
     "also turns a tl.sum over a product of two blocks into a tl.dot, in TF32)"
 )
+SUM_OF_16_BITS = (
+    "the sum is rounded to 16 bits in every turn of the loop over K, and what is small beside it is lost: keep it in "
+    "tl.float32"
+)
 FLOAT16_SUM = "the sums overflow float16 (65504) before they are scaled: accumulate in tl.float32, scale, then store"
 
 MATMUL = Exercise(
@@ -323,6 +345,8 @@ MATMUL = Exercise(
                 dict(M=17, N=20, K=48, scale=0.01, large=True, dtype=HALF),
                 dict(M=17, N=20, K=48, dtype=BF16),
                 dict(M=3, N=5, K=1100),
+                dict(M=2, N=3, K=8000, rest=0.12, dtype=BF16),
+                dict(M=2, N=3, K=8000, rest=0.015, scale=0.01, dtype=HALF),
                 dict(M=255, N=250, K=16),  # even numbers of tiles on both sides
                 dict(M=2101, N=150, K=5),  # in groups of 8 tiles the last one is not full
                 dict(M=17301, N=20, K=5),
@@ -361,6 +385,11 @@ MATMUL = Exercise(
             "accumulator overwritten",
             "only the last turn of the loop over K is left: pass the accumulator to tl.dot, or add to it",
             lambda x, y, scale: _matmul(x[:, 64:], y[:, 64:], scale) if x.shape[1] > 64 else _matmul(x, y, scale),
+        ),
+        *(
+            Mistake("sum in 16 bits", SUM_OF_16_BITS, _summed_in(dtype, block), at_times=True)
+            for dtype in (HALF, BF16)
+            for block in (16, 32, 64, 128)
         ),
         *_twice(_added_twice),
         *_one_turn(_first_turn),

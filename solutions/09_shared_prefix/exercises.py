@@ -15,8 +15,8 @@ from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, Spee
 from mla_ref.attention import naive
 from mla_ref.hardware.cost import Cost
 
-from ..drawing import BF16, FLOAT, HALF, V3, as_given, widths
-from ..oracles import BASE_2, INF, after, base_2, in_blocks, rotated, slips
+from ..drawing import BF16, FAR_BELOW_0, FLOAT, HALF, V3, as_given, widths
+from ..oracles import BASE_2, FINITE, HIDDEN, INF, after, base_2, in_blocks, rotated, slips, softmax_from
 
 LN2 = math.log(2)
 KIMI = V3 | dict(H=64)
@@ -383,6 +383,7 @@ PREFIX = Exercise(
                 dict(B=3, H=4, L=12, lens=(20, 20, 20)),
                 dict(B=3, H=2, L=120, lens=(128,) * 3, **LONG),
                 dict(B=2, H=2, L=7, lens=(12, 12), level=100.0),
+                dict(B=2, H=2, L=7, lens=(12, 12), level=-120.0),
             ],
             hidden=lambda r: [
                 _drawn_prefix(r, r.randint(20, 40), [n := r.randint(8, 20), n]),
@@ -790,6 +791,13 @@ def _shared(q_nope: Tensor, q_rope: Tensor, k: Tensor, v: Tensor, scale: float) 
     return torch.einsum("bhl,lhv->bhv", scores.softmax(-1), v), scores.logsumexp(-1)
 
 
+def _shared_from(
+    least: float, q_nope: Tensor, q_rope: Tensor, k: Tensor, v: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    weights, lse = softmax_from(least, _scores(q_nope, q_rope, k, scale))
+    return torch.einsum("bhl,lhv->bhv", weights, v), lse
+
+
 _shared_slip = slips(_shared)
 
 
@@ -886,6 +894,7 @@ SHARED = Exercise(
                 dict(B=64, H=2, L=128),
                 dict(B=256, H=1, L=256, Dn=16, Dr=64, Dv=64, scale=0.3),
                 dict(B=64, H=1, L=128, dtype=BF16),
+                dict(B=2, H=2, L=16, **WIDE),
             ],
             hidden=lambda r: [
                 dict(B=128 * r.randint(1, 3), H=1, L=128, Dv=32, scale=0.3),
@@ -899,6 +908,8 @@ SHARED = Exercise(
                 dict(B=5, H=3, L=37, scale=0.4),
                 dict(B=140, H=1, L=301, sharp=40.0),
                 dict(B=9, H=2, L=70, level=-250.0),
+                dict(B=2, H=3, L=20, **FAR_BELOW_0),
+                dict(B=2, H=1, L=4200),
                 dict(B=5, H=281, L=5),
                 dict(B=8501, H=1, L=5),
             ],
@@ -959,6 +970,10 @@ SHARED = Exercise(
                 _queries_heads_first,
                 lambda k, v, **a: _queries_heads_first(**a, k=_heads_first(k), v=_heads_first(v)),
             )
+        ),
+        *(
+            Mistake("finite maximum", FINITE, lambda least=least, **a: _shared_from(least, **a))
+            for least in (0.0, HIDDEN)
         ),
         Mistake("not normalised", "out is not divided by the sum of the weights", _unnormalised),
         Mistake(
@@ -1155,6 +1170,13 @@ def _nan_without_own(**given: Any) -> tuple[Tensor, Tensor]:
     return out.masked_fill((given["own_lse"] == -INF)[..., None], math.nan), lse
 
 
+def _low_nodes_lost(**given: Any) -> tuple[Tensor, Tensor]:
+    """Without the nodes where every power of float32 is 0."""
+    (out, lse), own = _branches(**given), _tree(path=lambda *_: [])(**given)
+    low = lse < -104
+    return torch.where(low[..., None], own[0], out), torch.where(low, own[1], lse)
+
+
 def _packed_cost(q, k, v, parents, lengths, last, own_out, own_lse) -> Cost:
     """Half more than the FLOPs of each node with its users: in a tree of many branches all users take more."""
     (B, H, D), Dv, slots = q.shape, v.shape[-1], 1
@@ -1215,6 +1237,7 @@ TREE = Exercise(
                 UNUSED,
                 FAN,
                 TWO_LEVELS | dict(level=80.0),
+                TWO_LEVELS | dict(level=-110.0, without=(2,)),  # exp of the scores is 0 in float32
             ],
             hidden=lambda r: [
                 _drawn_tree(r, r.randint(4, 9), 12),
@@ -1286,6 +1309,12 @@ TREE = Exercise(
         ),
         Mistake(
             "own part left out", "the own tokens are missing: own_out and own_lse are a part too", _tree(own=False)
+        ),
+        Mistake(
+            "low nodes lost",
+            "a node whose scores are all far below 0 is left out: subtract their own maximum, be it below 0, as "
+            "logsumexp does",
+            _low_nodes_lost,
         ),
         Mistake("plain mean", AVERAGED, _tree(merge=_plain), at_times=True),
         Mistake("plain mean", AVERAGED, _tree(merge=_one_by_one), at_times=True),

@@ -494,7 +494,7 @@ plots.matrices(
 # |---|---|---|
 # | `q_nope`, `q_rope` | [B, H, Dn], [B, H, Dr], rotated | float16 or bfloat16 |
 # | `k`, `v` | [L, H, Dn+Dr], [L, H, Dv], shared by all B | that of the query |
-# | `scale` | | float |
+# | `scale` | above 0 | float |
 # | returns `out`, `lse` | [B, H, Dv], and [B, H], natural logarithm | that of the query; float32 |
 #
 # All are contiguous. Dn, Dr and Dv are powers of two, 16 or more; Dn + Dr need not be one (192), so a key is loaded
@@ -598,7 +598,7 @@ def shared_attention(q_nope, q_rope, k, v, scale):
     """Attention of B users over keys and values that all of them share, in one launch.
 
     q_nope: [B, H, Dn]; q_rope: [B, H, Dr]; k: [L, H, Dn+Dr]; v: [L, H, Dv]; float16 or bfloat16, contiguous; Dn, Dr and
-    Dv are powers of two; B, H, L from 1 on. scale: float.
+    Dv are powers of two; B, H, L from 1 on. scale: float, above 0.
     Returns out [B, H, Dv] in the dtype of the query and lse [B, H] in float32, natural logarithm. Launches
     shared_attention_kernel.
 

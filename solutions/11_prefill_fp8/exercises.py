@@ -16,8 +16,8 @@ from autograder.judging.exercise import Arguments, Exercise, Mistake, Part, Spee
 from mla_ref.hardware.cost import Cost
 from mla_ref.hardware.devices import DEVICES
 
-from ..drawing import BF16, FLOAT, HALF, as_given
-from ..oracles import BASE_2, INF, after, base_2, empty_mistakes, in_blocks, slips
+from ..drawing import BF16, FAR_BELOW_0, FLOAT, HALF, as_given, set_level
+from ..oracles import BASE_2, INF, after, base_2, empty_mistakes, finite_mask, in_blocks, slips
 
 FP8, LARGEST = torch.float8_e4m3fn, 448.0
 Lengths = Sequence[tuple[int, int]]  # of each sequence: query tokens, tokens of context
@@ -303,7 +303,7 @@ def _prefill(
         "causal": causal,
     }
     if level:
-        found["q_rope"][..., 0] = found["k_rope"][..., 0] = math.sqrt(level / scale)
+        set_level(found["q_rope"], found["k_rope"], level, scale)
     return found
 
 
@@ -445,7 +445,7 @@ ACROSS = (
 NAN_ROWS = (
     "rows that see nothing of a block give NaN: their maximum is still −inf, and −inf − (−inf) is NaN; subtract 0 there"
 )
-
+WIDE = dict(Dn=128, Dr=64, Dv=128, scale=192**-0.5, dtype=BF16)
 
 RAGGED = Exercise(
     name="ragged_prefill",
@@ -459,6 +459,7 @@ RAGGED = Exercise(
                 dict(lengths=[(70, 70), (1, 1), (40, 40)], H=1, Dr=64, scale=0.1),
                 dict(lengths=[(9, 9), (4, 4)], H=2, dtype=BF16),
                 dict(lengths=[(3, 3), (2, 2)], H=135),
+                dict(lengths=[(9, 9), (4, 4)], H=1, **WIDE),
             ],
             hidden=lambda r: [
                 dict(lengths=[(S := r.randint(129, 160), S), (1, 1), (64, 64)], H=1, Dr=64, Dv=32, scale=0.15),
@@ -472,6 +473,8 @@ RAGGED = Exercise(
                 dict(lengths=[(5, 24), (18, 30)], H=2, Dn=16),
                 dict(lengths=[(24, 150), (3, 70)], H=1, sharp=30.0),
                 dict(lengths=[(140, 280), (1, 9)], H=1, Dr=32, Dv=64, scale=0.1),
+                dict(lengths=[(2, 4200)], H=1),
+                dict(lengths=[(5, 24), (18, 30)], H=2, **FAR_BELOW_0),
             ],
             hidden=lambda r: [
                 dict(
@@ -533,6 +536,7 @@ RAGGED = Exercise(
         Mistake("lse base 2", BASE_2, after(_attended, base_2)),
         *(Mistake("rows that see nothing", NAN_ROWS, _nan_rows(of_lse)) for of_lse in (False, True)),
         *empty_mistakes("a sequence without keys", _attended),
+        finite_mask(_attended),
         *in_blocks(
             "not rescaled",
             "acc is not multiplied by exp(m_i − m_new) when the maximum grows: earlier blocks weigh too much",
@@ -553,11 +557,7 @@ RAGGED = Exercise(
             lengths=[(512, 2048)] * 2,
             causal=False,
             H=64,
-            Dn=128,
-            Dr=64,
-            Dv=128,
-            scale=192**-0.5,
-            dtype=BF16,
+            **WIDE,
         ),
         small=dict(lengths=[(128, 256)] * 2, H=1),
         axes=dict(q_nope="_h", q_rope="_h", k_nope="_h", v="_h", out="_h", lse="_h"),
@@ -585,7 +585,7 @@ def _chunks(
     Nq, Nkv = (sum(each[n] for each in lengths) for n in range(2))
     q, k_rope = randn(g, Nq, H, Dn + Dr), randn(g, Nkv, Dr)
     if level:
-        q[..., Dn] = k_rope[:, 0] = math.sqrt(level * math.sqrt(Dn + Dr))
+        set_level(q[..., Dn:], k_rope, level, (Dn + Dr) ** -0.5)
     return {
         "q": q,
         "c_kv": randn(g, Nkv, R),
@@ -645,6 +645,14 @@ def _chunked(
     return (weigh(part_lse, part_lse.logsumexp(0))[..., None] * part_out).sum(0), lse, part_lse
 
 
+def _powers(part_lse: Tensor, most: float, divided: bool = False) -> tuple[Tensor, Tensor]:
+    """Return weights and lse of float32's powers, relative to the largest lse, but to one from 0 to `most`."""
+    top = part_lse.amax(0).clamp(0.0, most)
+    powers = (part_lse - top).float().exp()
+    lse = top + powers.sum(0).log()
+    return (powers / powers.sum(0) if divided else (part_lse - lse).exp()).double(), lse
+
+
 _chunk_slip = slips(_chunked)
 LN_2 = math.log(2)
 
@@ -677,7 +685,7 @@ CHUNKED = Exercise(
         Part(
             "large log-sum-exps",
             1,
-            visible=[dict(lengths=[(3, 9), (2, 2)], chunk=4, level=150.0)],
+            visible=[dict(lengths=[(3, 9), (2, 2)], chunk=4, level=level) for level in (150.0, -150.0)],
             hidden=lambda r: [dict(lengths=[(2, r.randint(20, 30)), (3, 5)], chunk=8, level=200.0)],
         ),
     ),
@@ -730,6 +738,17 @@ CHUNKED = Exercise(
             "the weights are powers of 2: these log-sum-exps are natural, take exp",
             weigh=lambda p, lse: (p * LN_2).softmax(0),
             merged=lambda p: (p * LN_2).logsumexp(0) / LN_2,
+        ),
+        *(
+            _chunk_slip(
+                "another number for the maximum",
+                "exp leaves float32 beyond 88, and below −104: subtract the largest lse of the parts first, be it "
+                "below 0 or above",
+                weigh=lambda p, lse, most=most, divided=divided: _powers(p, most, divided)[0],
+                merged=lambda p, most=most: _powers(p, most)[1],
+            )
+            for most in (0.0, INF)
+            for divided in (False, True)
         ),
         _chunk_slip(
             "lse of the last part",

@@ -284,7 +284,7 @@ for block in (16, 64, 128):
 # | `k_nope`, `k_rope`, `v` | [Nkv, H, Dn], [Nkv, Dr], [Nkv, H, Dv] | that of the query |
 # | `cu_seqlens_q`, `cu_seqlens_kv` | [B+1] | int32 |
 # | `longest` | the most queries that a sequence has, 1 at least | int |
-# | `scale`, `causal` | | float, bool |
+# | `scale`, `causal` | `scale` above 0 | float, bool |
 # | returns `out` | [Nq, H, Dv]; zeros for a query that sees nothing | that of the query |
 # | returns `lse` | [Nq, H], **natural** logarithm; −inf for a query that sees nothing | float32 |
 #
@@ -407,7 +407,7 @@ def ragged_prefill(q_nope, q_rope, k_nope, k_rope, v, cu_seqlens_q, cu_seqlens_k
 
     q_nope: [Nq, H, Dn]; q_rope: [Nq, H, Dr]; k_nope: [Nkv, H, Dn]; k_rope: [Nkv, Dr]; v: [Nkv, H, Dv]; float16 or
     bfloat16, contiguous; Dn, Dr and Dv are powers of two. cu_seqlens_q, cu_seqlens_kv: [B + 1], int32; longest: int,
-    the most queries that a sequence has, 1 at least; scale: float; causal: bool, aligned bottom-right.
+    the most queries that a sequence has, 1 at least; scale: float, above 0; causal: bool, aligned bottom-right.
     Returns out [Nq, H, Dv] in the dtype of the query and lse [Nq, H] in float32, natural logarithm; 0 and -inf for a
     query that sees nothing. Launches ragged_prefill_kernel once.
 

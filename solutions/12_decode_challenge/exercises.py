@@ -17,8 +17,8 @@ from mla_ref.hardware.cost import Cost
 from mla_ref.hardware.devices import DEVICES
 from mla_ref.rope import apply_rope, rope_cos_sin
 
-from ..drawing import BF16, HALF, V3, widths
-from ..oracles import slips
+from ..drawing import BF16, FAR_BELOW_0, HALF, V3, set_level, widths
+from ..oracles import FINITE, HIDDEN, INF, slips, softmax_from
 
 H100, H200 = DEVICES["h100"], DEVICES["h200"]
 LAYER = dict(**V3, D=7168, Rq=1536)
@@ -257,7 +257,8 @@ def _step_operands(
 ) -> Arguments:
     """Return a layer, a new token for each sequence, and a cache with `room` places behind what it holds.
 
-    With a `peak`, which a first column makes that nothing else uses, it is the score of the token in the middle.
+    With a `peak`, which a first column makes that nothing else uses, it is the score of the token in the middle; one
+    below 0 is all scores, alike.
     What stands there is larger. Of length 302 the position before rounds to another number, as it does not of 300.
     """
     weights = dict(
@@ -279,7 +280,10 @@ def _step_operands(
             row.zero_()
         given["x"][..., 0], given["q_down"][0, 0], heads["q_up"][:, 0, 0] = 1.0, 1.0, 8.0
         heads["kv_up"][..., 0], cache[..., 0] = 0.0, 0.0
-        heads["kv_up"][:, 0, 0], cache[:, length // 2, 0] = 1.0, peak * (Dn + Dr) ** 0.5 / 8
+        key, where = peak * (Dn + Dr) ** 0.5 / 8, slice(length) if peak < 0 else length // 2
+        heads["kv_up"][:, 0, 0], cache[:, where, 0] = 1.0, key
+        if peak < 0:
+            heads["q_up"][:, 1:], given["kv_down"][0, 0] = 0.0, key
     return given
 
 
@@ -309,8 +313,12 @@ def _step(
     place: int = 0,
     write: bool = True,
     values_first: bool = False,
+    least: float = -INF,
 ) -> tuple[Tensor, Tensor]:
-    """Return the layer's output and its cache, by expansion. Each keyword makes a mistake."""
+    """Return the layer's output and its cache, by expansion. Each keyword makes a mistake.
+
+    A maximum of at least `least` leaves no weights, where all scores are below it.
+    """
     R, Dv = kv_up.shape[1], wo.shape[1] // heads
     Dr, Dn = kv_down.shape[0] - R, kv_up.shape[0] // heads - Dv
     cache, kept = cache.clone(), cache
@@ -339,7 +347,8 @@ def _step(
     w_uk, w_uv = (up[:, Dv:], up[:, :Dv]) if values_first else (up[:, :Dn], up[:, Dn:])
     k = torch.cat((torch.einsum("btr,hdr->bthd", latents, w_uk), keys[:, :, None].expand(-1, -1, heads, -1)), -1)
     v = torch.einsum("btr,hvr->bthv", latents, w_uv)
-    out, _ = sdpa(torch.cat((q_nope, q_rope), -1), k, v, scale=scale(Dn, Dr, R) ** -0.5)
+    out, lse = sdpa(torch.cat((q_nope, q_rope), -1), k, v, scale=scale(Dn, Dr, R) ** -0.5)
+    out[lse < least - 104] = math.nan  # what float32's exp makes 0
     return out.flatten(2) @ wo.T, cache if write else kept
 
 
@@ -398,6 +407,11 @@ STEP_MISTAKES = (
         "cache not updated",
         "the cache comes back without the new token: write it in place, cache[:, length] = …",
         write=False,
+    ),
+    _step_slip(
+        "finite maximum",
+        "where all scores are far below 0 none of them counts: subtract their maximum, be it below 0, as softmax does",
+        least=0.0,
     ),
     _step_slip(
         "values before keys",
@@ -462,7 +476,7 @@ def _step_exercise(
                 visible=[
                     dict(B=2, length=5),
                     dict(B=1, length=0, room=1, R=128, Dr=64, **others),
-                    *([] if few else [dict(B=2, length=9, peak=200.0)]),
+                    *([] if few else [dict(B=2, length=9, peak=peak) for peak in (200.0, -2e4)]),
                 ],
                 hidden=lambda r: [] if few else [*_short(r), dict(B=1, length=r.randint(4, 30), peak=150.0)],
             ),
@@ -521,18 +535,18 @@ def _decode_operands(
     Dr: int = 32,
     room: int = 5,
     sharp: float = 1.0,
+    level: float = 0.0,
     scale: float = 0.2,
     dtype: torch.dtype = HALF,
     nan_behind: bool = False,
-    low: bool = False,
 ) -> Arguments:
     """Return queries, a cache whose keys are not rotated, and the angles of all of its places.
 
-    With `low` all scores are about -120: what is relative to a maximum of 0 vanishes.
+    `sharp` is the size of the queries, `level` is added to all scores.
     """
     q_latent, cache = randn(g, B, H, R, scale=sharp, dtype=dtype), randn(g, B, length + room, R + Dr, dtype=dtype)
-    if low and g is not None:
-        q_latent[..., 0], cache[..., 0] = 30.0, -20.0
+    if level and g is not None:
+        set_level(q_latent, cache, level, scale)
     if g is None:
         cos, sin = (randn(None, length + room, Dr // 2, dtype=dtype) for _ in range(2))
     else:
@@ -563,8 +577,12 @@ def _decoded(
     turns: int = 1,
     divide: bool = True,
     block: int = 0,
+    least: float = -INF,
 ) -> Tensor:
-    """Return attention to the first `length` places. Each keyword makes a mistake; a `block` has it not rescale."""
+    """Return attention to the first `length` places. Each keyword makes a mistake.
+
+    A `block` has it not rescale. The maximum begins at `least`.
+    """
     R = q_latent.shape[-1]
     latents, keys = cache[:, :length].split((R, q_rope.shape[-1]), -1)
     for _ in range(turns):
@@ -574,7 +592,7 @@ def _decoded(
         peak = torch.cummax(torch.stack([s.amax(-1) for s in scores.split(block, -1)], -1), -1).values
         weights = (scores - peak.repeat_interleave(block, -1)[..., :length]).exp()
         return weights @ latents / (scores - peak[..., -1:]).exp().sum(-1, keepdim=True)
-    out = scores.softmax(-1) @ latents
+    out = (scores.softmax(-1) if least == -INF else softmax_from(least, scores)[0]) @ latents
     return out if divide else out * (scores - scores.amax(-1, keepdim=True)).exp().sum(-1, keepdim=True)
 
 
@@ -620,7 +638,8 @@ DECODE = Exercise(
             "one block of tokens",
             1,
             visible=[dict(B=2, H=5, length=16, scale=0.4), dict(B=1, H=1, length=1),
-                     dict(B=2, H=300, length=16), dict(B=281, H=5, length=16)],
+                     dict(B=2, H=300, length=16), dict(B=281, H=5, length=16),
+                     dict(B=2, H=3, length=16, **WIDE | dict(room=5))],
             hidden=lambda r: [
                 dict(B=1, H=r.choice([16, 20]), length=r.randint(1, 16), R=r.choice([16, 64]), Dr=r.choice([32, 64])),
                 dict(B=2, H=1, length=1, room=0),
@@ -632,7 +651,8 @@ DECODE = Exercise(
             visible=[dict(B=1, H=8, length=256), dict(B=2, H=120, length=128),
                      dict(B=2, H=70, length=320, R=64, Dr=64, scale=0.1),
                      dict(B=1, H=8, length=192, sharp=8.0),
-                     dict(B=1, H=4, length=40, low=True)],
+                     dict(B=1, H=4, length=40, **FAR_BELOW_0),
+                     dict(B=1, H=1, length=4200)],
             hidden=lambda r: [
                 dict(B=2, H=r.randint(114, 127), length=64),
                 dict(B=1, H=r.randint(65, 70), length=128, R=16, scale=0.3),
@@ -685,6 +705,7 @@ DECODE = Exercise(
             "all places of the cache count: only the first `length` are filled",
             lambda cache, **_: dict(length=cache.shape[1]),
         ),
+        *(_decode_slip("finite maximum", FINITE, least=least) for least in (0.0, HIDDEN)),
         _decode_slip("not divided", "out is not divided by the sum of the weights", divide=False),
         *(
             _decode_slip(

@@ -410,7 +410,7 @@ plots.matrices(
 # | `cache` | [B, capacity, R + Dr] | keys not rotated |
 # | `cos`, `sin` | [capacity, Dr/2] | the angles of all places, in the dtype of the cache |
 # | `length` | int | tokens attended to, 1 to capacity; behind them the cache may hold anything, NaN included |
-# | `scale` | float | |
+# | `scale` | float | above 0 |
 # | returns | [B, H, R] | in the dtype of the query |
 #
 # All are contiguous, float16 or bfloat16; R and Dr are powers of two, R from 16 and Dr from 32 on. One launch. Sizes of
@@ -511,7 +511,7 @@ def rotating_decode(q_latent, q_rope, cache, cos, sin, length, scale):
     """Attend to the first `length` tokens of a cache whose keys are not rotated, in one launch.
 
     q_latent: [B, H, R]; q_rope: [B, H, Dr], rotated; cache: [B, capacity, R + Dr]; cos, sin: [capacity, Dr/2]; float16
-    or bfloat16, contiguous, R and Dr powers of two. length: int, 1 to capacity; scale: float.
+    or bfloat16, contiguous, R and Dr powers of two. length: int, 1 to capacity; scale: float, above 0.
     Returns [B, H, R] in the dtype of the query. Launches rotating_decode_kernel.
 
     The traps: halves, not neighbours; what lies behind the length may be NaN; acc and l_i are rescaled.
