@@ -261,7 +261,7 @@ class Classroom:
         return Entry(student, lesson, notebook, grader.jobs(lesson, notebook), *notes)
 
 
-def _best(attempts: Sequence[tuple[Entry, list[Verdict]]], less: Callable[[Entry, float], float]) -> int:
+def _best(attempts: Sequence[tuple[Entry, list[Verdict]]], less: Callable[[str, float, float], float]) -> int:
     """Return which of a student's attempts counts: the one with most points, lateness taken off, or the first of those.
 
     A fault of the grader is no score: such an attempt counts where all have one.
@@ -270,9 +270,8 @@ def _best(attempts: Sequence[tuple[Entry, list[Verdict]]], less: Callable[[Entry
         return 0
     scores = [[verdict.score for verdict in verdicts] for _, verdicts in attempts]
     sums = [-1.0 if None in each else float(sum(each)) for each in scores]
-    left = [
-        score - less(entry, score) if score > 0 else score for score, (entry, _) in zip(sums, attempts, strict=True)
-    ]
+    late = [less(entry.student, score, entry.seconds_late()) for score, (entry, _) in zip(sums, attempts, strict=True)]
+    left = [score - off for score, off in zip(sums, late, strict=True)]
     return left.index(max(left))
 
 
