@@ -39,7 +39,7 @@ from autograder.classroom.restore import (
 from autograder.classroom.scale import Cluster
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
-from autograder.files import require_space
+from autograder.files import composed, require_space, spelling
 from autograder.isolation import sandbox
 from autograder.isolation.sandbox import SandboxError
 from autograder.judging.verdict import Outcome, Verdict
@@ -89,8 +89,11 @@ class Classroom:
         if not self.submitted.is_dir():
             raise FileNotFoundError(f"there is no class in {self.folder}: submissions go to {self.submitted}/{PATTERN}")
         lessons, pairs, strange = self.course.lesson_names(), [], []
-        for student in _visible(self.submitted):
-            name = one_line(student.name, 100)
+        there = _visible(self.submitted)
+        for student in there:
+            name, plain = one_line(student.name, 100), student.with_name(composed(student.name))
+            if plain not in there and os.path.lexists(plain):
+                student = plain
             if student.is_symlink() or not student.is_dir():
                 strange.append(f"submitted/{name} is not a student's folder and was left alone")
             elif not safe_name(student.name):
@@ -352,7 +355,8 @@ def _look(student: Path, lessons: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             if others:
                 problems.append(f"{where}/{lesson} holds other notebooks that were not graded: {listed(others)}")
-    if strangers := [path.name for path in paths if path.name not in known]:
+    names = {path.name for path in paths}
+    if strangers := sorted(names - {spelling(student / name, names) for name in known}):
         problems.append(f"{where} holds what is no lesson's folder and was left alone: {listed(strangers)}")
     elif not known:
         problems.append(f"{where} holds no lesson and was left alone")
@@ -426,7 +430,9 @@ def _find_notebook(folder: Path) -> Path:
 def _notebooks(folder: Path) -> list[Path]:
     """Return the notebooks in a submission's folder. Raises SubmissionError if one would have to be searched for."""
     path, paths = folder / f"{folder.name}.ipynb", _visible(folder, MOST)
-    found = sorted(p for p in {*paths, path} if is_notebook(p.name) and _is(p, stat.S_ISREG))
+    own = spelling(path, {p.name for p in paths})
+    others = (p for p in paths if p.name != own)
+    found = sorted(p for p in {path, *others} if is_notebook(p.name) and _is(p, stat.S_ISREG))
     if len(paths) == MOST and path not in found:
         raise SubmissionError(Outcome.ABSENT, f"no {path.name} was handed in, but {MOST} other files or more")
     return found

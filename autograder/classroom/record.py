@@ -29,7 +29,7 @@ from autograder.classroom.restore import REMARKS, code_cells
 from autograder.classroom.revision import RevisionError, revise
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson, verdict_name
-from autograder.files import ROOM, require_space, write_whole
+from autograder.files import ROOM, composed, require_space, write_whole
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.text import one_line
 
@@ -399,7 +399,7 @@ class Records:
     def withdrawn(self, lesson: str, there: Collection[str]) -> list[Graded]:
         """Return the results of students who were graded in a lesson, and whose submission is no longer there."""
         files = sorted((self.folder / "graded" / lesson).glob("*.json"))
-        gone = [path.stem for path in files if path.stem not in there]
+        gone = [student for student in (composed(path.stem) for path in files) if student not in there]
         by_digest: dict[str, list[str]] = {}
         for student in sorted(there) if gone else ():
             by_digest.setdefault(self.recorded(student, lesson).digest, []).append(student)

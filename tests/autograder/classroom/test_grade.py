@@ -148,6 +148,22 @@ def test_stray_folders_are_reported_and_left_alone(room):
     assert any("99_poetry" in line for line in strange)
 
 
+def test_what_a_file_system_spells_otherwise_is_what_was_handed_in(tiny_room, folding):
+    hand_in(tiny_room.folder, **dict.fromkeys(("ada", "Zoe\u0301"), notebook(**RIGHT)))
+    ada = tiny_room.submitted / "ada"
+    os.rename(ada / TINY / f"{TINY}.ipynb", ada / TINY / f"{TINY.title()}.ipynb")
+    os.rename(ada / TINY, ada / TINY.title())
+    assert [path.name for path in sorted(tiny_room.submitted.iterdir())] == ["Zoe\u0301", "ada"]
+    assert tiny_room.found() == ([("Zoé", TINY), ("ada", TINY)], [])
+    assert _scores(tiny_room.grade()) == {"Zoé": 5, "ada": 5}
+    (ada / TINY / "another.ipynb").touch()
+    (ada / "notes").mkdir()
+    assert [line.split(" holds ")[1] for line in tiny_room.found()[1]] == [
+        "other notebooks that were not graded: another.ipynb",
+        "what is no lesson's folder and was left alone: notes",
+    ]
+
+
 def test_a_time_that_cannot_be_read_is_reported_and_costs_no_grade(room):
     (room.submitted / "ada" / NAME / "timestamp.txt").write_text("yesterday, around noon")
     (room.submitted / "eli" / NAME / "timestamp.txt").write_text("2026-12-25 10:00:00 UTC")
