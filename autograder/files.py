@@ -70,6 +70,19 @@ def disk_trouble(error: OSError) -> str | None:
     )
 
 
+def changed(folder: Path) -> int:
+    """Return when the last of the files in a folder came there, in nanoseconds; 0 for a folder that cannot be read.
+
+    That is not when it was written, which `unzip` and `rsync` set to an earlier time.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            found = [each.stat(follow_symlinks=False) for each in entries]
+            return max((time for status in found for time in (status.st_mtime_ns, status.st_ctime_ns)), default=0)
+    except OSError:
+        return 0
+
+
 def spelling(path: Path, names: Collection[str]) -> str:
     """Return which of the names in its folder a path is there by: its own, or one that the file system takes for it.
 

@@ -39,7 +39,7 @@ from autograder.classroom.restore import (
 from autograder.classroom.scale import Cluster
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
-from autograder.files import composed, require_space, spelling
+from autograder.files import changed, composed, require_space, spelling
 from autograder.isolation import sandbox
 from autograder.isolation.sandbox import SandboxError
 from autograder.judging.verdict import Outcome, Verdict
@@ -175,6 +175,7 @@ class Classroom:
             def work() -> Iterator[tuple[Lesson, graders.Job]]:
                 nonlocal total
                 for student, name in wanted:
+                    time = changed(self.submitted / student / name)
                     found = entries((student, name))
                     if not self._there(student, name):
                         total -= len(plans[name].graded)
@@ -182,7 +183,9 @@ class Classroom:
                     known = None if again else records.entered(found, held.get((student, name)))
                     results[student, name] = known
                     total += len(plans[name].graded) * (-1 if known else len(found) - 1)
-                    if not known:
+                    if known:
+                        records.seen(student, name, time)
+                    else:
                         todo[student, name] = found[0].timestamp
                         several.extend([(student, name)] * (len(found) > 1))
                         yield from ((entry.lesson, job) for entry in found for job in entry.jobs)

@@ -1,6 +1,7 @@
 """Grading a class: nobody is missing, nothing is graded twice, nothing is lost."""
 
 import csv
+import json
 import os
 import shutil
 import signal
@@ -121,6 +122,20 @@ def test_an_older_gradebook_put_back_is_brought_up_to_date_and_keeps_scores_by_h
     assert {each.student: each.counts for each in tiny_room.grade() if each.fresh} == {"ada": 2.0, "cid": 2.0}
     assert {row["student"]: row["score"] for row in rows(tiny_room)} == {"ada": 2.0, "ben": 1.5 + others, "cid": 2.0}
     assert not any(each.fresh for each in tiny_room.grade())
+
+
+def test_what_comes_with_an_older_time_waits_until_it_is_graded_or_seen_to_be_the_same(tiny_room):
+    book, new = tiny_room.submitted / "ada" / TINY / f"{TINY}.ipynb", tiny_room.folder / "new.ipynb"
+    hand_in(tiny_room.folder, ada=notebook(**RIGHT))
+    tiny_room.grade()
+    for sources, fresh in ((RIGHT, False), (WRONG, True)):
+        assert snapshot.queue(snapshot.read(tiny_room.folder)) == []
+        new.write_text(json.dumps(notebook(**sources)))
+        os.utime(new, (1e9, 1e9))
+        new.rename(book)  # as `unzip` and `rsync -a` do
+        assert snapshot.queue(snapshot.read(tiny_room.folder)) == [(TINY, "ada", "changed since it was graded")]
+        assert [result.fresh for result in tiny_room.grade()] == [fresh]
+    assert snapshot.queue(snapshot.read(tiny_room.folder)) == []
 
 
 def test_again_judges_anew(room, monkeypatch):
