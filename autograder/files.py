@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and what a disk that takes no more is called."""
+"""Files written whole or not at all, what a disk that takes no more is called, and names as file systems spell them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import errno
 import os
 import secrets
 import tempfile
+import unicodedata
+from collections.abc import Collection
 from pathlib import Path
 
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
@@ -66,3 +68,35 @@ def disk_trouble(error: OSError) -> str | None:
         f"the disk takes no more{where} ({os.strerror(error.errno)}): see to it and run the command again; what is "
         "finished is kept, and no file is half-written"
     )
+
+
+def changed(folder: Path) -> int:
+    """Return when the last of the files in a folder came there, in nanoseconds; 0 for a folder that cannot be read.
+
+    That is not when it was written, which `unzip` and `rsync` set to an earlier time.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            found = [each.stat(follow_symlinks=False) for each in entries]
+            return max((time for status in found for time in (status.st_mtime_ns, status.st_ctime_ns)), default=0)
+    except OSError:
+        return 0
+
+
+def spelling(path: Path, names: Collection[str]) -> str:
+    """Return which of the names in its folder a path is there by: its own, or one that the file system takes for it.
+
+    To many, as those of macOS and Windows, upper case is lower, and a letter with its accent two characters or one.
+    """
+    if path.name in names or not os.path.lexists(path):
+        return path.name
+    return next((name for name in sorted(names) if _folded(name) == _folded(path.name)), path.name)
+
+
+def _folded(name: str) -> str:
+    return composed(composed(name).casefold())
+
+
+def composed(name: str) -> str:
+    """Return a name in Unicode's form NFC, which students' names have; some file systems list it in another."""
+    return unicodedata.normalize("NFC", name)

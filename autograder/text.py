@@ -11,6 +11,10 @@ from typing import Any
 MARKS = 4  # on one letter; no script has more
 JOINERS = "\u200c\u200d"  # which the letters of some scripts need between them
 UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"  # which show nothing, and count as letters or signs
+NO_UTF8 = (
+    "mla-course: names and text are {} here, in which not all students' names and answers can be written: set "
+    "LC_ALL=C.UTF-8, or PYTHONUTF8=1, and run the command again"
+)
 
 
 def one_line(value: Any, limit: int = 2000) -> str:

@@ -31,7 +31,7 @@ from autograder.classroom.restore import (
     safe_name,
 )
 from autograder.course.course import Course
-from autograder.files import disk_trouble, write_whole
+from autograder.files import composed, disk_trouble, spelling, write_whole
 from autograder.text import listed, one_line
 
 # Moodle has a space for each _ of a name, and Canvas a - for those around a number: the first number is the student's.
@@ -490,7 +490,7 @@ def hand_back(
         with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
             for (student, name), each in sorted(counts.items()):
                 page = room.folder / "feedback" / student / name / f"{name}.html"
-                if page.is_file():
+                if page.is_file() and not _other(page.parents[1]):
                     to = _page_name(each).encode(errors="replace").decode()  # of a file whose name is no text
                     while to in archive.namelist():  # the platform's name has no folders of the student's
                         to = f"{to.removesuffix('.html')}-{name}.html"
@@ -555,6 +555,9 @@ def _put(room: Classroom, each: Candidate, timestamps: bool, dry: bool) -> Taken
     time = f"{each.time:%Y-%m-%d %H:%M:%S} UTC" if timestamps and each.time else None
     if any(path.is_symlink() for path in (folder.parent, folder, book)):
         return Taken(each.file, "refused", each.student, each.lesson, why=f"{shown} is a link: remove it")
+    if other := _other(folder.parent):
+        why = f"{each.student} and {other} are one folder here: by --mapping give them names that differ by letters"
+        return Taken(each.file, "refused", each.student, each.lesson, why=why)
     there = read_time(folder)[0]
     if time and there and parse_utc(there) > parse_utc(time):
         why = f"{shown} was handed in later, at {there}"
@@ -580,6 +583,12 @@ def _put(room: Classroom, each: Candidate, timestamps: bool, dry: bool) -> Taken
         if time and time != there:
             write_whole(clock, time + "\n", public=True)
     return Taken(each.file, what, each.student, each.lesson, shown, "; ".join(remarks), bool(remarks))
+
+
+def _other(folder: Path) -> str | None:
+    """Return the student whose folder this is under another name: to some file systems upper case is lower."""
+    there = composed(spelling(folder, os.listdir(folder.parent))) if os.path.lexists(folder) else folder.name
+    return there if there != folder.name else None
 
 
 class _Names:

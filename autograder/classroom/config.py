@@ -11,6 +11,7 @@ from traitlets.config import Config, PyFileConfigLoader
 from autograder.classroom.database import GRADEBOOK, gradebook_url
 from autograder.course.course import Course, find_course
 from autograder.judging.exercise import STUB
+from autograder.text import NO_UTF8
 
 
 def configure(
@@ -36,6 +37,8 @@ def configure(
     from autograder.classroom.guard import Unopened, guard
     from autograder.classroom.preprocessors import CheckMarks, GetVerdicts, Judge, Restore, SaveVerdicts
 
+    if (encoding := sys.getfilesystemencoding()) != "utf-8":  # nbgrader's own commands begin here
+        sys.exit(NO_UTF8.format(encoding))
     find_tools()
     guard()
     course = course or find_course()

@@ -16,7 +16,7 @@ from autograder.classroom.grade import Classroom
 from autograder.classroom.grader import PENDING
 from autograder.classroom.record import Held, grades_of, score_of, submissions_of
 from autograder.course.lesson import verdict_name
-from autograder.files import write_whole
+from autograder.files import composed, write_whole
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.text import listed
 
@@ -110,7 +110,7 @@ def unentered(room: Classroom, found: Sequence[dict[str, Any]]) -> list[str]:
     there, told = {(row["lesson"], row["student"]) for row in found}, []
     for lesson in room.course.lesson_names():
         files = sorted((room.folder / "graded" / lesson).glob("*.json"))
-        graded = [path.stem for path in files]
+        graded = [composed(path.stem) for path in files]
         held = room.records.held([lesson]) if graded else {}
         if lost := [student for student in graded if (lesson, student) not in there]:
             line = f"{lesson} {listed(lost)}: graded, and not in the gradebook any more, so no row"

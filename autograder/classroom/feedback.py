@@ -11,7 +11,7 @@ from typing import Any
 from autograder.classroom.build import quieten_nbgrader
 from autograder.classroom.grade import Classroom, read_secret, read_time
 from autograder.classroom.record import is_whole
-from autograder.files import require_space, write_whole
+from autograder.files import composed, require_space, write_whole
 from autograder.text import one_line
 
 GONE = "has no such lesson any more"
@@ -70,6 +70,7 @@ def write_feedback(
 def _graded(room: Classroom, lessons: Sequence[str]) -> list[Path]:
     """Return the graded copies of these lessons; of all, if none is named."""
     found = sorted((room.folder / "autograded").glob("*/*/*.ipynb"))
+    found = [room.folder / composed(str(path.relative_to(room.folder))) for path in found]
     return [path for path in found if not lessons or path.stem in lessons]
 
 

@@ -39,7 +39,7 @@ from autograder.classroom.restore import (
 from autograder.classroom.scale import Cluster
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson
-from autograder.files import require_space
+from autograder.files import changed, composed, require_space, spelling
 from autograder.isolation import sandbox
 from autograder.isolation.sandbox import SandboxError
 from autograder.judging.verdict import Outcome, Verdict
@@ -89,8 +89,11 @@ class Classroom:
         if not self.submitted.is_dir():
             raise FileNotFoundError(f"there is no class in {self.folder}: submissions go to {self.submitted}/{PATTERN}")
         lessons, pairs, strange = self.course.lesson_names(), [], []
-        for student in _visible(self.submitted):
-            name = one_line(student.name, 100)
+        there = _visible(self.submitted)
+        for student in there:
+            name, plain = one_line(student.name, 100), student.with_name(composed(student.name))
+            if plain not in there and os.path.lexists(plain):
+                student = plain
             if student.is_symlink() or not student.is_dir():
                 strange.append(f"submitted/{name} is not a student's folder and was left alone")
             elif not safe_name(student.name):
@@ -172,6 +175,7 @@ class Classroom:
             def work() -> Iterator[tuple[Lesson, graders.Job]]:
                 nonlocal total
                 for student, name in wanted:
+                    time = changed(self.submitted / student / name)
                     found = entries((student, name))
                     if not self._there(student, name):
                         total -= len(plans[name].graded)
@@ -179,7 +183,9 @@ class Classroom:
                     known = None if again else records.entered(found, held.get((student, name)))
                     results[student, name] = known
                     total += len(plans[name].graded) * (-1 if known else len(found) - 1)
-                    if not known:
+                    if known:
+                        records.seen(student, name, time)
+                    else:
                         todo[student, name] = found[0].timestamp
                         several.extend([(student, name)] * (len(found) > 1))
                         yield from ((entry.lesson, job) for entry in found for job in entry.jobs)
@@ -261,7 +267,7 @@ class Classroom:
         return Entry(student, lesson, notebook, grader.jobs(lesson, notebook), *notes)
 
 
-def _best(attempts: Sequence[tuple[Entry, list[Verdict]]], less: Callable[[Entry, float], float]) -> int:
+def _best(attempts: Sequence[tuple[Entry, list[Verdict]]], less: Callable[[str, float, float], float]) -> int:
     """Return which of a student's attempts counts: the one with most points, lateness taken off, or the first of those.
 
     A fault of the grader is no score: such an attempt counts where all have one.
@@ -270,9 +276,8 @@ def _best(attempts: Sequence[tuple[Entry, list[Verdict]]], less: Callable[[Entry
         return 0
     scores = [[verdict.score for verdict in verdicts] for _, verdicts in attempts]
     sums = [-1.0 if None in each else float(sum(each)) for each in scores]
-    left = [
-        score - less(entry, score) if score > 0 else score for score, (entry, _) in zip(sums, attempts, strict=True)
-    ]
+    late = [less(entry.student, score, entry.seconds_late()) for score, (entry, _) in zip(sums, attempts, strict=True)]
+    left = [score - off for score, off in zip(sums, late, strict=True)]
     return left.index(max(left))
 
 
@@ -353,7 +358,8 @@ def _look(student: Path, lessons: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             if others:
                 problems.append(f"{where}/{lesson} holds other notebooks that were not graded: {listed(others)}")
-    if strangers := [path.name for path in paths if path.name not in known]:
+    names = {path.name for path in paths}
+    if strangers := sorted(names - {spelling(student / name, names) for name in known}):
         problems.append(f"{where} holds what is no lesson's folder and was left alone: {listed(strangers)}")
     elif not known:
         problems.append(f"{where} holds no lesson and was left alone")
@@ -427,7 +433,9 @@ def _find_notebook(folder: Path) -> Path:
 def _notebooks(folder: Path) -> list[Path]:
     """Return the notebooks in a submission's folder. Raises SubmissionError if one would have to be searched for."""
     path, paths = folder / f"{folder.name}.ipynb", _visible(folder, MOST)
-    found = sorted(p for p in {*paths, path} if is_notebook(p.name) and _is(p, stat.S_ISREG))
+    own = spelling(path, {p.name for p in paths})
+    others = (p for p in paths if p.name != own)
+    found = sorted(p for p in {path, *others} if is_notebook(p.name) and _is(p, stat.S_ISREG))
     if len(paths) == MOST and path not in found:
         raise SubmissionError(Outcome.ABSENT, f"no {path.name} was handed in, but {MOST} other files or more")
     return found

@@ -91,8 +91,8 @@ class History:
     ) -> None:
         """Note an attempt, with the restored notebook that was graded, as the last one.
 
-        It takes the place of an earlier one with the same code, and its time where that was before. `secret` names its
-        feedback in nbgrader's exchange.
+        It takes the place of an earlier one with the same code, and its time where that was before: one without a time
+        is the same submission, before its time was known. `secret` names its feedback in nbgrader's exchange.
         """
         from nbgrader.utils import parse_utc
 
@@ -102,8 +102,8 @@ class History:
             kept = nbformat.v4.new_notebook(cells=own, metadata={REMARKS: remarks, SECRET: secret})
             write_whole(self._cells(student, lesson.name, attempt.digest), nbformat.writes(kept))
         before = self.read(student, lesson.name)
-        times = [each.submitted for each in (attempt, *before) if each.digest == attempt.digest]
-        attempt = replace(attempt, submitted=None if None in times else min(times, key=parse_utc))
+        times = [each.submitted for each in (attempt, *before) if each.digest == attempt.digest and each.submitted]
+        attempt = replace(attempt, submitted=min(times, key=parse_utc, default=None))
         self._write(student, lesson.name, [*(each for each in before if each.digest != attempt.digest), attempt])
 
     def replace(self, student: str, lesson: str, attempt: Attempt) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 import nbformat
@@ -29,7 +31,7 @@ from autograder.classroom.restore import REMARKS, code_cells
 from autograder.classroom.revision import RevisionError, revise
 from autograder.course.course import Course
 from autograder.course.lesson import Lesson, verdict_name
-from autograder.files import ROOM, require_space, write_whole
+from autograder.files import ROOM, composed, require_space, write_whole
 from autograder.judging.verdict import Outcome, Verdict
 from autograder.text import one_line
 
@@ -114,6 +116,15 @@ class Entry:
     timestamp: str | None
     terms: tuple[str, str]  # due date and penalty for lateness
     secret: str | None = None  # of nbgrader's exchange (see `grade.SECRET`)
+
+    def seconds_late(self) -> float:
+        """Return by how much it was handed in after the due date."""
+        from nbgrader.utils import parse_utc
+
+        end = self.terms[0]
+        if not self.timestamp or end in ("", "None"):
+            return 0.0
+        return max((parse_utc(self.timestamp) - parse_utc(end)).total_seconds(), 0.0)
 
     def fingerprint(self) -> str:
         """Return a digest of all that the result depends on."""
@@ -215,21 +226,17 @@ class Records:
         config = self.config()
         return str([config.get("AssignLatePenalties"), config.get("LateSubmissionPlugin")])
 
-    def late_penalty(self) -> Callable[[Entry, float], float]:
-        """Return a function that says what is taken off a score for lateness, as nbgrader will."""
+    def late_penalty(self) -> Callable[[str, float, float], float]:
+        """Return a function that says what is taken off a student's score for so many seconds, as nbgrader will."""
         from nbgrader.preprocessors import AssignLatePenalties
-        from nbgrader.utils import parse_utc
 
         rules = AssignLatePenalties(config=self.config())
         rules.init_plugin()
 
-        def less(entry: Entry, score: float) -> float:
-            end = entry.terms[0]
-            if not entry.timestamp or end in ("", "None"):
+        def less(student: str, score: float, seconds: float) -> float:
+            if seconds <= 0 or score <= 0:
                 return 0.0
-            seconds = (parse_utc(entry.timestamp) - parse_utc(end)).total_seconds()
-            off = rules.plugin_inst.late_submission_penalty(entry.student, score, seconds) if seconds > 0 else 0.0
-            return min(max(off or 0.0, 0.0), score)
+            return min(max(rules.plugin_inst.late_submission_penalty(student, score, seconds) or 0.0, 0.0), score)
 
         return less
 
@@ -347,10 +354,11 @@ class Records:
     def attempted(self, entry: Entry) -> list[tuple[NotebookNode, str | None, str | None]]:
         """Return the notebooks of a student's other attempts at a lesson, with the time and the secret of each.
 
-        The same code that was there at another time before is one of them.
+        The same code that was there at another time before is one of them; without a time it is this one.
         """
-        same = (entry.digest(), entry.timestamp)
-        earlier = [a for a in self.history(entry.student, entry.lesson.name) if (a.digest, a.submitted) != same]
+        digest, same = entry.digest(), (None, entry.timestamp)
+        history = self.history(entry.student, entry.lesson.name)
+        earlier = [each for each in history if each.digest != digest or each.submitted not in same]
         kept = [(a, self.attempts.notebook(entry.student, entry.lesson, a.digest)) for a in earlier]
         return [(found[0], attempt.submitted, found[1]) for attempt, found in kept if found]
 
@@ -390,10 +398,20 @@ class Records:
             return None
         return Graded(entry.student, name, list(found.verdicts), attempt=found.attempt, attempts=found.attempts)
 
+    def seen(self, student: str, lesson: str, time: int) -> None:
+        """Have a record be as new as the files of its submission, of which nothing that counts has changed.
+
+        The dashboard goes by that (see `dashboard.snapshot.queue`).
+        """
+        path, time = self._record_path(student, lesson), min(time, time_ns())
+        with suppress(OSError):  # another instructor's
+            if path.stat().st_mtime_ns < time:
+                os.utime(path, ns=(time, time))
+
     def withdrawn(self, lesson: str, there: Collection[str]) -> list[Graded]:
         """Return the results of students who were graded in a lesson, and whose submission is no longer there."""
         files = sorted((self.folder / "graded" / lesson).glob("*.json"))
-        gone = [path.stem for path in files if path.stem not in there]
+        gone = [student for student in (composed(path.stem) for path in files) if student not in there]
         by_digest: dict[str, list[str]] = {}
         for student in sorted(there) if gone else ():
             by_digest.setdefault(self.recorded(student, lesson).digest, []).append(student)
@@ -423,15 +441,42 @@ class Records:
         return self.folder / "graded" / lesson / f"{student}.json"
 
     def count(self, results: list[Graded]) -> None:
-        """Set what counts in the gradebook for each result."""
+        """Set what counts in the gradebook for each result, with what is off for lateness of a score by hand too.
+
+        nbgrader takes that off as it grades, and not where a person changes a score afterwards.
+        """
+        from sqlalchemy.exc import SQLAlchemyError
+
+        less = self.late_penalty()
         with self.gradebook() as gradebook:
             found = {
-                (submission.student_id, lesson): score_of(grades_of(submission), submission.late_submission_penalty)[0]
+                (submission.student_id, lesson): submission
                 for lesson in {result.lesson for result in results}
                 for submission in submissions_of(gradebook, lesson)
             }
-        for result in results:
-            result.counts = found.get((result.student, result.lesson))
+            for result in results:
+                if not (submission := found.get((result.student, result.lesson))):
+                    continue
+                penalty = submission.late_submission_penalty
+                if penalty or submission.total_seconds_late > 0:
+                    try:
+                        penalty = _penalize(submission, less)
+                    except SQLAlchemyError:
+                        raise
+                    except Exception as error:  # of a plug-in of the instructor's
+                        why = one_line(error) or type(error).__name__
+                        result.problem = result.problem or f"its penalty for lateness could not be reckoned: {why}"
+                result.counts = score_of(grades_of(submission), penalty)[0]
+            gradebook.db.commit()
+
+
+def _penalize(submission: Any, less: Callable[[str, float, float], float]) -> float:
+    """Take off a submission in the gradebook what its lateness costs of the score that counts; return how much."""
+    for notebook in submission.notebooks:
+        penalty = less(submission.student_id, notebook.score, submission.total_seconds_late)
+        if penalty != (notebook.late_submission_penalty or 0.0):
+            notebook.late_submission_penalty = penalty
+    return sum(notebook.late_submission_penalty or 0.0 for notebook in submission.notebooks)
 
 
 def _same(one: tuple[float | None, float], other: tuple[float | None, float]) -> bool:

@@ -12,17 +12,21 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 STOPPED = 130  # the exit status after Ctrl-C, of which typer says nothing
-NO_UTF8 = (
-    "mla-course: names and text are {} here, in which not all students' names and answers can be written: set "
-    "LC_ALL=C.UTF-8, or PYTHONUTF8=1, and run the command again"
-)
+NO_FOLDER = "mla-course: the folder that you are in was removed: change to another, and run the command again"
 
 
 def main() -> None:
     """Run the command line."""
     _complete_streams()
     if sys.getfilesystemencoding() != "utf-8":
+        from autograder.text import NO_UTF8
+
         print(NO_UTF8.format(sys.getfilesystemencoding()), file=sys.stderr)
+        sys.exit(2)
+    try:
+        os.getcwd()
+    except FileNotFoundError:  # else PyTorch's libraries are not found either
+        print(NO_FOLDER, file=sys.stderr)
         sys.exit(2)
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:

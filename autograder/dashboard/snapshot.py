@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autograder.classroom.database import gradebook_file, gradebook_url
-from autograder.files import write_whole
+from autograder.files import changed, composed, write_whole
 from autograder.judging.verdict import Outcome
 from autograder.kernels.advice import advice
 from autograder.text import one_line
@@ -244,7 +244,7 @@ def _files(folder: Path, suffix: str) -> Iterator[tuple[str, os.DirEntry]]:
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for each in entries:
             if each.name.endswith(suffix) and not each.name.startswith(".") and each.is_file(follow_symlinks=False):
-                yield each.name.removesuffix(suffix), each
+                yield composed(each.name.removesuffix(suffix)), each
 
 
 def _rows(path: Path) -> list[Row]:
@@ -383,14 +383,15 @@ def queue(snapshot: Snapshot) -> list[tuple[str, str, str]]:
         for lesson, sheet in snapshot.lessons.items()
         for student, when in zip(sheet.students, sheet.graded, strict=True)
     }
-    for student in _folders(snapshot.folder / "submitted"):
-        for lesson in _folders(Path(student.path)):
+    for folder in _folders(snapshot.folder / "submitted"):
+        student = composed(folder.name)
+        for lesson in _folders(Path(folder.path)):
             if LESSON.fullmatch(lesson.name):
-                when = graded.get((lesson.name, student.name))
+                when = graded.get((lesson.name, student))
                 if when is None:
-                    found.append((lesson.name, student.name, "not graded yet"))
-                elif _changed(Path(lesson.path)) > when:
-                    found.append((lesson.name, student.name, "changed since it was graded"))
+                    found.append((lesson.name, student, "not graded yet"))
+                elif changed(Path(lesson.path)) / 1e9 > when:
+                    found.append((lesson.name, student, "changed since it was graded"))
     return sorted(found)
 
 
@@ -400,15 +401,6 @@ def _folders(path: Path) -> list[os.DirEntry]:
             return [each for each in entries if each.name[0] != "." and each.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-
-
-def _changed(folder: Path) -> float:
-    """Return when the last of the files in a submission's folder was written."""
-    try:
-        with os.scandir(folder) as entries:
-            return max((each.stat(follow_symlinks=False).st_mtime for each in entries), default=0.0)
-    except OSError:
-        return 0.0
 
 
 # Shapes of answers

@@ -25,7 +25,8 @@ from autograder.course.sample import render, submissions
 from . import tiny_course
 from .tiny_course import RIGHT, hand_in, notebook
 
-COURSE = Course.at(Path(__file__).parents[2])
+ROOT = Path(__file__).parents[2]
+COURSE = Course.at(ROOT)
 NAME = "00_start_here"
 COMMANDS = (
     "build",
@@ -262,6 +263,30 @@ def test_a_system_without_utf8_is_refused_with_what_to_set(tmp_path):
     assert result.returncode == 2
     assert "LC_ALL=C.UTF-8" in result.stderr and len(result.stderr.splitlines()) == 1
     assert [each.name for each in tmp_path.iterdir()] == ["submitted"]
+
+
+def test_nbgraders_own_commands_are_refused_without_utf8_too(tmp_path):
+    shutil.copy(ROOT / "nbgrader_config.py", tmp_path)
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment |= {"PYTHONPATH": str(ROOT), "MLA_CLASSROOM": str(tmp_path / "class")}
+    command = [Path(sys.executable).with_name("nbgrader"), "db", "student", "list"]
+    result = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 1
+    assert "LC_ALL=C.UTF-8" in result.stderr and len(result.stderr.splitlines()) == 1
+    assert not (tmp_path / "class").exists()
+
+
+def test_a_folder_that_was_removed_is_a_sentence(tmp_path):
+    command = f"rmdir {tmp_path}/gone; exec {sys.executable} -m autograder.cli stats"
+    (tmp_path / "gone").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    keys = {"shell": True, "cwd": tmp_path / "gone", "env": environment, "capture_output": True, "text": True}
+    result = subprocess.run(command, **keys, timeout=60, check=False)
+    assert result.returncode == 2
+    assert result.stderr.startswith("mla-course: the folder that you are in was removed")
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_a_terminal_that_lacks_a_character_and_one_that_is_closed_stop_no_command(tmp_path):

@@ -1,6 +1,7 @@
 import os
 import shutil
 import subprocess
+import unicodedata
 
 import pytest
 
@@ -54,6 +55,33 @@ def tiny_room(judged_class, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield Classroom(Course.at(tiny_course.FOLDER), shutil.copytree(judged_class, tmp_path / "class"))
     grader.shared.cache_clear()
+
+
+@pytest.fixture
+def folding(tiny_room, monkeypatch):
+    """Have `submitted/` be as on a Mac: upper case is lower there, and accents are listed decomposed."""
+    listed, top = os.listdir, tiny_room.submitted
+    top.mkdir()
+
+    def apart(name):
+        return unicodedata.normalize("NFD", name)
+
+    def there(path):
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path).startswith(f"{top}/"):
+            return path
+        here = str(top)
+        for part in os.path.relpath(path, top).split("/"):
+            names = listed(here) if os.path.isdir(here) else []
+            same = (name for name in names if apart(name).casefold() == apart(part).casefold())
+            here = f"{here}/{next(same, apart(part))}"
+        return here
+
+    def folded(call):
+        return lambda *args, **keys: call(*map(there, args), **keys)
+
+    for name in ("lstat", "mkdir", "open", "replace", "scandir", "stat", "unlink"):
+        monkeypatch.setattr(os, name, folded(getattr(os, name)))
+    monkeypatch.setattr(os, "listdir", lambda path: listed(there(path)))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from autograder.classroom import extension
 from autograder.classroom.export import rows
 from autograder.classroom.extension import ExtensionError, grant
-from autograder.classroom.record import Records
+from autograder.classroom.record import Graded, Records
 from autograder.classroom.scoreboard import remarks
 from autograder.judging import judge
 
@@ -19,6 +19,17 @@ LATE = """
 c = get_config()
 c.LateSubmissionPlugin.penalty_method = "zero"
 """
+HALF = """
+from nbgrader.plugins import BasePlugin
+
+class Half(BasePlugin):
+    def late_submission_penalty(self, student_id, score, total_seconds_late):
+        return score / 2
+
+c = get_config()
+c.AssignLatePenalties.plugin_class = Half
+"""
+BROKEN = HALF.replace("score / 2", "1 / 0")
 BOOKS = {"right": notebook(**RIGHT), "wrong": notebook(**WRONG)}
 
 
@@ -120,6 +131,17 @@ def test_the_same_code_handed_in_once_more_keeps_its_time_where_the_best_counts(
     assert _graded(room, again=True).counts == 0
     assert _graded(room, best=True).counts == 5
     assert len(room.records.history("ada", NAME)) == 1
+
+
+def test_a_time_that_is_put_in_after_the_first_grading_counts_where_the_best_does(room):
+    _due(room)
+    _hand_in(room, "right")
+    assert _graded(room, best=True).counts == 5
+    _hand_in(room, "right", 26)
+    assert _graded(room, best=True).counts == 0, "it is no earlier attempt in time"
+    assert _row(room)["late"] == 34
+    room.grade()
+    assert _graded(room, best=True).counts == 0
 
 
 @pytest.mark.thorough
@@ -252,3 +274,30 @@ def test_a_damaged_file_of_extensions_is_said_and_kept(room):
         with pytest.raises(ExtensionError, match="is damaged"):
             room.grade()
         assert path.read_text() == damage
+
+
+@pytest.mark.parametrize(("rule", "counts"), [(LATE, 0), (HALF, 1.75)], ids=["zero", "half"])
+def test_what_is_off_for_lateness_follows_a_score_that_is_set_by_hand_afterwards(room, tmp_path, rule, counts):
+    (tmp_path / "nbgrader_config.py").write_text(rule)
+    _due(room)
+    _hand_in(room, "wrong", 26)
+    assert _graded(room).counts == (0 if rule == LATE else 1)
+    with room.records.gradebook() as gradebook:
+        grade = gradebook.find_grade("check-double", NAME, NAME, "ada")
+        grade.manual_score, grade.extra_credit = 1.0, 0.5
+        gradebook.db.commit()
+    result = _graded(room)
+    assert (result.counts, result.fresh) == (counts, False)
+    assert _row(room)["score"] == counts
+    assert _row(room)["status"] == f"set by hand, {3.5 - counts:g} off for lateness", "and not to be looked at again"
+
+
+def test_a_penalty_that_cannot_be_reckoned_any_more_is_told_and_stays(room, tmp_path):
+    _due(room)
+    _hand_in(room, "right", 26)
+    assert _graded(room).counts == 0
+    records = room.records
+    (tmp_path / "nbgrader_config.py").write_text(BROKEN)
+    results = [Graded("ada", NAME)]
+    records.count(results)
+    assert (results[0].counts, "division by zero" in results[0].problem) == (0, True)

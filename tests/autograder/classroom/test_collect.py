@@ -402,6 +402,26 @@ def test_a_namesake_in_a_second_archive_replaces_nobody(tiny_room, tmp_path, kno
     assert not list((tiny_room.submitted / "Ann_Li" / NAME).glob(".*"))
 
 
+@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("together", [True, False])
+def test_who_differs_from_another_by_upper_case_alone_replaces_nobody(tiny_room, tmp_path, folding, together, mapped):
+    members = {
+        f"{name}_{n}_assignsubmission_file_/{BOOK}": content
+        for n, (name, content) in enumerate((("Zoé Li", RIGHT_BOOK), ("zoé li", WRONG_BOOK)), 11)
+    }
+    mapping = tmp_path / "who.csv" if mapped else None
+    if mapped:
+        mapping.write_text("student_id,number\nZoé_Li,11\nzoé_li,12\n")
+    each = [members] if together else [{name: content} for name, content in members.items()]
+    taken = [t for n, m in enumerate(each) for t in collect(tiny_room, [_zip(tmp_path / f"{n}", m)], mapping=mapping)]
+    assert [(each.student, each.what) for each in taken if each.what != "refused"] == [("Zoé_Li", "new")]
+    (why,) = _refused(taken).values()
+    assert "zoé_li and Zoé_Li are one folder here" in why
+    assert list(_there(tiny_room).values()) == [RIGHT_BOOK]
+    again = collect(tiny_room, [_zip(tmp_path / "again", members)], mapping=mapping)
+    assert sorted(each.what for each in again) == ["refused", "unchanged"]
+
+
 def test_who_hands_in_again_replaces_their_own(tiny_room, tmp_path):
     for content in (WRONG_BOOK, RIGHT_BOOK):
         taken = collect(tiny_room, [_of_moodle(tmp_path / "moodle.zip", "Ann Li", 101, content)])

@@ -1,6 +1,7 @@
 """Grading a class: nobody is missing, nothing is graded twice, nothing is lost."""
 
 import csv
+import json
 import os
 import shutil
 import signal
@@ -123,6 +124,20 @@ def test_an_older_gradebook_put_back_is_brought_up_to_date_and_keeps_scores_by_h
     assert not any(each.fresh for each in tiny_room.grade())
 
 
+def test_what_comes_with_an_older_time_waits_until_it_is_graded_or_seen_to_be_the_same(tiny_room):
+    book, new = tiny_room.submitted / "ada" / TINY / f"{TINY}.ipynb", tiny_room.folder / "new.ipynb"
+    hand_in(tiny_room.folder, ada=notebook(**RIGHT))
+    tiny_room.grade()
+    for sources, fresh in ((RIGHT, False), (WRONG, True)):
+        assert snapshot.queue(snapshot.read(tiny_room.folder)) == []
+        new.write_text(json.dumps(notebook(**sources)))
+        os.utime(new, (1e9, 1e9))
+        new.rename(book)  # as `unzip` and `rsync -a` do
+        assert snapshot.queue(snapshot.read(tiny_room.folder)) == [(TINY, "ada", "changed since it was graded")]
+        assert [result.fresh for result in tiny_room.grade()] == [fresh]
+    assert snapshot.queue(snapshot.read(tiny_room.folder)) == []
+
+
 def test_again_judges_anew(room, monkeypatch):
     """A verdict that the machine's fault decided, a kill for lack of memory say, does not stay for good."""
     for path in (room.folder / "verdicts").rglob("*.json"):
@@ -146,6 +161,22 @@ def test_stray_folders_are_reported_and_left_alone(room):
     assert len(pairs) == len(STUDENTS) + 2
     assert len(strange) == 3, strange
     assert any("99_poetry" in line for line in strange)
+
+
+def test_what_a_file_system_spells_otherwise_is_what_was_handed_in(tiny_room, folding):
+    hand_in(tiny_room.folder, **dict.fromkeys(("ada", "Zoe\u0301"), notebook(**RIGHT)))
+    ada = tiny_room.submitted / "ada"
+    os.rename(ada / TINY / f"{TINY}.ipynb", ada / TINY / f"{TINY.title()}.ipynb")
+    os.rename(ada / TINY, ada / TINY.title())
+    assert [path.name for path in sorted(tiny_room.submitted.iterdir())] == ["Zoe\u0301", "ada"]
+    assert tiny_room.found() == ([("Zoé", TINY), ("ada", TINY)], [])
+    assert _scores(tiny_room.grade()) == {"Zoé": 5, "ada": 5}
+    (ada / TINY / "another.ipynb").touch()
+    (ada / "notes").mkdir()
+    assert [line.split(" holds ")[1] for line in tiny_room.found()[1]] == [
+        "other notebooks that were not graded: another.ipynb",
+        "what is no lesson's folder and was left alone: notes",
+    ]
 
 
 def test_a_time_that_cannot_be_read_is_reported_and_costs_no_grade(room):
