@@ -106,7 +106,9 @@ class Answers:
         except (KernelFailure, LimitReached) as error:
             return found, failures | {n: _failure(error, cases[n]) for n in programs}
         for (n, program), replayed in zip(programs.items(), done, strict=True):
-            if isinstance(replayed, Fault):
+            if isinstance(replayed, Fault) and program.reason:  # what comes of that is no mistake of the kernel's
+                failures[n] = Failure(Outcome.WRONG, program.reason, case=str(cases[n]))
+            elif isinstance(replayed, Fault):
                 found[n] = {"error": kernels.in_cells(replayed.error)}
             elif isinstance(replayed, Exception):
                 failures[n] = _failure(replayed, cases[n], program.recording)

@@ -159,17 +159,19 @@ class _Flow:
         looked_at = reads - {view["storage"] for view in ruled}
         moved = looked_at & {number for number, size in event["reads"] if size}  # what has no elements mends nothing
         counts = event["args"] is not None and self._counts(event, held, moved, targets)
+        first = (self.holds[number] for number, _ in event["reads"] if number in reads)
+        strange = next((each for each in first if each not in (PLAIN, DATA)), None)
         if not counts:
-            of = "from data" if held - {PLAIN} else "with floats"
-            what = f"torch computes {of} outside the kernels: `{event['op'][0].strip('_')}`{where}"
+            of = " from data" if held - {PLAIN} else " with floats" * _takes_floats(event)
+            what = f"torch computes{of} outside the kernels: `{event['op'][0].strip('_')}`{where}"
             if event["op"][0] == "clone" and where and "clone" not in where:
                 what = f"torch copies outside the kernels{where}: {COPIED}"
+            what = strange or what
             self.holds.update(dict.fromkeys(targets, what))
             self._lost |= targets
             self._doubted -= targets
             self.changed |= {self.storages[n]["input"] for n in targets if "input" in self.storages[n]}
         else:
-            strange = next((each for each in held if each not in (PLAIN, DATA)), None)
             if {self.holds[number] for number in reads - targets} - {PLAIN, DATA}:  # it moves more of that
                 self._doubted -= targets
             for number in targets:
@@ -241,6 +243,10 @@ def _beginning(storage: Mapping[str, Any], data: Collection[str], floats: bool =
     if "content" not in storage:
         return strange if storage.get("unknown") else PLAIN
     return PLAIN if storage["bytes"] <= (LARGEST_CONSTANT, 8 * LARGEST_FLOAT_CONSTANT)[floats] else strange
+
+
+def _takes_floats(event: Mapping[str, Any]) -> bool:
+    return not all(map(_is_integer, (*views_in(event["args"] or ()), *event["out"])))
 
 
 def _is_integer(view: Mapping[str, Any]) -> bool:

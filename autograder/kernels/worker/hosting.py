@@ -48,12 +48,14 @@ MOVING: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(_words("index_select gather index_copy index_copy_ scatter scatter_"), (2,)),
 }  # fmt: skip
 ON_INTEGERS = _words(
-    """abs add add_ all amax amin __and__ any argmax argmin argsort bincount bitwise_and bitwise_left_shift bitwise_not
-    bitwise_or bitwise_right_shift bitwise_xor bucketize ceil clamp clamp_ clamp_max clamp_min count_nonzero cummax
-    cummin cumprod cumprod_ cumsum diff div div_ eq floor_divide fmod ge gt isin le logical_and logical_not logical_or
-    logical_xor __lshift__ lt masked_fill masked_fill_ max maximum min minimum mul mul_ ne neg nonzero __or__ prod
-    remainder repeat_interleave __rshift__ rsub searchsorted sign sort sub sub_ sum topk tril tril_ triu triu_ _unique2
-    unique_consecutive where __xor__"""
+    """abs add add_ addcmul addcmul_ all amax amin __and__ any argmax argmin argsort bincount bitwise_and
+    bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor block_diag bucketize ceil clamp clamp_
+    clamp_max clamp_min count_nonzero cummax cummin cumprod cumprod_ cumsum diff div div_ eq floor floor_divide fmod
+    gcd gcd_ ge gt index_add index_add_ index_fill index_fill_ isin lcm le logical_and logical_not logical_or
+    logical_xor __lshift__ lt masked_fill masked_fill_ masked_scatter masked_scatter_ masked_select max maximum min
+    minimum mul mul_ ne neg nonzero __or__ pow pow_ prod put put_ remainder repeat_interleave round __rshift__ rsub
+    scatter_add scatter_add_ scatter_reduce scatter_reduce_ searchsorted sign sort square square_ sub sub_ sum topk
+    tril tril_ triu triu_ trunc _unique2 unique_consecutive where __xor__"""
 )
 # Of PyTorch's mathematics what has no tag that says so
 MATHEMATICS = _words(
@@ -102,10 +104,19 @@ def schema_of(op: Sequence[str]) -> Any:
 
 def written_by(op: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """Return the operands that an operation changes in place; raises AttributeError if there is no such operation."""
-    arguments = schema_of(op).arguments
-    given = {**dict(zip((each.name for each in arguments), args, strict=False)), **kwargs}
-    changed = [each.name for each in arguments if each.alias_info is not None and each.alias_info.is_write]
-    return [given[name] for name in changed if name in given]
+    return changed_by(schema_of(op), args, kwargs)
+
+
+def changed_by(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the operands that an operation of this schema changes in place, lists of tensors as well.
+
+    The schemas of batch norms are silent on the running statistics.
+    """
+    given = {**dict(zip((each.name for each in schema.arguments), args, strict=False)), **kwargs}
+    written = {each.name for each in schema.arguments if each.alias_info is not None and each.alias_info.is_write}
+    if given.get("training", True):
+        written |= {"running_mean", "running_var"}
+    return [value for name, value in given.items() if name in written]
 
 
 def places_written(op: Sequence[str], args: Sequence[Any], target: Mapping[str, Any]) -> int:
@@ -113,7 +124,7 @@ def places_written(op: Sequence[str], args: Sequence[Any], target: Mapping[str, 
     name, shape = op[0], target["shape"]
     if name in ("index_copy_", "index_add_", "index_fill_") and shape:
         return math.prod(shape) // max(shape[args[1]], 1) * math.prod(args[2]["tensor"]["shape"])
-    if name in ("scatter_", "scatter_add_"):
+    if name in ("scatter_", "scatter_add_", "scatter_reduce_"):
         return math.prod(args[2]["tensor"]["shape"])
     if name in ("index_put", "index_put_", "_index_put_impl_"):
         chosen = [(n, each["tensor"]) for n, each in zip(shape, args[1], strict=False) if each is not None]
@@ -208,14 +219,17 @@ def check_places(step: Mapping[str, Any], made: Sequence, view: Callable[[Mappin
         if len([*views_in(args)]) > 1:
             _check_kept("copy_", *_unpacked(args, view)[:2])
         return
-    adds = plain == "index_put" and (step["kwargs"].get("accumulate") or (len(args) > 3 and args[3]))
-    wanted = {"index_put": "default", "index_copy": "default", "scatter": "src"}.get(plain)
-    if adds or overload != wanted or len(args) < (3 if plain == "index_put" else 4):
+    flat = plain in ("index_put", "put")  # and have no axis
+    adds = flat and (step["kwargs"].get("accumulate") or (len(args) > 3 and args[3]))
+    wanted = {"index_put": "default", "put": "default", "index_copy": "default", "scatter": "src"}.get(plain)
+    if adds or overload != wanted or len(args) < (3 if flat else 4):
         return
     target, first, *rest = _unpacked(args, view)[:4]
     out = made[0] if made else target
     if plain == "index_put":
         found, put = out[tuple(slice(None) if each is None else each for each in first)], rest[0]
+    elif plain == "put":
+        found, put = out.take(first), rest[0].reshape(first.shape)
     elif plain == "index_copy":
         found, put = out.index_select(first, rest[0]), rest[1]
     else:

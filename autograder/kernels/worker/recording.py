@@ -21,7 +21,7 @@ from autograder.isolation.worker import running
 from autograder.isolation.worker.layout import is_gapped
 from autograder.isolation.worker.trees import by_name, holds, mapped, tensors_in
 from autograder.kernels.worker.diagnostics import diagnosed
-from autograder.kernels.worker.hosting import ALIKE, EMPTY, is_known
+from autograder.kernels.worker.hosting import ALIKE, EMPTY, changed_by, is_known
 from autograder.kernels.worker.uses import definition, uses
 from mla_ref.hardware.emulator.memory import Blanks, Fills
 
@@ -31,10 +31,11 @@ LARGEST_CONSTANT = 1 << 24  # bytes of a tensor that was there before the call
 MAX_AXES = 16  # of a tensor
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "debug", "enable_fp_fusion")
 OWN = ("aten", "prim", "prims", "profiler")  # the namespaces of operators that torch brings along
-# What changes how a tensor looks at its memory, and nothing else; torch's product of a vector and a matrix ends so
-RESHAPING = frozenset(
-    ["as_strided_", "detach_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"]
-)
+# What changes how a tensor looks at memory, or at which, and no more; torch's product of a vector and a matrix ends so
+RESHAPING = frozenset((
+    "as_strided_", "detach_", "resize_", "set_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_",
+))  # fmt: skip
+OF_FACTORIES = {"dtype", "layout", "device", "pin_memory"}  # which an `out` has already
 WITHOUT_EFFECT = ("sanitize_overflow",)  # on what a right kernel gives here
 DTYPES = {
     torch.float64: "fp64",
@@ -136,20 +137,29 @@ class Recorder:
             }
         )
 
+    def before(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        """Note what an operation is about to change, as long as that holds what it held before the call."""
+        name = func.overloadpacket.__name__
+        for tensor in tensors_in(changed_by(func._schema, args, kwargs)):
+            if name == "resize_":  # what it had of memory may be another's then
+                self.blanks.written.pop(tensor.untyped_storage().data_ptr(), None)
+            elif name not in RESHAPING:
+                self._number(tensor)
+
     def operation(self, func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
         """Note one operation of torch; one that only looks at memory in another way is none."""
         name, given, made = func.overloadpacket.__name__, tensors_in([*args, *kwargs.values()]), tensors_in(out)
         before = {t.untyped_storage()._cdata for t in given}
-        mutable = func._schema.is_mutable
         if name in RESHAPING:
             return
+        changed = tensors_in(changed_by(func._schema, args, kwargs))
+        mutable = func._schema.is_mutable or bool(changed)
         self._look_after(name, given, made, mutable)
         fresh = [t for t in made if t.untyped_storage()._cdata not in before]
         if not mutable and ((made and not fresh) or name in EMPTY):
             for tensor in fresh:
                 self._number(tensor, made=True)
             return
-        writes = made if mutable else fresh
         step = {
             "op": [name, func._overloadname or "default"],
             "line": _line(),
@@ -167,7 +177,7 @@ class Recorder:
                 "kind": "host",
                 **step,
                 "reads": [[self._number(t), _bytes(t)] for t in given],
-                "writes": [[self._number(t, made=True), _bytes(t)] for t in writes],
+                "writes": [[self._number(t, made=True), _bytes(t)] for t in (*changed, *fresh)],
             }
         )
 
@@ -192,7 +202,10 @@ class Recorder:
             self._kept.append(storage)  # while it is kept, no other storage gets its identity
             if not made:
                 self.storages[-1] |= _content(tensor)
-        return self._numbers[storage._cdata]
+        number = self._numbers[storage._cdata]
+        if not {"input", "content"} & self.storages[number].keys():  # it may have been made larger
+            self.storages[number]["bytes"] = max(self.storages[number]["bytes"], storage.nbytes())
+        return number
 
     def _view(self, tensor: torch.Tensor, made: bool = False) -> dict[str, Any]:
         if tensor.dtype not in DTYPES or tensor.layout is not torch.strided:
@@ -311,19 +324,27 @@ class _Watch(running.DispatchMode):
                     f"`{func}` is no operator of PyTorch's own, and shows nothing of what it does: "
                     "call the function itself"
                 )
-            for apart in (_in_parts, _into):
+            for apart in (_in_parts, _one_by_one, _into):
                 with self:
                     found = apart(func, args, kwargs)
                 if found is not NotImplemented:
                     return found
+        if self.recorder.inside:
+            return func(*args, **kwargs)
+        with self._inside():
+            self.recorder.before(func, args, kwargs)
         out = func(*args, **kwargs)
-        if not self.recorder.inside:
-            self.recorder.inside = True
-            try:
-                self.recorder.operation(func, args, kwargs, out)
-            finally:
-                self.recorder.inside = False
+        with self._inside():
+            self.recorder.operation(func, args, kwargs, out)
         return out
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        self.recorder.inside = True
+        try:
+            yield
+        finally:
+            self.recorder.inside = False
 
 
 def _in_parts(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -331,18 +352,28 @@ def _in_parts(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return func.decompose(*args, **kwargs) if torch.is_inference_mode_enabled() else NotImplemented
 
 
+def _one_by_one(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Do an operation on lists of tensors as one on each, as torch itself does where it has no kernel for lists."""
+    key = torch._C.DispatchKey.CompositeExplicitAutograd
+    listed = func.overloadpacket.__name__.startswith("_foreach_") and func.has_kernel_for_dispatch_key(key)
+    return func._op_dk(key, *args, **kwargs) if listed else NotImplemented
+
+
 def _into(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Do an operation that puts its result into `out=` as one that makes it, and a copy."""
     targets = [each.name for each in func._schema.arguments if each.is_out]
     if len(targets) != 1 or targets[0] not in kwargs:
         return NotImplemented
-    wanted = [(each.name, str(each.type)) for each in func._schema.arguments if not each.is_out]
-    alike = (getattr(func.overloadpacket, each) for each in func.overloadpacket.overloads())
-    plain = next((f for f in alike if [(x.name, str(x.type)) for x in f._schema.arguments] == wanted), None)
-    if plain is None:
-        return NotImplemented
-    made, target = plain(*args, **{key: x for key, x in kwargs.items() if key not in targets}), kwargs[targets[0]]
-    return target.copy_(made) if made.shape == target.shape else NotImplemented
+    wanted = {each.name: str(each.type) for each in func._schema.arguments if not each.is_out}
+    target = kwargs[targets[0]]
+    for plain in (getattr(func.overloadpacket, each) for each in func.overloadpacket.overloads()):
+        taken = {each.name: str(each.type) for each in plain._schema.arguments}
+        more = taken.keys() - wanted.keys()
+        if more <= OF_FACTORIES and {name: kind for name, kind in taken.items() if name not in more} == wanted:
+            kind = {name: getattr(target, name) for name in ("dtype", "device") if name in more}
+            made = plain(*args, **{key: x for key, x in kwargs.items() if key not in targets}, **kind)
+            return (target if made.shape == target.shape else target.resize_(made.shape)).copy_(made)
+    return NotImplemented
 
 
 @contextmanager

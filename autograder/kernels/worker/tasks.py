@@ -83,13 +83,14 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
                 first = recorder.notes(kept)
                 message["first"] = {**first, "events": [each for each in first["events"] if each["kind"] == "launch"]}
             given = _apart(arguments)
+            held = running.copied(arguments) if request["first"] else arguments
             with recording.recording(arguments) as recorder:
                 result = driver(entry, given)
         notes = recorder.notes(result)
         _noted += len(notes["events"])
         if _noted > MOST:
             raise recording.TooMany(f"the calls of an exercise have more than {MOST} operations and launches together")
-        return wire.encode({**message, "notes": notes, "changed": running.changed(arguments, given)})
+        return wire.encode({**message, "notes": notes, "changed": running.changed(held, given)})
     except recording.TooMany as error:
         return wire.encode({**message, "beyond": str(error)})
     except wire.WireError as error:

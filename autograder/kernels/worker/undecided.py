@@ -84,7 +84,7 @@ def check_apart(step: Mapping[str, Any]) -> None:
         if name != "copy_" and not by_places and _overlaps_itself(target):
             raise ValueError(f"`{name}` of torch changes a place of its tensor several times: {AT_ONCE}")
         for view in (each for each in views_in(step["args"]) if each is not target):
-            in_step = _layout(view) == _layout(target) and not by_places
+            in_step = _layout(view) == _layout(target) and not by_places and name != "masked_scatter_"
             if not in_step and view["storage"] == target["storage"] and _meet(view, target):
                 raise ValueError(f"`{name}` of torch changes what it reads for other places: {AT_ONCE}; clone it first")
 

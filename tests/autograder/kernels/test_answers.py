@@ -50,7 +50,7 @@ PASSED_OFF = {
     "calls torch": ("def row_sum(x, alpha):\n    return alpha * x.sum(-1)", "no Triton kernel was launched"),
     "throws the kernel's output away": (
         RIGHT.replace("return out", "return alpha * x.sum(-1)"),
-        "the result is what torch computes from data outside the kernels: `mul` in line 20 (`return alpha",
+        "the result is what torch computes from data outside the kernels: `sum` in line 20 (`return alpha",
     ),
     "writes over the kernel's output": (
         RIGHT.replace("return out", "return out.copy_(alpha * x.sum(-1))").replace("x, out,", "x * 0, out,"),
@@ -59,11 +59,11 @@ PASSED_OFF = {
     "copies with a kernel": (
         "def row_sum(x, alpha):\n    out = torch.empty(len(x))\n"
         "    copy_kernel[(1,)](alpha * x.sum(-1), out, len(x), BLOCK=64)\n    return out",
-        "copy_kernel takes as x_ptr what torch computes from data outside the kernels: `mul` in line 18",
+        "copy_kernel takes as x_ptr what torch computes from data outside the kernels: `sum` in line 18",
     ),
     "gives torch a place for its results": (
         RIGHT.replace("return out", "torch.mul(x.sum(-1), alpha, out=out)\n    return out").replace("alpha, B", "9, B"),
-        "the result is what torch computes from data outside the kernels: `mul` in line 20 (`torch.mul(",
+        "the result is what torch computes from data outside the kernels: `sum` in line 20 (`torch.mul(",
     ),
     "computes with torch what no data reaches": (
         RIGHT.replace("return out", "return torch.ones(len(x)) / 2"),
@@ -105,7 +105,7 @@ def row_sum(x, alpha):
     scale_kernel[(1,)](whole, out, len(x), BLOCK=64)
     return out
 """,
-        "scale_kernel takes as whole_ptr what torch computes from data outside the kernels: `round`",
+        "scale_kernel takes as whole_ptr what torch computes from data outside the kernels: `sum`",
     ),
     "hands results over as two types at once": (
         '''
@@ -119,13 +119,13 @@ def row_sum(x, alpha):
     second_kernel[(1,)](half.view(torch.int16), half, out, len(x), BLOCK=64)
     return out
 ''',
-        "second_kernel takes as whole_ptr what torch computes from data outside the kernels: `div`",
+        "second_kernel takes as whole_ptr what torch computes from data outside the kernels: `sum`",
     ),
     "writes over what a kernel left for the next": (
         RIGHT.replace("    return out", "    kept, last = torch.empty(len(x)), torch.empty(len(x))\n"
                       "    copy_kernel[(1,)](out, kept, len(x), BLOCK=64)\n    kept.copy_(alpha * x.sum(-1))\n"
                       "    copy_kernel[(1,)](kept, last, len(x), BLOCK=64)\n    return last"),
-        "copy_kernel takes as x_ptr what torch computes from data outside the kernels: `mul`",
+        "copy_kernel takes as x_ptr what torch computes from data outside the kernels: `sum`",
     ),
     "compares by identity": (
         KERNEL.replace("    tl.store(out_ptr + row,", "    if row is not 0:\n        tl.store(out_ptr + row,") + RIGHT,

@@ -119,7 +119,7 @@ def test_chains_views_and_casts_are_part_of_a_program(workers, x):
         ("decoy", "the result is what torch computes from data outside the kernels: `mul`"),
         ("filled", "double takes as out_ptr what torch computes"),
         ("between", "double takes as x_ptr what torch computes from data outside the kernels: `add`"),
-        ("looked_up", "double takes as x_ptr what torch computes from data outside the kernels: `index` in line"),
+        ("looked_up", "double takes as x_ptr what torch computes from data outside the kernels: `abs` in line"),
         ("read", "numbers of a tensor are read in Python in line"),
         ("known_before", "the result is no tensor of this call"),
     ],
