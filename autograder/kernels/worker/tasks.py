@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autograder.isolation.worker import running, wire
-from autograder.isolation.worker.trees import mapped
+from autograder.isolation.worker.trees import mapped, tensors_in
 from autograder.kernels.worker import compiling, recording, replaying, uses
 from mla_ref.hardware import emulator
 
@@ -79,9 +79,10 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
         with running.stopped_in_time(replaying.EARLY), running.forbidding(request["forbidden"]):
             if request["first"]:
                 other = request["first"][message["index"]]
-                smaller = running.earlier(other)
-                with running.unheeded(), recording.recording(smaller):
-                    oldest = driver(entry, smaller)  # noqa: F841 (so that nothing later takes its place)
+                if any(tensor.dtype in running.INTEGERS for tensor in tensors_in(other)):
+                    smaller = running.earlier(other)
+                    with running.unheeded(), recording.recording(smaller):
+                        oldest = driver(entry, smaller)  # noqa: F841 (so that nothing later takes its place)
                 with recording.recording(other) as recorder:
                     kept = driver(entry, _apart(other))
                 first = recorder.notes(kept)

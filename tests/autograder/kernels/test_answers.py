@@ -398,6 +398,38 @@ def test_programs_that_write_to_one_place_are_named_with_both_lines(workers):
     assert "sum_kernel in line 6" in found.reason and found.reason.count("line 6") == 2
 
 
+COUNTED = """
+@triton.jit
+def sum_kernel(x_ptr, out_ptr, D, stride, alpha, count_ptr, BLOCK: tl.constexpr):
+    row, cols = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * stride + cols, mask=cols < D, other=0.0)
+    first = tl.load(count_ptr + row) == 0
+    tl.store(out_ptr + row, tl.where(first, tl.sum(x.to(tl.float32)) * alpha, 0.0))
+    tl.store(count_ptr + row, AFTER)
+"""
+COUNTING = "COUNTS = torch.zeros(2, 512, dtype=torch.int32)\n" + RIGHT.replace("alpha, B", "alpha, COUNTS[0], B")
+
+
+def test_what_a_kernel_leaves_between_calls_and_does_not_set_back_is_named(workers):
+    found = verdict(workers, COUNTING, COUNTED.replace("AFTER", "1"))
+    assert (found.outcome, found.score) == (Outcome.WRONG, 0)
+    assert "what sum_kernel leaves in count_ptr from one call makes the next one wrong" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("source", "after"),
+    [
+        (COUNTING, "0"),
+        (COUNTING.replace("    out", "    COUNTS.zero_()\n    out", 1), "1"),
+        (COUNTING.replace("COUNTS[0]", "COUNTS[0].clone()"), "1"),
+    ],
+    ids=["set back by the kernel", "set back by the host", "made anew"],
+)
+def test_what_is_set_back_or_made_anew_is_fine(workers, source, after):
+    found = verdict(workers, source, COUNTED.replace("AFTER", after))
+    assert found.outcome is Outcome.PASSED, found.reason
+
+
 IN_A_DICT = Exercise(
     "doubled",
     "",
