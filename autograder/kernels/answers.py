@@ -10,8 +10,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+import torch
+
+from autograder.isolation.worker.running import INTEGERS, earlier
+from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import Case
 from autograder.judging.compare import assess
 from autograder.judging.exercise import Exercise
@@ -37,6 +43,11 @@ ORDER = (
 HANGS = "two calls on other numbers of the same shapes differ: what is launched may hang on shapes and integers alone"
 FURTHER = 3.0  # times the seconds of an exercise: for runs of its kernels in other orders
 FEWER = ". Launch fewer: larger blocks, and fewer splits where a context is short"
+LEFT = "what {} from one call makes the next one wrong: set it back before it ends, or make it anew in each call"
+TAKEN = (
+    "the call takes what an earlier one with the same shapes had as {0}: two calls of the same shapes may differ in "
+    "{0}, so keep nothing of it between calls"
+)
 UNDEFINED = "the result depends on what is undefined, and with other numbers there it is wrong"
 
 
@@ -79,16 +90,20 @@ class Answers:
         found = {n: dict(message) for n, message in messages.items() if not {"notes", "result"} & message.keys()}
         failures: dict[int, Failure] = {}
         programs: dict[int, Explained] = {}
+        kept: dict[int, list[int]] = {}
         for n, message in messages.items():
             if "notes" not in message:
                 continue
             try:
                 self.recordings[n] = recording = record.checked(message["notes"])
                 program = self._explained(recording, cases[n])
-                if self.exercise.kernel and (said := _unlike(record.checked(message.get("first")), recording)):
-                    if not program.reason:  # what refuses the kernels may tell why, as @triton.autotune
-                        record.kernels_of(self.program, recording)
-                    raise KernelFailure(program.reason or said)
+                if self.exercise.kernel:
+                    first = record.checked(message.get("first"))
+                    if said := _unlike(first, recording):
+                        if not program.reason:  # what refuses the kernels may tell why, as @triton.autotune
+                            record.kernels_of(self.program, recording)
+                        raise KernelFailure(program.reason or said)
+                    kept[n] = _kept(first, recording)
                 programs[n] = program
             except (KernelFailure, LimitReached, Forbidden) as error:
                 failures[n] = _failure(error, cases[n])
@@ -101,7 +116,9 @@ class Answers:
                 if GLUON_HEADER in kernels.source:
                     calls = [event for each in programs.values() for event in each.recording.events]
                     compile_launches(self.workers, kernels, Recording(calls, [], []), GLUON_DEVICE)
-            requests = [replay_request(each.recording, cases[n].arguments) for n, each in programs.items()]
+            requests = [
+                replay_request(each.recording, cases[n].arguments, kept=kept.get(n, [])) for n, each in programs.items()
+            ]
             done = replays(self.workers, kernels.source, requests, self.exercise.limits.seconds, FURTHER)
         except (KernelFailure, LimitReached) as error:
             return found, failures | {n: _failure(error, cases[n]) for n in programs}
@@ -127,14 +144,20 @@ class Answers:
                     told = [f": {kernels.told(said)}" for said in (*replayed.unwritten, *replayed.left_out)]
                     said = program.reason or "".join([UNDEFINED, *told[:1]])
                     terms = terms or Failure(Outcome.WRONG, said, case=str(cases[n]))
+                result = recording.filled(replayed.result)
+                later = [recording.filled(each) for each in replayed.later]
+                bad = not later or any(assess(self.exercise, cases[n].arguments, each) for each in later)
+                if replayed.kept and bad and not program.reason:
+                    said = LEFT.format(" and ".join(replayed.kept[:2]))
+                    terms = terms or Failure(Outcome.WRONG, said, case=str(cases[n]))
                 changed = [name.split("[")[0] for name in (*replayed.changed, *program.changed)]
                 found[n] = {
-                    "result": recording.filled(replayed.result),
+                    "result": result,
                     "changed": [*changed, *messages[n].get("changed", ())],
                     "unwritten": list(map(kernels.told, replayed.unwritten)),
                     "blank": replayed.blank,
                     "filled": None if replayed.filled is None else list(map(kernels.told, replayed.filled)),
-                    "explained": program.reason,
+                    "explained": program.reason or _taken_over(self.exercise, cases[n], recording, result),
                     "frozen": program.frozen,
                     "terms": terms,
                 }
@@ -156,6 +179,37 @@ class Answers:
         return explained(recording, data_of(case.arguments), self.exercise.copies)
 
 
+def _taken_over(exercise: Exercise, case: Case, recording: Recording, result: Any) -> str | None:
+    """Return of which arguments a wrong result takes the integers of the earlier call (see `running.earlier`)."""
+    unnamed, arguments = replace(exercise, mistakes=()), case.arguments
+    kept = [each for each in recording.storages if "content" in each and NAMED[each["dtype"]] in INTEGERS]
+    if not kept or assess(unnamed, arguments, result) is None:
+        return None
+    smaller = earlier(arguments).items()
+    others = {name: value for name, value in smaller if not torch.equal(_whole(value), _whole(arguments[name]))}
+
+    def gives(part: Mapping[str, Any]) -> bool:
+        with suppress(Exception):  # whatever an oracle makes of numbers that may not belong together
+            return assess(unnamed, {**arguments, **part}, result) is None
+        return False
+
+    def holds(value: Any) -> bool:
+        whole = _whole(value)
+        same = (each for each in kept if each["bytes"] == len(whole) * NAMED[each["dtype"]].itemsize)
+        contents = (each["content"].clone().view(NAMED[each["dtype"]]).long() for each in same)  # aligned
+        return len(whole.unique()) > 1 and any(torch.equal(whole, each) for each in contents)
+
+    taken = [name for name, value in others.items() if holds(value) or gives({name: value})]
+    taken = taken or [*others] * gives(others)
+    return TAKEN.format(" and ".join(taken)) if taken else None
+
+
+def _whole(value: Any) -> torch.Tensor:
+    """Return the integers of nested tensors, one after the other."""
+    found = [each.flatten().long() for each in tensors_in(value) if each.dtype in INTEGERS]
+    return torch.cat(found) if found else torch.empty(0, dtype=torch.long)
+
+
 def _unlike(first: Recording, second: Recording) -> str | None:
     """Return what two calls on other data of the same shapes launch or return otherwise, as a sentence, or None."""
     for one, other in itertools.zip_longest(map(_shown, first.launches), map(_shown, second.launches)):
@@ -166,6 +220,21 @@ def _unlike(first: Recording, second: Recording) -> str | None:
                 if arg.get("tensor", {}).get("storage") == view["storage"]] for view in call.result]
               for call in (first, second)]  # fmt: skip
     return None if owners[0] == owners[1] else f"{HANGS}: they return other tensors"
+
+
+def _kept(first: Recording, second: Recording) -> list[int]:
+    """Return the storages that both calls give their launches in the same places; none if calls take turns in some."""
+    found = set()
+    for one, other in zip(first.launches, second.launches, strict=True):
+        for name, arg in other["args"].items():
+            view = arg.get("tensor", {})
+            before = second.storages[view["storage"]].get("before") if view else None
+            if before is None:
+                continue
+            if one["args"].get(name, {}).get("tensor") != {**view, "storage": before}:
+                return []
+            found.add(view["storage"])
+    return sorted(found)
 
 
 def _shown(launch: Mapping[str, Any]) -> str:

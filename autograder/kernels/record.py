@@ -128,7 +128,8 @@ Number = bool | int | float | str | None
 
 
 class Storage(TypedDict):
-    """A storage: its size; of an argument's the argument's name; what it held before the call, and its dtype."""
+    """A storage: its size; of an argument's the argument's name; what it held before the call, its dtype, and which
+    storage of the call before it is."""
 
     __pydantic_config__ = STRICT
     bytes: Size
@@ -136,6 +137,7 @@ class Storage(TypedDict):
     content: NotRequired[torch.Tensor]
     dtype: NotRequired[Literal[*NAMED]]
     unknown: NotRequired[bool]
+    before: NotRequired[Index]
 
 
 class View(TypedDict):

@@ -56,6 +56,10 @@ class Replayed:
         a load; empty where that cannot matter.
     left_out
         A sentence on each load that left places out where it can.
+    kept
+        Of storages that are kept between calls, which launches leave something else in them, and by which parameter.
+    later
+        The result of a call after one on other data has left that there; empty if nothing is left, or where it fails.
     picks
         Of a sample, for each tensor of the result parts of its rows: index, first element, values, which of them count.
     written
@@ -72,6 +76,8 @@ class Replayed:
     filled: list[str] | None = None
     otherwise: list[list[torch.Tensor]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    later: list[list[torch.Tensor]] = field(default_factory=list)
     picks: list[list[Any]] = field(default_factory=list)
     written: dict[str, float] = field(default_factory=dict)
 
@@ -144,7 +150,8 @@ def replay_request(
         Of arguments of device "meta", how they are drawn: what `worker.generated.Generated` takes.
     options
         `sample`: about as many programs of a launch run, and are counted; `count`: all run, and are counted;
-        `secret`: decides which programs those are; `picks`: parts of rows of each result that are wanted.
+        `secret`: decides which programs those are; `picks`: parts of rows of each result that are wanted; `kept`: the
+        storages that are kept between calls.
 
     Raises KernelFailure if the recording is of other arguments.
     """

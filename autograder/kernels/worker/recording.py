@@ -70,10 +70,12 @@ class CannotRecord(TypeError):
 class Recorder:
     """The events of one call in order, and the storages they touch. Made by `recording`.
 
-    A storage is an argument's (`input`), holds what was there before the call (`content`), or is made in it.
+    A storage is an argument's (`input`), holds what was there before the call (`content`), or is made in it. Of what
+    was there `before` is the number that it had in the call before.
     """
 
-    def __init__(self, inputs: dict[str, Any]):
+    def __init__(self, inputs: dict[str, Any], earlier: Recorder | None = None):
+        self.earlier = earlier
         self.events: list[dict[str, Any]] = []
         self.storages: list[dict[str, Any]] = []
         self.uses: list[dict[str, Any]] = []  # of the kernels, each that differs
@@ -202,6 +204,8 @@ class Recorder:
             self._kept.append(storage)  # while it is kept, no other storage gets its identity
             if not made:
                 self.storages[-1] |= _content(tensor)
+                if self.earlier and storage._cdata in self.earlier._numbers:
+                    self.storages[-1]["before"] = self.earlier._numbers[storage._cdata]
         number = self._numbers[storage._cdata]
         if not {"input", "content"} & self.storages[number].keys():  # it may have been made larger
             self.storages[number]["bytes"] = max(self.storages[number]["bytes"], storage.nbytes())
@@ -377,7 +381,7 @@ def _into(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 @contextmanager
-def recording(inputs: dict[str, Any], execute: bool = False) -> Iterator[Recorder]:
+def recording(inputs: dict[str, Any], execute: bool = False, earlier: Recorder | None = None) -> Iterator[Recorder]:
     """Note what the body of a `with` does.
 
     Parameters
@@ -386,11 +390,13 @@ def recording(inputs: dict[str, Any], execute: bool = False) -> Iterator[Recorde
         The function's arguments by name: their storages are known by these names.
     execute
         Whether kernels run. If not, tensors may be of full size, and their memory is touched by torch alone.
+    earlier
+        What has noted the call before.
     """
     from triton.compiler import CompiledKernel
     from triton.runtime.jit import JITFunction
 
-    recorder = Recorder(inputs)
+    recorder = Recorder(inputs, earlier)
     original, compiled = JITFunction.run, CompiledKernel.__getitem__
 
     def run(self, *args, grid, warmup, **kwargs):

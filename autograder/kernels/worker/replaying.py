@@ -146,6 +146,10 @@ class Storages:
         held = self.held(number, self.buffers[number]).flatten()
         return not torch.equal(held, self.storages[number]["content"])
 
+    def left(self, numbers: Iterable[int]) -> dict[int, torch.Tensor]:
+        """Return the bytes of those of these storages that do not hold what they held at first."""
+        return {n: torch.from_numpy(self.buffers[n]).clone() for n in numbers if self._differs(n)}
+
     def region(self, name: str, view: dict[str, Any]) -> Region:
         """Return what a pointer to a view may reach: the whole storage."""
         number = view["storage"]
@@ -337,10 +341,11 @@ def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run each of `request["replays"]` on storages of its own; yield what the launches did, and the results.
 
     Where the results may depend on what is undefined, there is also what comes of other values in these places,
-    `otherwise`, and a sentence on each load of which the mask leaves places out, `left_out`. What goes wrong in a
-    kernel gives `{"error": the fault}`. After all of them comes, `of` the number of each whose results hold NaN, or
-    whose kernels leave integers out of a load, the masked load of which it reaches the results, `filled`, or none:
-    finding it takes further runs.
+    `otherwise`, and a sentence on each load of which the mask leaves places out, `left_out`. Where launches leave
+    something else in what is `kept` between calls, there is that, and the result of a call that comes after one on
+    other data, `later`. What goes wrong in a kernel gives `{"error": the fault}`. After all of them comes, `of` the
+    number of each whose results hold NaN, or whose kernels leave integers out of a load, the masked load of which it
+    reaches the results, `filled`, or none: finding it takes further runs.
 
     With `seconds` what each call does once takes these at most of the processor, all together. Runs in other orders and
     with other values take what the process has.
@@ -356,6 +361,9 @@ def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
                     kernels, found = _replay(compiled, each)
                 with _further():
                     found |= _in_other_orders(each, kernels) if "result" in found else {}
+            if left := found.pop("left", None):
+                with Fills(), _further():
+                    found |= _later(each, kernels, left)
             if "result" in found and (fills.undefined or found["unwritten"]):
                 found |= {"otherwise": [], "left_out": [*fills.loads.values()]}
                 for other in (large, ordinary(_seed(each["storages"]))):
@@ -439,6 +447,42 @@ def _in_other_orders(request: dict[str, Any], kernels: Launched) -> dict[str, An
     return {"again": [_run(request, kernels, None, **each)["result"] for each in turns]}
 
 
+def _later(request: dict[str, Any], kernels: Launched, left: Collection[int]) -> dict[str, Any]:
+    """Return which launches leave something else in what is `kept`, and what a call gives after one on other data."""
+    kept = dict.fromkeys(
+        f"{request['events'][number]['kernel']} leaves in {name}"
+        for number, (kernel, given) in kernels.items()
+        for name, arg in request["events"][number]["args"].items()
+        if (storage := arg.get("tensor", {}).get("storage")) in left
+        and storage in set.union(*(_touched(kernel, given)[kind] for kind in ("store", "atomic")))
+    )
+    generator = torch.Generator().manual_seed(_seed(request["storages"]))
+    others = [_with_other_data(storage, generator) for storage in request["storages"]]
+    try:
+        left = _run({**request, "storages": others}, kernels, None)["left"]
+        after = [each | ({"content": left[n]} if n in left else {}) for n, each in enumerate(request["storages"])]
+        return {"kept": [*kept], "later": [_run({**request, "storages": after}, kernels, None)["result"]]}
+    except TimeoutError:
+        raise
+    except Exception:
+        return {"kept": [*kept], "later": []}
+
+
+def _with_other_data(storage: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
+    """Return a storage with other numbers of the same signs, if it holds an argument's data."""
+    dtype = NAMED.get(storage.get("dtype"))
+    if "input" not in storage or "content" not in storage or dtype is None:
+        return storage
+    raw = storage["content"].clone()  # aligned
+    if dtype in (torch.uint8, torch.int8):
+        return {**storage, "content": torch.randint(0, 256, raw.shape, generator=generator).to(torch.uint8)}
+    if not dtype.is_floating_point or len(raw) % dtype.itemsize:
+        return storage
+    values = raw.view(dtype)
+    share = 0.25 + 0.75 * torch.rand(values.shape, generator=generator)
+    return {**storage, "content": (values.double() * share).to(dtype).view(torch.uint8)}
+
+
 def _run(
     request: dict[str, Any],
     kernels: dict[int, tuple[Kernel, list[Given]]],
@@ -482,7 +526,8 @@ def _run(
         results = [shown(storages.buffers[v["storage"]], v) for v in request["result"]]
         known = [storages.written.get(view["storage"]) for view in request["result"]]
         nans = [0 if w is None else blank_nans(each, w) for each, w in zip(results, known, strict=True)]
-        return {**found, "taken": storages.taken[:1], "blank": nans, "result": [each.clone() for each in results]}
+        found |= {"left": storages.left(request.get("kept", ())), "taken": storages.taken[:1], "blank": nans}
+        return {**found, "result": [each.clone() for each in results]}
     told = {storage: each.total() for storage, each in written.items()}
     picks = [_picked(storages, covered, view, request.get("picks", 0), rng) for view in request["result"]]
     return {**found, "picks": picks if rng else [], "written": told}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autograder.isolation.worker import running, wire
-from autograder.isolation.worker.trees import mapped
+from autograder.isolation.worker.trees import mapped, tensors_in
 from autograder.kernels.worker import compiling, recording, replaying, uses
 from mla_ref.hardware import emulator
 
@@ -68,9 +68,10 @@ def _measure(request: dict[str, Any], out: int, send: Callable[[bytes], None]) -
 def record(request: dict[str, Any], message: dict[str, Any], entry: Any, arguments: dict[str, Any]) -> bytes:
     """Have a call of the entry noted; return the message of the case. No kernel runs.
 
-    With `request["first"]`, other arguments of each case, it is a second call that counts: what it keeps from the first
-    is none of its own making. What is noted of the first comes too. Each call has lists and dicts of its own. That they
-    hold other things after it, of what they held, is all that it can have `changed` without an operation.
+    With `request["first"]`, other arguments of each case, it is a later call that counts: what it keeps from earlier
+    ones is none of its own making. The first of these has other integers too, so that what is kept of them shows. What
+    is noted of the second comes too. Each call has lists and dicts of its own. That they hold other things after it, of
+    what they held, is all that it can have `changed` without an operation.
     """
     global _noted
     driver, recorder, result = running.DRIVERS[request["driver"]], None, None
@@ -78,13 +79,17 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
         with running.stopped_in_time(replaying.EARLY), running.forbidding(request["forbidden"]):
             if request["first"]:
                 other = request["first"][message["index"]]
+                if any(tensor.dtype in running.INTEGERS for tensor in tensors_in(other)):
+                    smaller = running.earlier(other)
+                    with running.unheeded(), recording.recording(smaller):
+                        oldest = driver(entry, smaller)  # noqa: F841 (so that nothing later takes its place)
                 with recording.recording(other) as recorder:
-                    kept = driver(entry, _apart(other))  # (so that nothing later takes its place)
+                    kept = driver(entry, _apart(other))
                 first = recorder.notes(kept)
                 message["first"] = {**first, "events": [each for each in first["events"] if each["kind"] == "launch"]}
             given = _apart(arguments)
             held = running.copied(arguments) if request["first"] else arguments
-            with recording.recording(arguments) as recorder:
+            with recording.recording(arguments, earlier=recorder) as recorder:
                 result = driver(entry, given)
         notes = recorder.notes(result)
         _noted += len(notes["events"])

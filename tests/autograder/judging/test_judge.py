@@ -33,6 +33,11 @@ SHORT = dataclasses.replace(DOUBLE, limits=Limits(seconds=0.5, memory=256 << 20)
         ("def double(x): return x / 2", Outcome.WRONG, "halved"),
         ("def double(x): return x", Outcome.WRONG, "0.5 times"),
         ("def double(x): return 2 * x if len(x) < 40 else x", Outcome.PARTIAL, "(at n=70)"),
+        (
+            "KEPT = {}\ndef double(x): return KEPT.setdefault(x.shape, 2 * x)",
+            Outcome.WRONG,
+            "result of an earlier call",
+        ),
         ("def double(x): return None", Outcome.WRONG, "out is None"),
         ("def double(x): return object()", Outcome.WRONG, "a value of type object"),
         ("def double(x): return (2 * x).to(torch.complex64)", Outcome.WRONG, "complex64"),

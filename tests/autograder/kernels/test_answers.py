@@ -398,6 +398,91 @@ def test_programs_that_write_to_one_place_are_named_with_both_lines(workers):
     assert "sum_kernel in line 6" in found.reason and found.reason.count("line 6") == 2
 
 
+COUNTED = """
+@triton.jit
+def sum_kernel(x_ptr, out_ptr, D, stride, alpha, count_ptr, BLOCK: tl.constexpr):
+    row, cols = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * stride + cols, mask=cols < D, other=0.0)
+    first = tl.load(count_ptr + row) == 0
+    tl.store(out_ptr + row, tl.where(first, tl.sum(x.to(tl.float32)) * alpha, 0.0))
+    tl.store(count_ptr + row, AFTER)
+"""
+COUNTING = "COUNTS = torch.zeros(2, 512, dtype=torch.int32)\n" + RIGHT.replace("alpha, B", "alpha, COUNTS[0], B")
+
+
+def test_what_a_kernel_leaves_between_calls_and_does_not_set_back_is_named(workers):
+    found = verdict(workers, COUNTING, COUNTED.replace("AFTER", "1"))
+    assert (found.outcome, found.score) == (Outcome.WRONG, 0)
+    assert "what sum_kernel leaves in count_ptr from one call makes the next one wrong" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("source", "after"),
+    [
+        (COUNTING, "0"),
+        (COUNTING.replace("    out", "    COUNTS.zero_()\n    out", 1), "1"),
+        (COUNTING.replace("COUNTS[0]", "COUNTS[0].clone()"), "1"),
+    ],
+    ids=["set back by the kernel", "set back by the host", "made anew"],
+)
+def test_what_is_set_back_or_made_anew_is_fine(workers, source, after):
+    found = verdict(workers, source, COUNTED.replace("AFTER", after))
+    assert found.outcome is Outcome.PASSED, found.reason
+
+
+OF_LENGTHS = Exercise(
+    "lengths_sum",
+    "",
+    (Part("all", 2, [dict(lens=(5, 9)), dict(lens=(7, 7))]),),
+    lambda generator, lens: {"x": randn(generator, 2, 9), "lens": torch.tensor(lens, dtype=torch.int32)},
+    lambda x, lens: torch.stack([row[:n].sum() for row, n in zip(x, lens.tolist(), strict=True)]),
+    kernel=True,
+)
+SUMS = """
+@triton.jit
+def sum_kernel(x_ptr, lens_ptr, out_ptr, D, BLOCK: tl.constexpr):
+    row, cols = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * D + cols, mask=cols < tl.load(lens_ptr + row), other=0.0)
+    tl.store(out_ptr + row, tl.sum(x))
+
+PLANS = {}
+
+def lengths_sum(x, lens):
+    out = torch.empty(len(x))
+    plan = PLAN
+    sum_kernel[(len(x),)](x, plan, out, x.shape[1], BLOCK=16)
+    return out
+"""
+BY_SHAPE = "PLANS.setdefault(x.shape, lens.clone())"
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        BY_SHAPE,
+        BY_SHAPE.replace("clone", "long"),
+        BY_SHAPE.replace("clone()", "cumsum(0)") + ".diff(prepend=lens[:1] * 0)",
+    ],
+)
+def test_integers_kept_by_the_shapes_of_an_earlier_call_are_named(workers, plan):
+    found = verdict(workers, SUMS.replace("PLAN\n", f"{plan}\n"), "", OF_LENGTHS)
+    assert (found.outcome, found.score) == (Outcome.WRONG, 0)
+    assert "the call takes what an earlier one with the same shapes had as lens" in found.reason
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "PLANS.setdefault(x.shape, torch.empty_like(lens)).copy_(lens)",
+        "PLANS.setdefault(tuple(lens.tolist()), lens.clone())",
+        "[lens][max(lens.tolist()) < 7]",  # which raises in the call with smaller lengths
+    ],
+)
+def test_what_is_kept_and_read_anew_is_fine(workers, plan):
+    found = verdict(workers, SUMS.replace("PLAN\n", f"{plan}\n"), "", OF_LENGTHS)
+    assert found.outcome is Outcome.PASSED, found.reason
+
+
 IN_A_DICT = Exercise(
     "doubled",
     "",
