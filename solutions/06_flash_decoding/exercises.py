@@ -341,9 +341,9 @@ DECODE = Exercise(
             1,
             visible=[
                 dict(B=2, H=5, T=16),
-                dict(B=2, H=130, T=16, R=64, Dr=32, scale=0.1),
+                dict(B=2, H=128, T=16, **WIDE),
                 dict(B=1, H=1, T=16),
-                dict(B=2, H=384, T=16),
+                dict(B=2, H=300, T=16),
                 dict(B=281, H=5, T=16),
             ],
             hidden=lambda r: [
@@ -356,11 +356,10 @@ DECODE = Exercise(
             "many blocks, also with scores of a hundred and more",
             2,
             visible=[
-                dict(B=2, H=120, T=256),
+                dict(B=2, H=120, T=256, level=-150.0),
                 dict(B=1, H=20, T=384, scale=0.4, dtype=BF16),
                 dict(B=1, H=8, T=192, sharp=60.0),
-                dict(B=1, H=2, T=2000, sharp=0.0, first=12.0),
-                dict(B=1, H=1, T=4500, level=-150.0),  # longer than any block, and no score near 0
+                dict(B=1, H=2, T=4500, sharp=0.0, first=12.0),
             ],
             hidden=lambda r: [dict(B=1, H=r.randint(1, 20), T=128 * r.randint(1, 3), R=64, scale=0.1, dtype=BF16)],
         ),
@@ -370,7 +369,6 @@ DECODE = Exercise(
             visible=[
                 dict(B=4, H=8, T=200, lens=(21, 200, 0, 1), scale=0.4),
                 dict(B=3, H=8, T=40, lens=(37, 5, 0), nan_beyond=True),
-                dict(B=2, H=3, T=40, lens=(17, 40), **WIDE),
                 dict(B=1, H=4, T=40, lens=(37,), **FAR_BELOW_0),
             ],
             hidden=lambda r: [
@@ -610,8 +608,8 @@ SPLIT = Exercise(
                 dict(B=2, H=4, T=64, num_splits=4),
                 dict(B=1, H=1, T=16, num_splits=1),  # integers of 1 are constants in a kernel
                 dict(B=2, H=120, T=160, R=64, Dr=32, num_splits=2, scale=0.1),
-                dict(B=2, H=130, T=32, R=64, num_splits=2),
-                dict(B=2, H=384, T=32, R=64, num_splits=2),
+                dict(B=2, H=128, T=32, num_splits=2, **WIDE),
+                dict(B=2, H=300, T=32, R=64, num_splits=2),
             ],
             hidden=lambda r: (
                 [dict(B=1, H=r.randint(1, 20), T=16 * n, num_splits=n) for n in (r.randint(1, 3),)]
@@ -624,10 +622,8 @@ SPLIT = Exercise(
             2,
             visible=[
                 dict(B=1, H=3, T=50, num_splits=4),
-                dict(B=2, H=3, T=150, lens=(141, 23), num_splits=4, scale=0.4),
-                dict(B=1, H=2, T=600, lens=(570,), num_splits=2, dtype=BF16),
-                dict(B=1, H=1, T=4999, num_splits=2, level=-150.0),
-                dict(B=2, H=3, T=300, lens=(17, 300), num_splits=2, **WIDE),
+                dict(B=2, H=3, T=600, lens=(23, 571), num_splits=4, scale=0.4),
+                dict(B=1, H=2, T=5000, lens=(4571,), num_splits=2, level=-150.0, dtype=BF16),
                 NAN_SPLITS,
             ],
             hidden=lambda r: [
@@ -1204,7 +1200,7 @@ FOLDED = Exercise(
             visible=[
                 dict(B=2, S=1, H=5, T=40, lens=(40, 17)),
                 dict(B=2, S=1, H=5, T=40, lens=(37, 17), nan_beyond=True),
-                dict(B=1, S=1, H=3, T=300, R=64, Dr=64, scale=0.1, dtype=BF16),
+                dict(B=2, S=1, H=128, T=40, lens=(17, 40), **WIDE),
                 dict(B=2, S=1, H=4, T=150, lens=(121, 7)),
                 dict(B=1, S=1, H=3, T=270, level=250.0),
                 dict(B=1, S=1, H=3, T=17001, level=-150.0),  # more than 128 splits of 128 tokens
@@ -1235,9 +1231,7 @@ FOLDED = Exercise(
                 dict(B=2, S=2, H=60, T=32),
                 dict(B=1, S=2, H=60, T=503),  # blocks of rows beside splits, which T does not divide into
                 dict(B=2, S=2, H=70, T=32),
-                dict(B=2, S=2, H=3, T=40, lens=(17, 40), **WIDE),
-                dict(B=1, S=3, H=2, T=40, lens=(37,), **FAR_BELOW_0),
-                dict(B=1, S=2, H=384, T=32),
+                dict(B=1, S=2, H=300, T=32),
             ],
             hidden=lambda r: [
                 dict(B=1, S=5, H=r.choice([13, 14]), T=48, Dr=32, lens=(r.randint(20, 47),), scale=0.4),
@@ -1248,7 +1242,10 @@ FOLDED = Exercise(
         Part(
             "queries that see nothing",
             1,
-            visible=[dict(B=3, S=4, H=1, T=12, lens=(2, 12, 0)), dict(B=1, S=2, H=3, T=9, Dr=32, scale=0.4)],
+            visible=[
+                dict(B=3, S=4, H=1, T=12, lens=(2, 12, 0)),
+                dict(B=1, S=2, H=3, T=9, Dr=32, scale=0.4, **FAR_BELOW_0),
+            ],
             hidden=lambda r: [dict(B=1, S=5, H=3, T=50, lens=(r.randint(1, 4),), dtype=BF16)],
         ),
     ),

@@ -1458,7 +1458,7 @@ DECODE = Exercise(
             1,
             visible=[
                 dict(H=5, lens=(16, 16), page_size=16, max_pages=2),
-                dict(H=130, lens=(16, 16), page_size=16, max_pages=1, R=64, Dr=64, scale=0.1, dtype=BF16),
+                dict(H=128, lens=(16, 16), page_size=16, max_pages=1, R=512, Dr=64, scale=192**-0.5, dtype=BF16),
                 dict(H=1, lens=(16,), page_size=16, max_pages=1),
             ],
             hidden=lambda r: [
@@ -1477,10 +1477,8 @@ DECODE = Exercise(
                 dict(H=120, lens=(16, 32), page_size=16, max_pages=2),
                 dict(H=3, lens=(128,), page_size=128, Dr=32, max_pages=2, scale=0.1),
                 dict(H=3, lens=(256, 128), page_size=128, Dr=32, max_pages=2, scale=0.1),
-                dict(H=3, lens=(300, 700), page_size=512, max_pages=2),
-                dict(H=384, lens=(16, 32), page_size=16, max_pages=2),
-                dict(H=1, lens=(2500,), page_size=64, max_pages=40, level=-150.0),
-                dict(H=3, lens=(16, 40), page_size=16, max_pages=3, R=512, Dr=64, scale=192**-0.5, dtype=BF16),
+                dict(H=3, lens=(300, 2500), page_size=512, max_pages=5, level=-150.0),
+                dict(H=300, lens=(16, 32), page_size=16, max_pages=2),
             ],
             hidden=lambda r: [
                 dict(
