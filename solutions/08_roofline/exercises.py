@@ -561,7 +561,6 @@ STEP_TIME = Exercise(
                 dict(form="absorb", B=3, S=1, T=5000, L=0, sizes=KIMI, **ON_H100),
                 dict(form="naive", B=3, S=1, T=5000, L=0, sizes=KIMI, **{**ON_H100, "itemsize": 1}),
                 dict(form="naive", B=3, S=2, T=4096, L=4096, sizes=V3, **ON_H100),
-                dict(form="absorb", B=1, S=2, T=5000, L=0, sizes=V3, **{**ON_H100, "itemsize": 4}),
             ],
             hidden=lambda r: [_drawn_step(r, form, "memory") for form in FORMS],
         ),

@@ -538,7 +538,7 @@ def predict_crossovers():
                 ("step_time", {TOKENS: "seconds / (B * S)"}, "the seconds that a token takes"),
                 ("step_time", {"(B, S, T, L,": "(B, S, T, 0,"}, "reads the prefix for each sequence"),
                 ("step_time", {"(B, S, T, L,": "(B, S, T + L, L,"}, "T includes the L of the prefix"),
-                ("step_time", {"itemsize * costs": "2 * costs"}, "a word is counted at 2 bytes", 2),
+                ("step_time", {"itemsize * costs": "2 * costs"}, "a word is counted at 2 bytes"),
                 ("step_time", {"compute = 2 *": "compute = 4 *"}, "two FLOPs, not four"),
                 ("choose_forms", {OWN: OWN.replace("0", "T - L")}, "as if all sequences shared its tokens"),
                 ("choose_forms", {"fastest(L, L)": "fastest(T, L)"}, "timed over all T tokens"),
