@@ -12,6 +12,7 @@ import torch
 from autograder.course.course import Course
 from autograder.course.lesson import without_marks
 from autograder.isolation.worker import running
+from autograder.isolation.worker.trees import tensors_in
 from autograder.judging.cases import draw_cases
 from autograder.judging.compare import assess
 from autograder.judging.exercise import upcast
@@ -182,10 +183,12 @@ def test_a_visible_case_has_more_heads_than_a_block_of_256(exercise):
 
 
 LSE = {"lse", "partial_lse"}
-REAL = ("06_flash_decoding", "07_paged_cache")
-AS_IN_A_MODEL = [each for name in REAL for each in COURSE.lesson(name).exercises if each.kernel]
-WIDTHS = {"R": 512, "width": 512, "Dn": 128, "Dv": 128}
-CONTEXTS = ("T", "S", "lens", "lengths")  # which have tokens of context, cached or to be cached
+REAL = ("06_flash_decoding", "07_paged_cache", "09_shared_prefix", "11_prefill_fp8", "12_decode_challenge")
+OF_REAL = [each for name in REAL for each in COURSE.lesson(name).exercises]
+AS_IN_A_MODEL = [each for each in OF_REAL if each.kernel]
+WIDTHS = {"R": 512, "width": 512, "Dn": 128, "Dr": 64, "Dv": 128}
+CONTEXTS = ("T", "S", "L", "lens", "lengths", "length")  # which have tokens of context, cached or to be cached
+NO_CONTEXT = ("combine_splits", "pack_fp8")
 IN_WHOLE_BLOCKS = ("apply_rope", "rope_query_key", "latent_decode", "split_decode", "folded_decode", "paged_decode")
 
 
@@ -201,27 +204,48 @@ def test_the_widths_of_a_model_are_in_a_visible_case(exercise):
 def test_a_context_is_longer_than_a_block_of_2048_in_a_visible_case(exercise):
     """Else who has no loop, and a block in its place, is right."""
     found = largest(seen_in(exercise), exercise)
-    assert exercise.name == "combine_splits" or max(found.get(name, 0) for name in CONTEXTS) > 2048
+    assert exercise.name in NO_CONTEXT or max(found.get(name, 0) for name in CONTEXTS) > 2048
+
+
+def of_each(case):
+    """The tokens of each sequence."""
+    return case.get("lens") or [tokens for _, tokens in case.get("lengths", ())]
 
 
 @pytest.mark.parametrize("exercise", AS_IN_A_MODEL, ids=lambda each: each.name)
 def test_the_first_sequence_is_not_the_longest_in_a_visible_case(exercise):
     """Else who loops up to its length is right; by more than a block of 128."""
-    lengths = [case["lens"] for case in seen_in(exercise) if case.get("lens")]
+    lengths = [found for case in seen_in(exercise) if (found := of_each(case))]
     assert not lengths or any(each[0] < max(each) - 128 for each in lengths)
 
 
-@pytest.mark.parametrize(
-    "exercise", [each for each in AS_IN_A_MODEL if LSE & {*each.returns}], ids=lambda each: each.name
-)
+@pytest.mark.parametrize("exercise", [each for each in OF_REAL if LSE & {*each.returns}], ids=lambda each: each.name)
 def test_no_score_is_near_0_in_a_visible_case(exercise):
     """Else who lets the maximum begin at 0, or subtracts none that is lower, is right."""
     cases = [case.arguments for case in draw_cases(exercise, "seed", hidden=False)]
     (place,) = (n for n, name in enumerate(exercise.returns) if name in LSE)
     found = [exercise.oracle(**upcast(arguments))[place] for arguments in cases]
     drawn = inspect.signature(exercise.inputs).parameters
-    for depth in (-100, *[-10000] * ("level" in drawn)):  # which is often taken for −∞
+    for depth in (-100, *[-10000] * (exercise.kernel and "level" in drawn)):  # which is often taken for −∞
         assert any(lse.isfinite().any() and lse.max() < depth for lse in found)
+
+
+@pytest.mark.parametrize("name", ["shared_attention", "naive_step", "absorbed_step", "rotating_decode"])
+def test_a_maximum_that_is_no_score_s_leaves_nothing_in_a_visible_case(name):
+    exercise = COURSE.locate(name)[1]
+    cases = [upcast(case.arguments) for case in draw_cases(exercise, "seed", hidden=False)]
+    wrong = [each.oracle for each in exercise.mistakes if each.name == "finite maximum"]
+    results = [[oracle(**arguments) for arguments in cases] for oracle in wrong]
+    assert wrong and all(any(tensors_in(each)[0].isnan().all() for each in of_one) for of_one in results)
+
+
+@pytest.mark.parametrize("exercise", AS_IN_A_MODEL, ids=lambda each: each.name)
+def test_a_dtype_of_a_hidden_case_is_in_a_visible_one(exercise):
+    found = {}
+    for hidden in (False, True):
+        cases = [case.arguments for seed in "abc" for case in draw_cases(exercise, seed, hidden=hidden)]
+        found[hidden] = {(n, x.dtype) for each in cases for n, x in each.items() if isinstance(x, torch.Tensor)}
+    assert found[True] <= found[False]
 
 
 @pytest.mark.parametrize(

@@ -988,5 +988,19 @@ def masked_softmax(scores, seq_lens):
         ),
         expect={"masked_softmax:speed": Expected(0, Outcome.ERROR, "the kernels touch")},
     ),
+    Submission(
+        "finn",
+        "a sum in the dtype of the result",
+        patches=(
+            replace("scaled_matmul", "BLOCK_N], tl.float32)", "BLOCK_N], out_ptr.dtype.element_ty)"),
+            replace(
+                "scaled_matmul",
+                'acc = tl.dot(x, y, acc, input_precision="ieee")',
+                'acc += (tl.dot(x, y, input_precision="ieee") * scale).to(acc.dtype)',
+            ),
+            replace("scaled_matmul", "acc * scale, mask", "acc, mask"),
+        ),
+        expect=not_right("scaled_matmul", "rounded to 16 bits in every turn", 1),
+    ),
 )
 DEMO = ("ada", "eli", "bela")

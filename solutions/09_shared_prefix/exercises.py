@@ -383,7 +383,6 @@ PREFIX = Exercise(
                 dict(B=3, H=4, L=12, lens=(20, 20, 20)),
                 dict(B=3, H=2, L=120, lens=(128,) * 3, **LONG),
                 dict(B=2, H=2, L=7, lens=(12, 12), level=100.0),
-                dict(B=2, H=2, L=7, lens=(12, 12), level=-120.0),
             ],
             hidden=lambda r: [
                 _drawn_prefix(r, r.randint(20, 40), [n := r.randint(8, 20), n]),

@@ -562,6 +562,26 @@ def soft(scores):
         "exp leaves float32 for scores",
         1,
     ),
+    slip(
+        "kaia",
+        "a maximum that begins at 0, over users",
+        "shared_attention",
+        {'m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)': "m_i = tl.zeros([BLOCK_M], tl.float32)"},
+        "so is the first maximum",
+        2,
+        not_right,
+    ),
+    slip(
+        "lars",
+        "a maximum of at least 0, in a tree",
+        "tree_decode",
+        {
+            "node_lse = scores.logsumexp(-1)": "top = scores.amax(-1).clamp(min=0.0)\n"
+            "        node_lse = top + (scores - top[..., None]).exp().sum(-1).log()"
+        },
+        "all far below 0 is left out",
+        2,
+    ),
     # Right and slow
     Submission(
         "bela",

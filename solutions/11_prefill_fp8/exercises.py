@@ -473,7 +473,7 @@ RAGGED = Exercise(
                 dict(lengths=[(5, 24), (18, 30)], H=2, Dn=16),
                 dict(lengths=[(24, 150), (3, 70)], H=1, sharp=30.0),
                 dict(lengths=[(140, 280), (1, 9)], H=1, Dr=32, Dv=64, scale=0.1),
-                dict(lengths=[(2, 4200)], H=1),
+                dict(lengths=[(3, 9), (2, 4200)], H=1),
                 dict(lengths=[(5, 24), (18, 30)], H=2, **FAR_BELOW_0),
             ],
             hidden=lambda r: [

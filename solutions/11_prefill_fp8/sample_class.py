@@ -412,5 +412,21 @@ def plan_tiles(cu_seqlens_q, cu_seqlens_kv, block, causal):
             **not_right("pack_fp8", "what is too large becomes NaN", 2),
         },
     ),
+    Submission(
+        "rita",
+        "a finite number for a maximum of −inf, a maximum of at least 0",
+        patches=(
+            replace("ragged_prefill", 'tl.where(m_new == float("-inf"), 0.0, m_new)', "tl.maximum(m_new, -1e4)"),
+            replace(
+                "chunked_prefill",
+                "lse = part_lse.logsumexp(0)\n",
+                "top = part_lse.amax(0).clamp(min=0.0)\n    lse = top + (part_lse - top).exp().sum(0).log()\n",
+            ),
+        ),
+        expect={
+            **not_right("ragged_prefill", "so is the first maximum", 3),
+            **says("chunked_prefill", "subtract the largest lse", 3),
+        },
+    ),
 )
 DEMO = ("ada", "eli")

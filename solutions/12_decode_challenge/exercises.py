@@ -518,7 +518,7 @@ CHALLENGE = _step_exercise(
     "challenge_step",
     "the layer, with your kernel",
     (2, 3),
-    _but("query not rotated", "keys not rotated", "values before keys", "interleaved pairs"),
+    _but("query not rotated", "keys not rotated", "values before keys", "interleaved pairs", "finite maximum"),
     few=True,
     needs=("challenge_angles", "rotating_decode"),
 )

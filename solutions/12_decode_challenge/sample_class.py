@@ -17,6 +17,13 @@ def normed(x):
 
 
 """
+AT_LEAST_0 = """
+def weights_at_least_0(scores):
+    powers = (scores - scores.amax(-1, keepdim=True).clamp(min=0.0)).exp()
+    return powers / powers.sum(-1, keepdim=True)
+
+
+"""
 NEIGHBOURS = """
 def neighbours(x, cos, sin):
     a, b = x[..., 0::2], x[..., 1::2]
@@ -447,6 +454,30 @@ def challenge_angles(positions, dim):
         "an accumulator that is not rescaled",
         patches=(replace("rotating_decode", "acc * alpha[:, None]", "acc"),),
         expect=not_right("rotating_decode", "acc is not multiplied", 1),
+    ),
+    Submission(
+        "olaf",
+        "maxima of at least 0, or of at least −10000",
+        patches=(
+            *(
+                patch
+                for exercise in ("naive_step", "absorbed_step")
+                for patch in (
+                    before(exercise, AT_LEAST_0),
+                    replace(exercise, "scores.softmax(-1)", "weights_at_least_0(scores)"),
+                )
+            ),
+            replace(
+                "rotating_decode",
+                'tl.full([BLOCK_H], float("-inf"), tl.float32)',
+                "tl.full([BLOCK_H], -1e4, tl.float32)",
+            ),
+        ),
+        expect={
+            **says("naive_step", "subtract their maximum", 2),
+            **says("absorbed_step", "subtract their maximum", 2),
+            **not_right("rotating_decode", "so is the first maximum", 3),
+        },
     ),
 )
 DEMO = ("ada", "eli", "lea")
