@@ -56,7 +56,7 @@ def write_feedback(
                 answer = converter.convert(lesson, student)
                 if not answer["success"]:
                     require_space(*written)
-                    if answer["lost"]:  # the others would fail too
+                    if answer.get("lost"):  # the others would fail too
                         raise answer["lost"]
                     log = str(answer.get("error") or answer.get("log", "")).strip()
                     why = one_line(log.splitlines()[-1]) if log else "no message"
