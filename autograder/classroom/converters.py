@@ -25,6 +25,7 @@ from nbgrader.converters.base import BaseConverter
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.utils import capture_log, chdir, rmtree, temp_attrs
 from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import scoped_session, sessionmaker
 from traitlets.config import Config
 
@@ -55,11 +56,16 @@ class Kept(BaseConverter):
             self.update_config(Config(Exporter={"optimistic_validation": True}))  # of the result, not of every step
         self.force = True
         self.ready = False
+        self.lost: OperationalError | None = None
 
     def convert(self, lesson: str, student: str) -> dict[str, Any]:
-        """Convert one submission; return what nbgrader's API would answer: "success", and "error" or "log"."""
+        """Convert one submission; return what nbgrader's API would answer: "success", and "error" or "log".
+
+        "lost" is the error of a gradebook that could not be used, which nbgrader takes for one of an older version.
+        """
+        self.lost = None
         with temp_attrs(self.coursedir, assignment_id=lesson, student_id=student):
-            return uninterrupted(capture_log(self))
+            return {**uninterrupted(capture_log(self)), "lost": self.lost}
 
     def start(self) -> None:
         """Convert the submission that the course directory names; as `BaseConverter.start`, with what is at hand."""
@@ -71,7 +77,11 @@ class Kept(BaseConverter):
                 self.exporter.register_preprocessor(each)
             self.ready = True
         with chdir(self.coursedir.root):
-            self.convert_notebooks()
+            try:
+                self.convert_notebooks()
+            except Exception as error:
+                self.lost = error.__context__ if isinstance(error.__context__, OperationalError) else None
+                raise
 
 
 class Recorder(Kept, Autograde):

@@ -56,6 +56,8 @@ def write_feedback(
                 answer = converter.convert(lesson, student)
                 if not answer["success"]:
                     require_space(*written)
+                    if answer.get("lost"):  # the others would fail too
+                        raise answer["lost"]
                     log = str(answer.get("error") or answer.get("log", "")).strip()
                     why = one_line(log.splitlines()[-1]) if log else "no message"
                     why = why if is_whole(path) else f"{path.relative_to(room.folder)} is damaged: grade it again"

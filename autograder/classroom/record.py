@@ -320,6 +320,8 @@ class Records:
         shutil.rmtree(folder)
         if not answer["success"]:
             self.require_writable(ROOM)
+            if answer.get("lost"):  # the others would fail too
+                raise answer["lost"]
             log = str(answer.get("error") or answer.get("log", "")).strip()
             result.problem = f"nbgrader could not record it: {one_line(log.splitlines()[-1]) if log else 'no message'}"
             return result

@@ -6,11 +6,13 @@ import shutil
 
 import pytest
 from bs4 import BeautifulSoup
+from sqlalchemy.exc import OperationalError
 
 from autograder.classroom.converters import POLICY
 from autograder.classroom.export import rows, unentered
 from autograder.classroom.feedback import write_feedback
 from autograder.classroom.grade import Classroom
+from autograder.classroom.preprocessors import GetVerdicts, SaveVerdicts
 from autograder.classroom.scoreboard import remarks
 
 from ..tiny_course import NAME, RIGHT, WRONG, hand_in, notebook
@@ -214,3 +216,22 @@ def test_a_page_stays_until_another_is_written(tiny_room, monkeypatch):
     assert write_feedback(tiny_room)[0] == [page]
     assert "halved" in page.read_text()
     assert [each.name for each in page.parents[1].iterdir()] == [NAME]
+
+
+def test_a_gradebook_that_is_lost_on_the_way_is_told_as_such_and_costs_nothing(tiny_room, monkeypatch):
+    def lost(*args):
+        raise OperationalError("SELECT", {}, Exception("terminating connection due to administrator command"))
+
+    hand_in(tiny_room.folder, ada=notebook(**WRONG), ben=notebook(**WRONG))
+    tiny_room.grade()
+    pages, _ = write_feedback(tiny_room)
+    hand_in(tiny_room.folder, ada=notebook(**RIGHT))
+    for kind, run in ((SaveVerdicts, tiny_room.grade), (GetVerdicts, lambda: write_feedback(tiny_room))):
+        with monkeypatch.context() as patched:
+            patched.setattr(kind, "preprocess", lost)
+            with pytest.raises(OperationalError, match="terminating connection"):
+                run()
+        assert all(page.is_file() for page in pages)
+        run()
+    assert {result.student: result.counts for result in tiny_room.grade()} == {"ada": 5, "ben": 2}
+    assert "halved" not in pages[0].read_text()
