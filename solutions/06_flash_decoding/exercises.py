@@ -831,7 +831,7 @@ COMBINE = Exercise(
                 dict(P=4, B=2, H=3, dtype=HALF),
                 dict(P=130, B=2, H=2, R=512),
                 dict(P=1, B=1, H=1),
-                dict(P=3, B=7, H=41),
+                dict(P=3, B=7, H=41, dtype=BF16),
             ],
             hidden=lambda r: [
                 dict(P=1, B=1, H=r.randint(1, 5), R=64),
