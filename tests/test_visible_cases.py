@@ -339,7 +339,8 @@ def test_what_varies_in_hidden_cases_does_so_in_visible_ones(exercise):
 
 
 def types_of(case):
-    return {(name, type(value)) for argument in case.items() for name, value in values(*argument)}
+    found = [pair for argument in case.items() for pair in values(*argument)]
+    return {(name, type(value)) for name, value in found if "[" not in name}  # no size of a tensor
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda each: each.name)
