@@ -476,7 +476,7 @@ def _step_exercise(
                 visible=[
                     dict(B=2, length=5),
                     dict(B=1, length=0, room=1, R=128, Dr=64, **others),
-                    *([] if few else [dict(B=2, length=9, peak=peak) for peak in (200.0, -2e4)]),
+                    *(dict(B=2, length=9, peak=peak) for peak in ((200.0,) if few else (200.0, -2e4))),
                 ],
                 hidden=lambda r: [] if few else [*_short(r), dict(B=1, length=r.randint(4, 30), peak=150.0)],
             ),
