@@ -33,11 +33,6 @@ SHORT = dataclasses.replace(DOUBLE, limits=Limits(seconds=0.5, memory=256 << 20)
         ("def double(x): return x / 2", Outcome.WRONG, "halved"),
         ("def double(x): return x", Outcome.WRONG, "0.5 times"),
         ("def double(x): return 2 * x if len(x) < 40 else x", Outcome.PARTIAL, "(at n=70)"),
-        (
-            "KEPT = {}\ndef double(x): return KEPT.setdefault(x.shape, 2 * x)",
-            Outcome.WRONG,
-            "result of an earlier call",
-        ),
         ("def double(x): return None", Outcome.WRONG, "out is None"),
         ("def double(x): return object()", Outcome.WRONG, "a value of type object"),
         ("def double(x): return (2 * x).to(torch.complex64)", Outcome.WRONG, "complex64"),
@@ -84,6 +79,12 @@ def test_a_table_of_what_an_earlier_attempt_has_found_out_is_of_no_use(box):
     found = judge.judge(exercise, [*course.lesson(lesson).setup, solution], "seed", box)
     assert found.outcome is Outcome.PASSED, found.reason
     assert judge.judge(exercise, [of_table], "seed", box).score == 0
+
+
+def test_a_result_that_is_kept_by_shape_is_told(box):
+    found = verdict(box, "KEPT = {}\ndef double(x): return KEPT.setdefault(x.shape, 2 * x)")
+    assert found.score < found.points
+    assert "it gives the result of an earlier call with the same shapes" in found.reason
 
 
 @pytest.mark.parametrize(
