@@ -29,7 +29,7 @@ from autograder.kernels.compile import compile_launches
 from autograder.kernels.explain import KEPT, Explained, Forbidden, data_of, explained, is_kept, torch_alone
 from autograder.kernels.extract import GLUON_HEADER, Kernels
 from autograder.kernels.record import Recording
-from autograder.kernels.replay import Fault, Place, replay_request, replays
+from autograder.kernels.replay import LONG, Fault, Place, replay_request, replays
 from autograder.kernels.worker.recording import NAMED
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached
 from autograder.text import one_line
@@ -248,7 +248,7 @@ def _failure(error: Exception, case: Case, recording: Recording | None = None) -
     """Return the failure of a case by an error: of a limit that its recording reached, with the largest launch."""
     if not isinstance(error, LimitReached):
         return Failure(Outcome.WRONG, str(error), case=str(case))
-    launches = recording.launches if recording else ()
+    launches = recording.launches if recording and LONG not in str(error) else ()
     largest = max(((math.prod(each["grid"]), each["kernel"]) for each in launches), default=None)
     hint = ": the largest grid is that of {1}, of {0} programs".format(*largest) if largest else ""
     fewer = FEWER if hint and "took more" in str(error) and largest[0] > 1 else ""

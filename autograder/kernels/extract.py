@@ -296,7 +296,7 @@ def _visit(name: str, bindings: Bindings, parts: dict[str, ast.stmt], above: tup
     if binding is None:
         raise NotAKernel(f"{user}, which no cell defines at its top level")
     if name in above:
-        raise NotAKernel(f"{name} needs itself: kernels cannot recurse")
+        raise NotAKernel(f"{name} needs itself: a kernel that does is not graded, to no depth; write a loop")
     if len(above) > MAX_HELPERS:
         raise NotAKernel(f"{user}: more than {MAX_HELPERS} helpers call one another in a chain")
     called_too = binding.value if isinstance(binding.value, ast.Name) else None

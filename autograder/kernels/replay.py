@@ -15,7 +15,9 @@ from autograder.isolation.worker.wire import bytes_of
 from autograder.kernels.record import Recording
 from autograder.kernels.worker.hosting import views_in
 from autograder.kernels.workers import KernelFailure, KernelWorkers, LimitReached, ended, sentence
+from autograder.text import quoted
 
+LONG = ": does it write out a loop of many turns, by tl.static_range? A loop over range(n) is compiled once"
 # Of a kernel: its name, the text of a line, and a column.
 Place = tuple[str, str, int]
 
@@ -116,7 +118,9 @@ def replays(
     for answer in reply.messages[: len(requests)]:
         said = answer["error"].get("message") if "error" in answer else None
         if said == TIME_IS_UP:
-            found.append(LimitReached(f"running its kernels took more than {seconds:g} s"))
+            kernel = quoted(answer["error"].get("kernel"), 80)
+            most = f", most of it to compile {kernel}{LONG}" if kernel else ""
+            found.append(LimitReached(f"running its kernels took more than {seconds:g} s{most}"))
         elif said == FURTHER_IS_UP:
             found.append(LimitReached(f"running its kernels in other orders took more than {further * seconds:g} s"))
         elif "error" in answer:

@@ -128,7 +128,7 @@ def entry_of(request: dict[str, Any], send: Callable[[bytes], None]) -> Callable
                     run_cell(cell["name"], cell["source"], namespace)
         except BaseException as error:
             send(wire.encode({"event": "cell", "cell": cell["name"], "error": describe_error(error)}))
-            if cell["required"] or TIME_IS_UP in str(error):
+            if cell["required"] or TIME_IS_UP in said_by(error):
                 return None
     entry = namespace.get(request["entry"])
     if not callable(entry):
@@ -508,16 +508,24 @@ HINTS = (
 )
 
 
+def said_by(error: BaseException) -> str:
+    """Return what an exception says; nothing, if saying it raises another."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
 def describe_error(error: BaseException) -> dict[str, Any]:
     """Return the type, message and place of an exception: the last line of the student's own that it passed through.
 
     Where the time was up it is the last line of the cell that was called first: what a loop calls is not the loop.
     """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_students(frame.filename)]
-    if isinstance(error, TimeoutError) and str(error) == TIME_IS_UP:
+    if isinstance(error, TimeoutError) and said_by(error) == TIME_IS_UP:
         frames = [frame for frame in frames if frame.filename == frames[0].filename]
     where = _place(frames[-1].filename, frames[-1].lineno, frames[-1].line) if frames else None
-    kind, message = type(error).__name__, error.msg if isinstance(error, SyntaxError) else str(error)
+    kind, message = type(error).__name__, error.msg if isinstance(error, SyntaxError) else said_by(error)
     if where is None and isinstance(error, SyntaxError):
         where = _place(error.filename, error.lineno, error.text)
     message = getattr(error, "said", message)  # of a kernel's fault, which knows its line
@@ -573,7 +581,7 @@ def _compilation_error(error: BaseException) -> tuple[str, str, dict[str, Any] |
             where = _line_of(error.src, getattr(error.node, "lineno", 0)) or where
             message = error.error_message or message or (error.src if isinstance(error.node, str) else "")
         else:
-            kind, message = type(error).__name__, str(error)
+            kind, message = type(error).__name__, said_by(error)
         error = error.__cause__
     if match := re.fullmatch(r"\w+\((['\"])(.*)\1,?\)", message, re.DOTALL):  # the repr of an exception
         message = match[2]

@@ -151,6 +151,8 @@ class Recorder:
     def operation(self, func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
         """Note one operation of torch; one that only looks at memory in another way is none."""
         name, given, made = func.overloadpacket.__name__, tensors_in([*args, *kwargs.values()]), tensors_in(out)
+        if any(each.is_nested or each.layout is not torch.strided for each in (*given, *made)):
+            raise TypeError("sparse and nested tensors are not graded: their numbers do not lie in one piece of memory")
         before = {t.untyped_storage()._cdata for t in given}
         if name in RESHAPING:
             return

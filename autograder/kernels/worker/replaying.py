@@ -269,6 +269,7 @@ class Compiled:
         self.namespace: dict[str, Any] = {"__name__": "kernels"}
         running.run_cell("kernels", source, self.namespace)
         self.known: dict[str, Kernel] = {}
+        self.took: dict[str, float] = {}  # seconds of the processor, by the name of the kernel
 
     def kernel(self, launch: dict[str, Any]) -> tuple[Kernel, list[Given]]:
         """Return a launch's kernel, and what it is given, without constants. What fails knows the kernel."""
@@ -281,7 +282,7 @@ class Compiled:
                 kernel = self.known[launch["module"]] = kernel_of(launch["module"], launch["kernel"], places)
                 _check_modelled(kernel)
             return self._given(self.known[launch["module"]], launch["parameters"], launch["args"])
-        function = self.namespace[launch["kernel"]]
+        function, began = self.namespace[launch["kernel"]], time.process_time()
         try:
             check_option("num_warps", launch["warps"])
             signature, constants, _ = specialise(function, launch["args"])  # alignment decides nothing here
@@ -295,7 +296,16 @@ class Compiled:
         except Exception as error:
             error.kernel = launch["kernel"]
             raise
+        finally:
+            self.took[launch["kernel"]] = self.took.get(launch["kernel"], 0.0) + time.process_time() - began
         return self._given(self.known[key], passed(signature), launch["args"])
+
+    def blame(self, error: Exception) -> None:
+        """Have an error that the time was up know the kernel that took most of it to compile, if one did, or none."""
+        if self.took and max(self.took.values()) > time.process_time() / 2:
+            error.kernel = max(self.took, key=self.took.get)
+        elif hasattr(error, "kernel"):
+            del error.kernel
 
     @staticmethod
     def _given(kernel: Kernel, names: list[str], args: dict[str, Any]) -> tuple[Kernel, list[Given]]:
@@ -372,9 +382,11 @@ def replay(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             if "result" in found:
                 strange[number] = fills, found["result"]
             yield found
-        except TimeoutError:
-            raise
         except Exception as error:
+            if running.describe_error(error)["message"] == running.TIME_IS_UP:
+                compiled.blame(error)
+            if isinstance(error, TimeoutError):
+                raise
             yield {"error": error}
     for number, (fills, results) in strange.items():
         again = functools.partial(_results, compiled, request["replays"][number])

@@ -74,7 +74,7 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
     what they held, is all that it can have `changed` without an operation.
     """
     global _noted
-    driver, recorder, result = running.DRIVERS[request["driver"]], None, None
+    driver, recorder, result, before = running.DRIVERS[request["driver"]], None, None, {}
     try:
         with running.stopped_in_time(replaying.EARLY), running.forbidding(request["forbidden"]):
             if request["first"]:
@@ -86,7 +86,7 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
                 with recording.recording(other) as recorder:
                     kept = driver(entry, _apart(other))
                 first = recorder.notes(kept)
-                message["first"] = {**first, "events": [each for each in first["events"] if each["kind"] == "launch"]}
+                before = {"first": {**first, "events": [each for each in first["events"] if each["kind"] == "launch"]}}
             given = _apart(arguments)
             held = running.copied(arguments) if request["first"] else arguments
             with recording.recording(arguments, earlier=recorder) as recorder:
@@ -95,7 +95,7 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
         _noted += len(notes["events"])
         if _noted > MOST:
             raise recording.TooMany(f"the calls of an exercise have more than {MOST} operations and launches together")
-        return wire.encode({**message, "notes": notes, "changed": running.changed(held, given)})
+        return wire.encode({**message, **before, "notes": notes, "changed": running.changed(held, given)})
     except recording.TooMany as error:
         return wire.encode({**message, "beyond": str(error)})
     except wire.WireError as error:
@@ -104,11 +104,11 @@ def record(request: dict[str, Any], message: dict[str, Any], entry: Any, argumen
         found = running.describe_error(error)
         launched = recorder is not None and any(event["kind"] == "launch" for event in recorder.events)
         raised = (found.get("where") or {}).get("source", "").strip().startswith("raise ")
-        no_gpu = "CUDA" in str(error) or found["message"] == running.NO_GPU  # of a PyTorch without it, or asked for
+        no_gpu = "CUDA" in running.said_by(error) or found["message"] == running.NO_GPU  # that lacks it, or is asked
         if isinstance(error, AssertionError) and launched and not no_gpu:
             found["message"] = UNCHECKED
         elif raised and launched and not isinstance(error, NotImplementedError):
-            found["message"] += f" ({UNCHECKED})"
+            found["message"] = f"{found['message']} ({UNCHECKED})".lstrip()
         return wire.encode({**message, "error": found})
 
 

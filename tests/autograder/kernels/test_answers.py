@@ -1,6 +1,7 @@
 """Where did the answer come from? Honest kernels of several kinds, and what is passed off as a kernel."""
 
 import dataclasses
+import textwrap
 
 import pytest
 import torch
@@ -29,8 +30,21 @@ pytestmark = pytest.mark.usefixtures("workers")
         ),
         RIGHT.replace("torch.empty(len(x))", "torch.rand(len(x))"),
         RIGHT.replace("return out", "assert x.isfinite().all()\n    return out"),
+        RIGHT.replace("torch.empty(len(x))", "torch.empty(0).resize_(len(x))"),
+        RIGHT.replace(
+            "return out",
+            "rows = torch.empty(0, dtype=torch.int64)\n    torch.arange(len(x), out=rows)\n    return out[rows]",
+        ),
+        "ROWS = torch.zeros(1, dtype=torch.int64)\n"
+        + RIGHT.replace(
+            "return out",
+            "ROWS.sub_(1).add_(1)\n    return out[torch.tensor([0]).sub_(1).add_(1) + ROWS + torch.arange(len(x))]",
+        ),
     ],
-    ids=["plain", "contiguous", "cast", "zeros", "padded", "cast behind", "turned round", "random out", "looked at"],
+    ids=[
+        *("plain", "contiguous", "cast", "zeros", "padded", "cast behind", "turned round", "random out", "looked at"),
+        *("made larger", "place made larger", "kept numbers changed"),
+    ],
 )
 def test_a_host_may_copy_cast_and_pad(workers, source):
     found = verdict(workers, source)
@@ -51,6 +65,21 @@ PASSED_OFF = {
     "throws the kernel's output away": (
         RIGHT.replace("return out", "return alpha * x.sum(-1)"),
         "the result is what torch computes from data outside the kernels: `sum` in line 20 (`return alpha",
+    ),
+    "multiplies a list": (
+        RIGHT.replace("return out", "torch._foreach_mul_([out], 2)\n    return out"),
+        "the result is what torch computes from data outside the kernels: `mul` in line 20 (`torch._foreach_mul_",
+    ),
+    "takes a step of an optimizer": (
+        RIGHT.replace("return out", "rest = dict.fromkeys(('weight_decay', 'momentum', 'dampening'), 0.0)\n"
+                      "    torch._fused_sgd_([out], [out], [], **rest, lr=0.5, nesterov=False, maximize=False, "
+                      "is_first_step=True)\n    return out"),
+        "the result is what torch computes from data outside the kernels: `fused_sgd` in line 21",
+    ),
+    "takes the result for a running mean": (
+        RIGHT.replace("return out", "torch.nn.functional.batch_norm(torch.zeros(2, len(x)), out, torch.ones(len(x)), "
+                      "training=True)\n    return out"),
+        "the result is what torch computes from data outside the kernels: `native_batch_norm` in line 20",
     ),
     "writes over the kernel's output": (
         RIGHT.replace("return out", "return out.copy_(alpha * x.sum(-1))").replace("x, out,", "x * 0, out,"),
@@ -315,11 +344,49 @@ def test_an_answer_of_many_small_operations_counts(workers):
             "return out / 1",
             "torch computes from data outside the kernels: `div` in line 20 (`return out / 1`)",
         ),
+        (
+            "return out",
+            "rows = torch.linspace(0, len(x) - 1, len(x)).div(1).round().long()\n"
+            "    gather_kernel[(len(x),)](x, rows, out)\n    return out",
+            "gather_kernel takes as rows_ptr what torch computes with floats outside the kernels: `div` in line 20",
+        ),
+        (
+            "return out",
+            "rows = torch.randperm(len(x))\n    gather_kernel[(len(x),)](x, rows, out)\n    return out",
+            "gather_kernel takes as rows_ptr what torch computes outside the kernels: `randperm` in line 20",
+        ),
+        ("return out", "return (each for each in [out])", "it returns a value of type generator, expected"),
+        ("return out", "return {out: 1}", "it returns a dict with keys of other types than str, expected"),
+        (
+            "return out",
+            "return out.to_sparse()",
+            "line 20 (`return out.to_sparse()`): sparse and nested tensors are not",
+        ),
     ],
 )
 def test_what_beginners_write_around_kernels_is_answered_too(workers, old, new, says):
-    found = verdict(workers, RIGHT.replace(old, new))
+    gather = """
+    @triton.jit
+    def gather_kernel(x_ptr, rows_ptr, out_ptr):
+        row = tl.load(rows_ptr + tl.program_id(0))
+        tl.store(out_ptr + row, tl.load(x_ptr + row))
+    """
+    found = verdict(workers, RIGHT.replace(old, new) + textwrap.dedent(gather))
     assert found.score == 0 and says in found.reason
+
+
+def test_an_exception_that_cannot_say_what_it_is_is_named_all_the_same(workers):
+    mute = "class Mute(Exception):\n    def __str__(self): raise ValueError\n"
+    found = verdict(workers, mute + RIGHT.replace("return out", "raise Mute"))
+    assert found.outcome is Outcome.ERROR and found.reason.startswith("Mute in line ")
+
+
+def test_an_argument_that_is_changed_by_no_operation_is_seen(workers):
+    plain = dataclasses.replace(ROW_SUM, kernel=False, forbidden=("softmax",))
+    found = verdict(
+        workers, "def row_sum(x, alpha):\n    y = x.sum(-1)\n    x.numpy()[:] = 0\n    return alpha * y", exercise=plain
+    )
+    assert (found.score, found.reason.partition(" (")[0]) == (0, "it changed its argument x in place")
 
 
 ENDLESS = {
@@ -329,6 +396,13 @@ ENDLESS = {
         "the loop had not ended when the time was up",
     ),
 }
+
+
+def test_a_loop_that_is_written_out_turn_by_turn_is_named(workers):
+    hurried = dataclasses.replace(ROW_SUM, limits=dataclasses.replace(ROW_SUM.limits, seconds=1.0))
+    found = verdict(workers, RIGHT, _before_the_store("for i in tl.static_range(20000): x += 1.0"), exercise=hurried)
+    assert (found.outcome, found.score) == (Outcome.TIME, 0)
+    assert "most of it to compile sum_kernel: does it write out a loop" in found.reason
 
 
 @pytest.mark.parametrize("name", ENDLESS)
