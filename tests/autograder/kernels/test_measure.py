@@ -176,7 +176,7 @@ def test_what_torch_prepares_is_played_on_other_data(function, monkeypatch):
 
 def test_what_torch_computes_is_not_played(monkeypatch):
     again, _, reason = played(lambda x: torch.relu(x) + 1, torch.randn(4, 3), monkeypatch)
-    assert again.isnan().all() and "torch computes from data outside the kernels: `add`" in reason
+    assert again.isnan().all() and "torch computes from data outside the kernels: `relu`" in reason
     again, _, reason = played(lambda x: x.clone().add_(1), torch.randn(4, 3), monkeypatch)
     assert again.isnan().all() and "`add" in reason
 
@@ -298,11 +298,11 @@ ATTACKS = {
     ),
     "decoy": (
         "    run(x, y, alpha)\n    return alpha * x + y",
-        "the result is what torch computes from data outside the kernels: `add`",
+        "the result is what torch computes from data outside the kernels: `relu`",
     ),
     "copied by a kernel": (
         "    return run(alpha * x + y, torch.zeros_like(x), 1.0)",
-        "axpy takes as x_ptr what torch computes from data outside the kernels: `add`",
+        "axpy takes as x_ptr what torch computes from data outside the kernels: `relu`",
     ),
     "kept by address": (
         "    if x.data_ptr() not in state:\n        state[x.data_ptr()] = run(x, y, alpha)\n"
