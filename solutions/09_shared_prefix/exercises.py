@@ -893,7 +893,6 @@ SHARED = Exercise(
                 dict(B=64, H=2, L=128),
                 dict(B=256, H=1, L=256, Dn=16, Dr=64, Dv=64, scale=0.3),
                 dict(B=64, H=1, L=128, dtype=BF16),
-                dict(B=2, H=2, L=16, **WIDE),
             ],
             hidden=lambda r: [
                 dict(B=128 * r.randint(1, 3), H=1, L=128, Dv=32, scale=0.3),
@@ -907,6 +906,7 @@ SHARED = Exercise(
                 dict(B=5, H=3, L=37, scale=0.4),
                 dict(B=140, H=1, L=301, sharp=40.0),
                 dict(B=9, H=2, L=70, level=-250.0),
+                dict(B=2, H=2, L=16, **WIDE),
                 dict(B=2, H=3, L=20, **FAR_BELOW_0),
                 dict(B=2, H=1, L=4200),
                 dict(B=5, H=281, L=5),
