@@ -322,7 +322,7 @@ ATTEMPTS = {
     "an accumulator of 16 bits": (
         "latent_decode",
         [("c_kv, acc * alpha[:, None])", "c_kv, acc * alpha[:, None]).to(c_kv.dtype).to(tl.float32)")],
-        "T=2000",
+        "T=4500",
     ),
     "exp2 for exp": ("latent_decode", [("tl.exp(", "tl.exp2(")], "multiply the scores by log2"),
     "exp2 and log2 for exp and log": (
