@@ -47,6 +47,7 @@ from autograder.kernels.worker.generated import Generated
 from autograder.kernels.worker.recording import NAMED
 from mla_ref.hardware.emulator import control
 from mla_ref.hardware.emulator.access import KINDS
+from mla_ref.hardware.emulator.faults import KernelFault
 from mla_ref.hardware.emulator.gluon import Descriptor
 from mla_ref.hardware.emulator.machine import Kernel, Watch
 from mla_ref.hardware.emulator.memory import Blanks, Fills, Memory, Region, Undefined, blank_nans, large, ordinary
@@ -616,7 +617,10 @@ class _Launch:
             return self.counter
 
         if self.kernel.depends:  # what a program does depends on those before it: none stands for another
-            counter = count([(number, 1) for number in range(self.programs)], True)
+            try:
+                counter = count([(number, 1) for number in range(self.programs)], True)
+            except (KernelFault, TimeoutError) as error:
+                raise self._too_long(error) from None
             return self._with_places(counter.summary(self.programs))
         grid, per_axis = self.grid, _sizes(self.grid, limit)
         self.busy, self.per_axis = grid, per_axis
@@ -739,6 +743,17 @@ class _Launch:
             at = [rng.randrange(n) for n in self.grid]
             if any(n >= end for n, end in zip(at, busy, strict=True)):
                 return self._number(at)
+
+    def _too_long(self, error: Exception) -> Exception:
+        """Return an error; of a time that was up a sentence on why it did not do."""
+        if running.TIME_IS_UP not in str(error):
+            return error
+        found = ValueError(
+            f"it uses what an atomic operation returns, so that all {self.programs} programs have to be counted, and "
+            f"that took too long: have another launch do what waits for the last program"
+        )
+        found.kernel = self.kernel.name
+        return found
 
     def _untimed(self, number: int, times: float) -> ValueError:
         x, y, _ = self.grid
