@@ -442,8 +442,9 @@ HINTS = (
     ),
     (
         r"PassManager::run failed",
-        "Triton gives up on this kernel, as it does on tl.sum over a product of two blocks of 16 bits (take tl.dot) "
-        "and on loads and stores in a function of tl.map_elementwise (do them outside)",
+        "Triton gives up on this kernel, as it does on block pointers in a `while` loop or given to a function that the"
+        " compiler drops (take pointers and masks), tl.sum over a product of two blocks of 16 bits (take tl.dot), and"
+        " loads and stores in a function of tl.map_elementwise (do them outside)",
     ),
     (
         r"simultaneous multiple comparison",

@@ -31,6 +31,7 @@ NEW = BINS - 1
 FAR = 20  # a distance that no L1 cache spans
 PASSING = (3, 7)  # the cache modifiers .cg and .cv in Triton's enumeration: their loads find nothing in the L1 cache
 ALIKE = 1.1  # times as many sectors as another program's may take one that stands for it: rows begin within sectors
+USUAL = 1.02  # and times as many as they take on average: else a time hangs on which one chance has chosen
 AT_ONCE, TOGETHER = 128, 1 << 23  # programs, and bytes that they touch, between which time is short
 FEW = 1 / 16  # of the sectors: so few that lack to lines do not matter
 MARKS = {"load": ("read",), "store": ("write",), "atomic": ("read", "write")}
@@ -588,7 +589,7 @@ def _work(op: Op) -> int:
 
 
 class LongFlow(Exception):
-    """A kernel's control flow takes long by itself."""
+    """A kernel's control flow takes long by itself, or one program does more than any may."""
 
 
 class Together(Watch):
@@ -658,8 +659,14 @@ class Turns(Watch):
     def alike(self, shown: int) -> bool:
         """Return whether all programs have done as much, and move hardly more sectors than the one that is shown."""
         most = max(self.sectors.values(), default=0)
-        one = sum(sectors for _, sectors, *_ in self.counter.traffic[shown])
-        return len(set(self.counts.values())) <= 1 and most <= ALIKE * one
+        return len(set(self.counts.values())) <= 1 and most <= ALIKE * self._moved(shown)
+
+    def typical(self, shown: int) -> bool:
+        """Return whether the one that is shown moves hardly more sectors than programs do on average."""
+        return self._moved(shown) * len(self.sectors) <= USUAL * sum(self.sectors.values())
+
+    def _moved(self, shown: int) -> int:
+        return sum(sectors for _, sectors, *_ in self.counter.traffic[shown])
 
 
 class Flow(Watch):
@@ -669,19 +676,26 @@ class Flow(Watch):
     ----------
     lean, was
         That kernel, and the whole one's blocks (see `mla_ref.hardware.emulator.control`).
+    most
+        What a program may do at most. Without it all of them together may not take long.
     """
 
-    def __init__(self, programs: int, lean: Kernel, was: dict[int, Block]):
+    def __init__(self, programs: int, lean: Kernel, was: dict[int, Block], most: float = math.inf):
         self.counts = torch.zeros(programs, dtype=torch.int64)
+        self.open = torch.ones(programs, dtype=torch.bool)  # of which it is not known yet
+        self.on = torch.empty(0, dtype=torch.int64)  # those that ran last
         self.work = {number: 1 + sum(map(_work, block.ops)) for number, block in was.items()}
-        self.widest, self.left = lean.widest, LONG_FLOW
+        self.widest, self.most, self.left = lean.widest, most, LONG_FLOW if most == math.inf else math.inf
 
     def block(self, machine: Machine, block: Block) -> None:
-        on = machine.numbers if machine.active is None else machine.numbers[machine.active]
-        self.counts[on] += self.work[id(block)]
+        self.on = machine.numbers if machine.active is None else machine.numbers[machine.active]
+        self.counts[self.on] += self.work[id(block)]
         self.left -= BLOCK_RUN + machine.size * self.widest
-        if self.left < 0:
+        if self.left < 0 or (self.most < math.inf and int(self.counts[self.on].max()) > self.most):
             raise LongFlow
+
+    def end(self, machine: Machine) -> None:
+        self.open[machine.numbers] = False
 
 
 class Lines(Watch):

@@ -451,8 +451,8 @@ def _check_options(options: dict[str, Any]) -> None:
             raise CannotRecord(f"num_ctas is {value}: programs that share several blocks are not graded")
         free = name in (*OPTIONS, *WITHOUT_EFFECT, *AMD_OPTIONS)
         if not free and value is not None and value != known[name].default:
-            why = ": programs cannot wait for one another here, so make two launches of it" * ("cooperative" in name)
-            raise CannotRecord(f"a launch with {name} is not graded{why}")
+            instead = "programs cannot wait for one another here, so make two launches of it" * ("cooperative" in name)
+            raise CannotRecord(f"a launch with {name} is not graded: {instead or 'leave it out'}")
 
 
 def _grid(sizes: Any) -> list[int]:

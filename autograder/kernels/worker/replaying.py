@@ -16,7 +16,7 @@ import signal
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -47,6 +47,7 @@ from autograder.kernels.worker.generated import Generated
 from autograder.kernels.worker.recording import NAMED
 from mla_ref.hardware.emulator import control
 from mla_ref.hardware.emulator.access import KINDS
+from mla_ref.hardware.emulator.faults import KernelFault
 from mla_ref.hardware.emulator.gluon import Descriptor
 from mla_ref.hardware.emulator.machine import Kernel, Watch
 from mla_ref.hardware.emulator.memory import Blanks, Fills, Memory, Region, Undefined, blank_nans, large, ordinary
@@ -60,7 +61,7 @@ LONGER = 1.1  # times as much as any program that was counted: one that does mor
 IDLE = 4  # programs that are looked at of those that store nothing
 LONGEST = {True: 50.0, False: 2.0}  # and at most so many, by whether a program may run twice
 PER_ELEMENT = ("tt.map_elementwise", "tt.reduce", "tt.scan")
-IN_FLOW = 1 << 22  # elements of an operation, of all programs: where more tell how much a program does, it is not asked
+IN_FLOW = 1 << 22  # elements of an operation, of all programs: where more tell how much one does, data is not asked
 UNLIKE = 1.25  # times as much as another program does one that may stand for it
 STEPS = 4  # in how much programs do, from one to the next: where there are more, a sample tells on average
 ERRORS = 3  # standard errors of what programs write, which a sample that is not alike may be off by
@@ -629,6 +630,7 @@ class _Launch:
         self.programs = self.grid[0] * self.grid[1] * self.grid[2]
         self.regions, self.values = {}, []
         self.again = self.uneven = self.by_kind = False
+        self.open: list[int] = []  # programs of which control flow does not tell in short time how much they do
         for number, (name, value) in enumerate(given):
             if isinstance(value, SimpleNamespace):  # of a kernel in Gluon
                 self.regions[number] = storages.region(name, value.base)
@@ -672,7 +674,10 @@ class _Launch:
             return self.counter
 
         if self.kernel.depends:  # what a program does depends on those before it: none stands for another
-            counter = count([(number, 1) for number in range(self.programs)], True)
+            try:
+                counter = count([(number, 1) for number in range(self.programs)], True)
+            except (KernelFault, TimeoutError) as error:
+                raise self._too_long(error) from None
             return self._with_places(counter.summary(self.programs))
         grid, per_axis = self.grid, _sizes(self.grid, limit)
         self.busy, self.per_axis = grid, per_axis
@@ -695,8 +700,9 @@ class _Launch:
                 self._run(sorted(beside - {0, middle, self.programs - 1}), races, self.turns, self.shares)
                 between = ran - {0, self.programs - 1}
                 self.stand_for |= dict.fromkeys(between, (self.programs - 2) / len(between))
-                if not self.turns.alike(middle):
-                    counter, per_axis = None, _sizes(grid, 2 * limit)
+                alike = self.turns.alike(middle)
+                if not (alike and self.turns.typical(middle)):
+                    counter, per_axis = None, _sizes(grid, limit if alike else 2 * limit)
                     self.per_axis, chosen = per_axis, [*self._sample(grid, per_axis, rng)]
         if counter is None:
             if again and self.programs and (busy := self._busy(per_axis, rng)) != grid:
@@ -716,11 +722,16 @@ class _Launch:
         if near:
             self._run(sorted(near), races, Lines(counter, near))
             ran = ran | near
-        if whole:
-            others = Turns()
-            self._run([number for number in range(self.programs) if number not in ran], races, others)
+        if whole or self.open:
             most = max(self.turns.counts.values(), default=0)
-            longer = sorted((turns, n) for n, turns in others.counts.items() if turns > LONGER * most)
+            if whole:
+                others = Turns()
+                self._run([number for number in range(self.programs) if number not in ran], races, others)
+                done = others.counts
+            else:
+                asked = self._asked(self.open, LONGEST[again] * most).counts
+                done = {number: int(asked[number]) for number in asked.nonzero().squeeze(1).tolist()}
+            longer = sorted((turns, n) for n, turns in done.items() if turns > LONGER * most)
             if longer and longer[-1][0] > LONGEST[again] * most:
                 raise self._untimed(longer[-1][1], longer[-1][0] / most)
             if longer and again:
@@ -730,17 +741,30 @@ class _Launch:
         return self._with_places(counter.summary(self.programs))
 
     def _work(self) -> torch.Tensor | None:
-        """Return how much each program does, as far as control flow tells; None if that takes long to know."""
+        """Return how much each program does, as far as control flow tells; None if nobody asks.
+
+        Where that takes long, those that go on, or have not begun, count as doing the most: it is not known of `open`.
+        """
         lean, was = control.cut(self.kernel) or (None, {})
-        if lean is None or lean.widest * self.programs > IN_FLOW:
+        wide = lean is not None and lean.widest * self.programs > IN_FLOW
+        if lean is None or (wide and any(op.name == "tt.load" for op in lean.module.ops)):
             return None
-        flow = Flow(self.programs, lean, was)
-        watch = Together(*(each for each in self.watches if isinstance(each, Drawn)), flow)
-        try:
-            lean.launch(self.grid, self.values, Memory(self.regions), None, watch, races=False)
-        except LongFlow:
-            return None
+        self.flow = functools.partial(Flow, self.programs, lean, was), lean
+        flow = self._asked()
+        self.open = flow.open.nonzero().squeeze(1).tolist()
+        if self.open:
+            most = 2 * flow.counts.max()
+            flow.counts[flow.on] = flow.counts[flow.counts == 0] = most
         return flow.counts
+
+    def _asked(self, chosen: Sequence[int] | None = None, most: float = math.inf) -> Flow:
+        """Return what the control flow of programs tells, up to where it takes long or one does more than `most`."""
+        make, lean = self.flow
+        flow = make(most)
+        watch = Together(*(each for each in self.watches if isinstance(each, Drawn)), flow)
+        with suppress(LongFlow):
+            lean.launch(self.grid, self.values, Memory(self.regions), chosen, watch, races=False)
+        return flow
 
     def _sample(self, grid: list[int], per_axis: int, rng: Random | None) -> Iterator[tuple[int, int]]:
         return ((self._number(at), each) for at, each in sample(grid, per_axis, rng))
@@ -776,6 +800,17 @@ class _Launch:
             at = [rng.randrange(n) for n in self.grid]
             if any(n >= end for n, end in zip(at, busy, strict=True)):
                 return self._number(at)
+
+    def _too_long(self, error: Exception) -> Exception:
+        """Return an error; of a time that was up a sentence on why it did not do."""
+        if running.TIME_IS_UP not in str(error):
+            return error
+        found = ValueError(
+            f"it uses what an atomic operation returns, so that all {self.programs} programs have to be counted, and "
+            f"that took too long: have another launch do what waits for the last program"
+        )
+        found.kernel = self.kernel.name
+        return found
 
     def _untimed(self, number: int, times: float) -> ValueError:
         x, y, _ = self.grid

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from .machine import Kernel
 from .ttir import Block, Function, Module, Op, Type, find_dead, pairs_of
 
+CHUNK = 1 << 22  # elements of the widest block over all programs that run together: it has few operations
 NOTHING = "%nothing"  # stands for a value that control flow does not hang on
 NUMBER = Type((), "i32")
 FLOW = ("scf.for", "scf.if", "scf.while")
@@ -52,7 +53,7 @@ def cut(kernel: Kernel) -> tuple[Kernel, dict[int, Block]] | None:
         for op in block.ops:  # blocks read each other's values
             op.dead = ()
     function = Function(main.name, True, blocks)
-    return Kernel(Module(function, {main.name: function}, ops), kernel.name), was
+    return Kernel(Module(function, {main.name: function}, ops), kernel.name, CHUNK), was
 
 
 def _needed(main: Function) -> set[str]:

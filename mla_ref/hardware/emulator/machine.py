@@ -27,7 +27,7 @@ from .memory import Fills, Memory, Region
 from .races import Shadow
 from .ttir import Block, Function, Module, Op, Type, pairs_of
 
-CHUNK = 1 << 17  # elements of the widest block over all programs that run together
+CHUNK = 1 << 17
 STUCK = 1 << 10  # turns of a loop after which it is looked at whether they change anything
 PATIENCE = 1 << 2  # the same where another program may run instead
 GROUPS = 64  # one after the other in reversed order, at least
@@ -111,6 +111,8 @@ class Kernel:
 
     Attributes
     ----------
+    chunk
+        Elements of the widest block over all programs that run together.
     sizes
         Bytes of each access, with the parameters that it may reach; None if these are not known.
     stored
@@ -157,6 +159,7 @@ class Kernel:
 
     module: Module
     name: str
+    chunk: int = CHUNK
 
     def __post_init__(self):
         self.doubted: dict[int, axes.Groups] = {}
@@ -322,7 +325,7 @@ class Kernel:
             chosen = random.Random(seed).sample(chosen, total if programs is None else len(chosen))
         elif order == "reversed":
             chosen = chosen[::-1]
-        size = 1 if self.waits or self.shares else max(1, CHUNK // self.widest)
+        size = 1 if self.waits or self.shares else max(1, self.chunk // self.widest)
         if order == "reversed" and self.programs_ordered:
             size = min(size, -(-total // GROUPS))
         if order == "shuffled":

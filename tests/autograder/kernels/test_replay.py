@@ -50,6 +50,14 @@ def sums(x_ptr, lengths_ptr, out_ptr, BLOCK: tl.constexpr):
     tl.store(out_ptr + tl.program_id(0), tl.sum(acc))
 
 @triton.jit
+def masked(x_ptr, lengths_ptr, out_ptr, TURNS: tl.constexpr, BLOCK: tl.constexpr):
+    row, length = tl.program_id(0), tl.load(lengths_ptr + tl.program_id(0))
+    for turn in range(TURNS):
+        i = turn * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * TURNS * BLOCK + i, mask=i < length, other=0.0)
+        tl.store(out_ptr + row * TURNS * BLOCK + i, x)
+
+@triton.jit
 def count(x_ptr, out_ptr, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))
     tl.atomic_add(out_ptr, tl.sum(x))
@@ -88,6 +96,11 @@ def passes(x, times):
 def ragged(x, lengths):
     out = torch.empty(len(lengths))
     sums[(len(lengths),)](x, lengths, out, BLOCK=64)
+    return out
+
+def long_ragged(x, lengths):
+    out = torch.empty_like(x)
+    masked[(len(lengths),)](x, lengths, out, TURNS=x.shape[1] // 64, BLOCK=64)
     return out
 
 def counts(x):
@@ -202,6 +215,14 @@ def test_long_programs_that_differ_are_not(workers):
     got = counted(workers, "ragged", {"x": torch.zeros(64 * 320), "lengths": lengths}, sample=24)
     assert 24 <= got["sampled"] <= 48 and not got["alike"]
     assert got["access"]["load"]["bytes"] == pytest.approx(4 * 64 * int(lengths.sum()), rel=0.02)
+
+
+def test_what_is_counted_hardly_hangs_on_which_long_program_the_secret_shows(workers):
+    lengths = torch.tensor([2048] * 100 + [1024] * 100 + [1792] * 99 + [2048], dtype=torch.int32)
+    arguments = {"x": torch.zeros(300, 2048), "lengths": lengths}
+    got = [counted(workers, "long_ragged", arguments, sample=24, secret=str(n)) for n in range(6)]
+    loaded = [each["access"]["load"]["bytes"] for each in got]
+    assert loaded == [pytest.approx(4 * (300 + int(lengths.sum())), rel=0.04)] * 6
 
 
 @pytest.mark.parametrize("grid", [[1000, 1, 1], [7, 300, 1], [50, 60, 70], [1, 1, 1]])
