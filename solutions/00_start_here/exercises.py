@@ -258,7 +258,7 @@ ROOFLINE_TIME = Exercise(
         Mistake(
             "the shorter time",
             "this is the shorter of the two times: the work is done when the longer one is over",
-            lambda **a: (float(min(_times(**a))) if len({*_times(**a)}) > 1 else math.nan, None),
+            lambda **a: (float(min(_times(**a))) or math.nan if len({*_times(**a)}) > 1 else math.nan, None),
             at_times=True,
         ),
         Mistake(
@@ -323,7 +323,7 @@ PREDICT_H100 = Exercise(
         Part(
             "a small product",
             1,
-            visible=[dict(copied=2**20, size=512), dict(copied=2**20, size=800)],
+            visible=[dict(copied=2**20, size=512), dict(copied=2**20, size=800), dict(copied=2**20, size=64)],
             hidden=lambda r: [
                 dict(copied=r.randint(2**20, 2**28), size=size) for size in (r.randint(64, 700), r.randint(700, 870))
             ],

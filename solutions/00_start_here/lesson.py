@@ -264,7 +264,7 @@ check("roofline_time")
 # | FP32 | 67 teraFLOPS |
 # | GPU memory bandwidth | 3.35 TB/s |
 #
-# The star says "with sparsity": half of the numbers in one matrix are zero, in a fixed pattern, and the chip skips
+# The star says "with sparsity": two of every four neighbouring numbers in one matrix are zero, and the chip skips
 # them. Ours are dense matrices of random numbers.
 #
 # | entry to return | meaning |
@@ -376,7 +376,7 @@ plots.curves({"40 copies of 32 MiB": times}, xlabel="call", ylabel="time (ms)", 
 # - **Noise.** Report the spread too. `mla_ref.bench` returns the median with the 20th and 80th percentile. If two
 #   kernels differ by less than that spread, you do not know which is the faster.
 #
-# The next cell copies five different amounts. On a CPU it uses one core.
+# The next cell copies one byte and five larger amounts. On a CPU it uses one core.
 
 # %%
 def copy_seconds(nbytes):
@@ -540,7 +540,7 @@ plots.bars(
 # | trap | what it measures instead |
 # |---|---|
 # | `time.time()` around GPU work, without `torch.cuda.synchronize()` | Python: a launch returns before the kernel ran |
-# | `triton.testing.do_bench` on a small kernel | the kernel and the gap before it, while the host prepares the launch |
+# | `triton.testing.do_bench` on a small kernel | the kernel with cold caches, and what passes between it and the events around it |
 # | replaying a CUDA graph | the kernel with warm caches: {{graph_us}} µs, *below* the floor{{!below_the_floor}} |
 # | a CPU loop over one small input | the cache, as in your bars above |
 #
