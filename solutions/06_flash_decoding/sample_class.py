@@ -507,7 +507,7 @@ def into_state(peak, total, acc, scores, values):
         expect={
             **left_out("combine_splits", "folded_decode")[1],
             **not_right("latent_decode", "masked scores are −inf", 3),
-            **not_right("split_decode", "masked scores are −inf", 3),
+            **not_right("split_decode", "masked scores are −inf", 1),
         },
     ),
     Submission(
@@ -770,12 +770,12 @@ def latent_decode(q_latent, q_rope, c_kv, k_rope, seq_lens, scale):
     ),
     Submission(
         "walt",
-        "does less where nobody compares: long contexts are cut off",
+        "does less where nobody compares: contexts of the case for speed are cut off",
         patches=(
             replace(
                 "latent_decode",
                 "length = tl.load(seq_lens_ptr + b)",
-                "length = tl.load(seq_lens_ptr + b)\n    if T > 2000:\n        length = tl.minimum(length, 64)",
+                "length = tl.load(seq_lens_ptr + b)\n    if T == 4096:\n        length = tl.minimum(length, 64)",
             ),
             *REST,
         ),

@@ -467,7 +467,7 @@ def soft(scores):
             "choose_form": NOT_DONE,
             **says("prefix_footprint", "overhead is a share of everything"),
             **not_right("shared_attention", "behind the last whole block", 1),
-            **says("tree_decode", "own_out is not defined", 3),
+            **says("tree_decode", "own_out is not defined", 1),
         },
     ),
     Submission(
