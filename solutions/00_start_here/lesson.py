@@ -540,7 +540,7 @@ plots.bars(
 # | trap | what it measures instead |
 # |---|---|
 # | `time.time()` around GPU work, without `torch.cuda.synchronize()` | Python: a launch returns before the kernel ran |
-# | `triton.testing.do_bench` on a small kernel | the kernel with cold caches, and what passes between the events and it |
+# | `triton.testing.do_bench` on a small kernel | the kernel with cold caches, and the two events around it |
 # | replaying a CUDA graph | the kernel with warm caches: {{graph_us}} µs, *below* the floor{{!below_the_floor}} |
 # | a CPU loop over one small input | the cache, as in your bars above |
 #

@@ -263,9 +263,10 @@ else:
 #
 # **Loading ahead.** While the matrix units compute one turn, the next turns can be on their way. With `num_stages=3` at
 # the launch, up to three turns lie in **shared memory** at a time. For tiles of 128 × 128 and turns of 64 columns that
-# is 3 · (128 · 64 + 64 · 128) · 2 bytes, 96 KiB. A program on an H100 can have 227 KiB, on a T4 64 KiB. Tiles of
-# 16 × 64 took {{one_stage_us}} µs on an H100 with one stage, and {{three_stages_us}} µs with three. (The grader's model
-# shows less of that difference, and hardly one for tiles of 128 × 128.)
+# is 3 · (128 · 64 + 64 · 128) · 2 bytes, 96 KiB. A program on an H100 can have 227 KiB, on a T4 64 KiB. Only a `for`
+# loop over a `range` loads ahead; in a `while` loop `num_stages` changes nothing. The scores that are
+# measured below took {{one_stage_us}} µs on an H100 in tiles of 16 × 64 with one stage, and {{three_stages_us}} µs with
+# three. (The grader's model shows less of that difference, and hardly one for tiles of 128 × 128.)
 #
 # ## Exercise: scaled_matmul
 #
@@ -712,7 +713,7 @@ print(f"{row.max():31.3f} {'':8} {(row - row.max()).exp().sum():12.4f}   by defi
 # | returns | [B, S, H, T], zeros where nothing is seen | that of `scores` |
 #
 # **Points for speed.** The case is B = 4 sequences of up to 98304 tokens, S = 1, H = 128, scores in float32. Half
-# of the points: 0.35 of the floor's speed, which three loops reach. All: 0.5 of it, which takes two loops, and
+# of the points: 0.35 of the floor's speed, which three loops reach. All: 0.5 of it, which takes two loops, and also
 # 1.3 times the speed of eager PyTorch. The kernel writes every weight; what torch fills in does not count.
 #
 # <details><summary>Hint 1</summary>
