@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autograder.isolation.worker import wire
-from autograder.isolation.worker.trees import mapped
+from autograder.isolation.worker.trees import mapped, tensors_in
 
 CELL = "<cell {}>"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -140,11 +140,11 @@ def entry_of(request: dict[str, Any], send: Callable[[bytes], None]) -> Callable
 def case(request: dict[str, Any], message: dict[str, Any], entry: Callable, arguments: dict[str, Any]) -> bytes:
     """Call the entry; return the message of the case: its result or what was raised, and what changed.
 
-    Before the first of all it is called with other numbers in the same shapes, so that it shows what is kept of them.
+    Before the first of all it is called with other floats in the same shapes, so that it shows what is kept of them.
     """
     given, result = copied(arguments), None
     try:
-        if message["index"] == 0:
+        if message["index"] == 0 and any(tensor.dtype in FLOATS for tensor in tensors_in(arguments)):
             with stopped_in_time(), unheeded(), forbidding(request["forbidden"]):
                 DRIVERS[request["driver"]](entry, copied(earlier(arguments, SHARE)))
         with stopped_in_time(), forbidding(request["forbidden"]), counting(*request.get("counted", ())) as calls:

@@ -328,7 +328,10 @@ def spy():
 def test_what_a_child_shares_with_the_server_cannot_grow(bubble):
     source = """
         import ctypes, time
+        told = []
         def double(x):
+            if told:  # in an earlier call
+                raise told[0]
             libc = ctypes.CDLL(None)
             libc.mremap.restype = ctypes.c_void_p
             libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
@@ -341,7 +344,8 @@ def test_what_a_child_shares_with_the_server_cannot_grow(bubble):
             if pid == 0:
                 ctypes.memset(there + end - first, 1, 32 << 20)
                 os._exit(0)
-            raise ValueError(f"ended by {os.waitpid(pid, 0)[1]}")
+            told.append(ValueError(f"ended by {os.waitpid(pid, 0)[1]}"))
+            raise told[0]
     """
     found = verdict(bubble, source)
     assert f"ended by {int(signal.SIGBUS)}" in found.reason, found

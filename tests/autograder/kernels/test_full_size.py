@@ -134,18 +134,18 @@ def test_the_time_does_not_hang_on_the_secret(workers):
 
 
 @pytest.mark.parametrize(
-    "turns",
+    ("turns", "longer"),
     [
-        "tl.where(row % 128 == 5, 2000, 0)",
-        "tl.max(tl.where(tl.arange(0, 512) * 128 + 5 == row, 2000, 0))",
+        ("tl.where(row % 128 == 5, 2000, 0)", 3.0),
+        ("tl.max(tl.where(tl.arange(0, 512) * 128 + 5 == row, 2000, 0))", 2.5),
     ],
 )
-def test_the_time_counts_the_few_programs_that_work_longer_whatever_the_secret(workers, turns):
+def test_the_time_counts_the_few_programs_that_work_longer_whatever_the_secret(workers, turns, longer):
     long = f"    y = x\n    for _ in range({turns}):\n        y = tl.sqrt(y * y)\n"
     few = KERNEL.replace("    tl.store(out_ptr + row,", f"{long}    x += 0 * y\n    tl.store(out_ptr + row,", 1)
     times = {verdict(workers, WHOLE, few, seed).speed["seconds"] for seed in ("one", "two")}
     assert len(times) == 1
-    assert min(times) > 2.5 * verdict(workers, WHOLE).speed["seconds"]
+    assert min(times) > longer * verdict(workers, WHOLE).speed["seconds"]
 
 
 def test_numbers_depend_on_key_and_place_alone():
