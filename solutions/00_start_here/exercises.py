@@ -337,7 +337,7 @@ PREDICT_H100 = Exercise(
         Mistake(
             "sparse peak",
             "the product takes half the time it should: 1979 TFLOP/s holds for sparse bfloat16 or for dense FP8, "
-            "dense bfloat16 gets half",
+            "dense bfloat16 gets half; and a multiply-add counts as two FLOPs",
             lambda **a: _only(_h100(**a), matmul_us=_h100(**a, peak=1979e12)["matmul_us"]),
         ),
         Mistake(

@@ -21,7 +21,7 @@
 # | `tensor_bytes` | the bytes of a tensor | 3 |
 # | `matmul_cost` | FLOPs and bytes of a matrix product | 3 |
 # | `roofline_time` | the least time of a piece of work, and what sets it | 3 |
-# | `predict_h100` | that of a copy and of a product on an H100 | 3 |
+# | `predict_h100` | the least time of a copy and of a product on an H100 | 3 |
 # | `ridge_rows` | from how many rows on arithmetic, and not memory, sets a layer's time | 3 |
 
 # %% setup="imports"
@@ -31,8 +31,8 @@ import torch
 from autograder import check
 
 # %% [markdown]
-# If this cell fails with `ModuleNotFoundError`, the notebook runs in another environment than the course's. Set that
-# environment up as the README says, then choose its kernel (top right in JupyterLab).
+# If the cell above fails with `ModuleNotFoundError`, the notebook runs in another environment than the course's. Set
+# that environment up as the README says, then choose its kernel (top right in JupyterLab).
 
 # %%
 gpu = torch.cuda.is_available()
@@ -154,7 +154,7 @@ except CheckFailed as error:
 # tensor's numbers does not count. The check says so.
 #
 # **Its limits.** One exercise has 10 s of the processor's time and 512 MiB of memory beyond what PyTorch takes itself.
-# A call may have 8192 of torch's operations, all calls of an exercise together 32768.
+# Where you write kernels, a call may have 8192 of torch's operations, all calls of an exercise together 32768.
 #
 # | kind | outcomes | points |
 # |---|---|---|
