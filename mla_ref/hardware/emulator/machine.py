@@ -27,7 +27,7 @@ from .memory import Fills, Memory, Region
 from .races import Shadow
 from .ttir import Block, Function, Module, Op, Type, pairs_of
 
-CHUNK = 1 << 17
+CHUNK = 1 << 17  # elements of the widest block over all programs that run together
 STUCK = 1 << 10  # turns of a loop after which it is looked at whether they change anything
 PATIENCE = 1 << 2  # the same where another program may run instead
 GROUPS = 64  # one after the other in reversed order, at least
